@@ -1,4 +1,4 @@
-"""`python -m odradek_pipelines NAME ...`; without a name, the list of them."""
+"""`python -m odradek_pipelines NAME ...` runs a pipeline; without a name it lists them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PIPELINES: Final = {
 
 
 def load(name: str) -> Pipeline:
-    """The pipeline of that name. Raises KeyError."""
+    """Return the pipeline of that name. Raises KeyError."""
     module = importlib.import_module(f"odradek_pipelines.{PIPELINES[name]}")
     pipeline: Pipeline = module.PIPELINE
     return pipeline
 
 
 def main(arguments: list[str]) -> int:
-    """Run the pipeline that the arguments name; the exit status."""
+    """Run the pipeline that the arguments name, and return the exit status."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print("odradek pipeline NAME [arguments]; NAME --help tells them\n")
+        print("odradek pipeline NAME [arguments]; NAME --help lists them\n")
         for name in PIPELINES:
             print(f"  {name:20}{load(name).summary}")
         return 0

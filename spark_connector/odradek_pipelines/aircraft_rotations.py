@@ -1,9 +1,9 @@
 """Rotations of aircraft: chains of departures by tail number without a long pause, as state with a TTL.
 
 An aircraft that leaves New York, comes back and leaves again makes a rotation. A departure within
-GAP_HOURS of the last one goes on with the rotation, a later one begins the next. The rotation as it stands is
-written at each change under the key TAIL|FIRST DEPARTURE, so the last record of a key is the whole. State of
-an aircraft that is not seen for the TTL (of the clock, not of the flights) is dropped.
+GAP_HOURS of the last one continues the rotation, a later one begins the next. The rotation is written at each
+change under the key TAIL|FIRST DEPARTURE, so the last record of a key is complete. State of an aircraft without
+flights for the TTL (by the clock, not by flight times) is dropped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OUTPUT: Final = (
 
 
 def rotation_processor(gap_hours: float, ttl_hours: float) -> Any:
-    """The stateful processor: one rotation under way per tail number."""
+    """Return the stateful processor: one current rotation for each tail number."""
     from datetime import datetime
 
     from pyspark.sql import Row
@@ -58,7 +58,7 @@ def rotation_processor(gap_hours: float, ttl_hours: float) -> Any:
             self._current = handle.getValueState("rotation", _STATE, ttl_ms)
 
         def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-            # Spark gives a batch's rows of a key in any order; departures are in time's.
+            # Spark passes a batch's rows of a key in any order; departures are sorted by time.
             departures = sorted(rows, key=lambda row: (row.scheduled_s, row.seq))
             current = self._current.get() if self._current.exists() else None
             changed: dict[int, tuple[int, int, int, int, str]] = {}
@@ -88,17 +88,20 @@ def rotation_processor(gap_hours: float, ttl_hours: float) -> Any:
                 )
 
         def close(self) -> None:
-            """The state store is Spark's."""
+            """Do nothing: the state store belongs to Spark."""
 
     return Rotations()
 
 
 def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--gap-hours", type=duration, default=GAP_HOURS, help="longest pause within one"
+        "--gap-hours", type=duration, default=GAP_HOURS, help="longest pause within a rotation"
     )
     parser.add_argument(
-        "--ttl-hours", type=duration, default=TTL_HOURS, help="life of unseen state"
+        "--ttl-hours",
+        type=duration,
+        default=TTL_HOURS,
+        help="lifetime of the state of an aircraft without flights",
     )
 
 
@@ -129,8 +132,8 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
     first = f.date_format("first_departure", "yyyy-MM-dd'T'HH:mm:ss'Z'")
     rows = as_json(rotations, key=f.concat_ws("|", "tailnum", first))
     target = target_of(settings, TARGET)
-    # With processing time Spark would run empty batches for ever, in case state expires: --available-now
-    # would never end. A query takes the setting over as it starts.
+    # With processing time Spark runs empty batches for ever, in case state expires, so --available-now
+    # would never end. A query reads the setting when it starts.
     spark.conf.set(_EMPTY_BATCHES, str(not settings.available_now).lower())
     try:
         return [write_topic(rows, settings, PIPELINE.name, topic=target, mode="update")]

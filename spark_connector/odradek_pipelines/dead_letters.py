@@ -1,6 +1,6 @@
-"""Records that parse go on, those that do not go to a dead-letter topic, whole, with the reason as headers.
+"""Records that parse go to one topic, the others unchanged to a dead-letter topic, with the reason as headers.
 
-Both leave by one query, each row with its topic: either both are written for a batch or it is written again.
+One query writes both, each row with its topic: a batch is either written completely or repeated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REQUIRED: Final = ("carrier", "flight", "origin", "dest", "time_hour")
 
 
 def sorted_out(records: DataFrame, *, clean: str, dead: str) -> DataFrame:
-    """Rows for the sink: each record as it came, with its topic; dead ones with headers that say why."""
+    """Return rows for the sink: each record unchanged, with its topic; dead ones with headers that name the reason."""
     from pyspark.sql import functions as f
 
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}

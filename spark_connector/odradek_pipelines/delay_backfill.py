@@ -1,4 +1,4 @@
-"""The windows of `delay-windows` for a stretch of record time, in batch: the same transform, read by timestamp."""
+"""The windows of `delay-windows` for a range of record time, in batch: the same transform, read by timestamp."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
     }
     wanted = f.col("timestamp") >= f.lit(settings.since)
     if settings.until is not None:
-        # no endingTimestamp: behind the first record as late as that others may be earlier
+        # No endingTimestamp: records after the first one at that time may be earlier.
         wanted &= f.col("timestamp") < f.lit(settings.until)
     records = spark.read.format("odradek").schema("value binary, timestamp timestamp")
     chosen = records.options(**options).load().where(wanted)
@@ -67,7 +67,7 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
 
 PIPELINE: Final = Pipeline(
     name="delay-backfill",
-    summary="delay-windows again for a stretch of time, in batch",
+    summary="delay-windows again for a range of time, in batch",
     plan=_plan,
     start=_start,
     add_arguments=_arguments,

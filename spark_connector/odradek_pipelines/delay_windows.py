@@ -1,6 +1,6 @@
 """Mean arrival delay per carrier and hour, from topic to topic, with a watermark.
 
-Each changed window is written again, under the key CARRIER|HOUR: the last record of a key is the truth,
+Each changed window is written again, under the key CARRIER|HOUR: the last record of a key is valid,
 so a batch that is written twice after a crash changes nothing, and a compacted topic holds the table.
 """
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 TARGET: Final = "carrier-delays"
 WATERMARK: Final = "30 days"
-"""How much later than the latest flight seen one may come and still count. Partitions are read side by
-side, and a replay of a year passes a month in a moment, so it is generous; live, an hour would do."""
+"""How much later than the latest flight another one may arrive and still count. Partitions are read in
+parallel, and a replay of a year passes a month in a moment, so it is generous; live, an hour is enough."""
 
 
 def delay_windows(flights: DataFrame, *, watermark: str | None) -> DataFrame:
-    """Per carrier and scheduled hour: flights that arrived, sum and mean of their delays, minutes.
+    """Return flights that arrived, sum and mean of their delays in minutes, by carrier and scheduled hour.
 
-    The same for a stream (with a watermark) and for a batch (without).
+    It is the same for a stream (with a watermark) and for a batch (without).
     """
     from pyspark.sql import functions as f
 
@@ -50,14 +50,14 @@ def delay_windows(flights: DataFrame, *, watermark: str | None) -> DataFrame:
 
 
 def keyed(windows: DataFrame) -> DataFrame:
-    """Rows for the sink."""
+    """Return rows for the sink, keyed CARRIER|HOUR."""
     from pyspark.sql import functions as f
 
     return as_json(windows, key=f.concat_ws("|", "carrier", "hour"))
 
 
 def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--watermark", default=WATERMARK, help="how late a flight may come")
+    parser.add_argument("--watermark", default=WATERMARK, help="how late a flight may arrive")
 
 
 def _plan(settings: Namespace) -> Sequence[str]:

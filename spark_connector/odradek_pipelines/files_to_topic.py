@@ -1,8 +1,8 @@
-"""Files to a topic, a record per line: those of a directory, or of an FTP server, as they come.
+"""Files to a topic, a record per line, as they appear in a directory or on an FTP server.
 
-Files must appear whole (written under a name with a leading dot and renamed). From FTP they are copied to a
-spool directory, which Spark reads: a file is fetched once its size has stood still between two looks, and once
-only. With --csv the first line of each file names its fields, and a record is a JSON object of them.
+Files must appear complete (written under a name with a leading dot and renamed). From FTP they are copied to a
+spool directory, which Spark reads: a file is fetched when its size is the same in two listings, and only once.
+With --csv the first line of each file names its fields, and a record is a JSON object of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Spool:
-    """Copies new files of an FTP directory to a local one. What is there already was fetched before."""
+    """Copies new files of an FTP directory to a local one; files that exist there were fetched before."""
 
     def __init__(self, remote: FtpDirectory, directory: Path) -> None:
         self._remote = remote
@@ -44,7 +44,7 @@ class Spool:
         directory.mkdir(parents=True, exist_ok=True)
 
     def fetch_new(self, *, must_rest: bool) -> list[str]:
-        """Fetch what is new; with `must_rest` only files as large as at the last call. Their names."""
+        """Fetch new files and return their names; with `must_rest` only files as large as at the last call."""
         sizes = self._remote.sizes()
         before, self._sizes = self._sizes, sizes
         fetched = []
@@ -57,7 +57,7 @@ class Spool:
         return fetched
 
     def follow(self) -> None:
-        """Go on fetching, on a daemon thread; a server that fails is asked again."""
+        """Keep fetching on a daemon thread; a failed call is repeated."""
         threading.Thread(target=self._follow, name="ftp spool", daemon=True).start()
 
     def _follow(self) -> None:
@@ -77,7 +77,7 @@ def lines(
     key: str | None,
     files_max: int | None = None,
 ) -> DataFrame:
-    """Rows for the sink, from a directory's files as they come, at most `files_max` in a batch."""
+    """Return rows for the sink from a directory's files as they appear, at most `files_max` in a batch."""
     from pyspark.sql import functions as f
 
     reader = spark.readStream
@@ -92,7 +92,7 @@ def lines(
     with first.open(newline="", encoding="utf-8") as file:
         names = next(csv.reader(file))
     schema = ", ".join(f"`{name}` string" for name in names)
-    # enforceSchema off: a file with other names, or in another order, fails instead of being mixed up
+    # With enforceSchema off a file with other columns, or in another order, fails instead of being misread.
     rows = reader.schema(schema).csv(str(directory), header=True, enforceSchema=False)
     value = f.to_json(f.struct(*(f"`{name}`" for name in names)), {"ignoreNullFields": "false"})
     columns = [] if key is None else [f.col(f"`{key}`").alias("key")]
@@ -101,7 +101,9 @@ def lines(
 
 def _arguments(parser: ArgumentParser) -> None:
     place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--directory", type=Path, default=None, help="where the files come")
+    place.add_argument(
+        "--directory", type=Path, default=None, help="directory in which the files appear"
+    )
     place.add_argument("--ftp", default=None, help="ftp://user:password@host:port/path")
     parser.add_argument("--csv", action="store_true", help="files have a header line of names")
     parser.add_argument("--key", default=None, help="field whose value is the key (with --csv)")
@@ -112,7 +114,7 @@ def _directory(settings: Namespace) -> Path:
     if settings.ftp is None:
         directory: Path = settings.directory
         if not directory.is_dir():
-            raise ValueError(f"{directory} is no directory")
+            raise ValueError(f"{directory} is not a directory")
         return directory
     checkpoint = Path(checkpoint_of(settings, PIPELINE.name))
     return checkpoint.with_name(f"{checkpoint.name}.spool")

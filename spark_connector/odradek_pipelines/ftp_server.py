@@ -1,4 +1,4 @@
-"""Files of a directory on an FTP server, fetched and stored whole: never half a file under its own name."""
+"""Files of a directory on an FTP server. A file has its final name only when it is complete, at both ends."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _PORT: Final = 21
 
 
 class FtpDirectory:
-    """`ftp://user:password@host:port/path` (`ftps` for TLS). Each call opens a connection of its own."""
+    """A directory `ftp://user:password@host:port/path` (`ftps` for TLS). Each call opens its own connection."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("ftp", "ftps") or not parts.hostname:
-            told = f"{parts.scheme}://{parts.hostname or ''}"  # without the login
-            raise ValueError(f"{told!r} is no ftp:// or ftps:// address")
+            address = f"{parts.scheme}://{parts.hostname or ''}"  # without the login
+            raise ValueError(f"{address!r} is not an ftp:// or ftps:// address")
         self._is_tls = parts.scheme == "ftps"
         self._host = parts.hostname
         self._port = parts.port or _PORT
@@ -33,7 +33,7 @@ class FtpDirectory:
         return f"{'ftps' if self._is_tls else 'ftp'}://{self._host}:{self._port}{self._path}"
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of each file there, by name; those under way (`.name`, `name.part`) are left out."""
+        """Return the size in bytes of each complete file by name; `.name` and `name.part` are incomplete."""
         with self._connected() as ftp:
             names = _names(ftp)
             ftp.voidcmd("TYPE I")  # a listing leaves the connection in ASCII, where SIZE is refused
@@ -45,7 +45,7 @@ class FtpDirectory:
             }
 
     def fetch(self, name: str, directory: Path) -> Path:
-        """Copy a file into `directory`; it appears there when it is whole."""
+        """Copy a file into `directory`; it appears there when it is complete."""
         part, target = directory / f".{name}.part", directory / name
         with self._connected() as ftp, part.open("wb") as file:
             ftp.retrbinary(f"RETR {name}", file.write)
@@ -55,7 +55,7 @@ class FtpDirectory:
         return target
 
     def store(self, name: str, content: Iterator[bytes]) -> None:
-        """Write a file; it appears there when it is whole, in place of one of that name."""
+        """Write a file; it appears when it is complete, and replaces one of that name."""
         with self._connected() as ftp:
             ftp.storbinary(f"STOR {name}.part", _Chunks(content))
             if name in {PurePosixPath(entry).name for entry in _names(ftp)}:
@@ -75,7 +75,7 @@ class FtpDirectory:
 
 
 class _Chunks:
-    """What `storbinary` reads from."""
+    """A file object for `storbinary` over chunks of bytes."""
 
     def __init__(self, content: Iterator[bytes]) -> None:
         self._content = content
@@ -88,7 +88,7 @@ def _names(ftp: ftplib.FTP) -> list[str]:
     try:
         return ftp.nlst()
     except ftplib.error_perm as error:
-        if str(error).startswith("550"):  # so some servers say that there is none
+        if str(error).startswith("550"):  # some servers respond so to an empty directory
             return []
         raise
 
@@ -100,5 +100,5 @@ def _is_whole(name: str) -> bool:
 def _size(ftp: ftplib.FTP, name: str) -> int | None:
     try:
         return ftp.size(name)
-    except ftplib.error_perm:  # a directory, or gone meanwhile
+    except ftplib.error_perm:  # a directory, or deleted meanwhile
         return None

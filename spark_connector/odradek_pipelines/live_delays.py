@@ -1,7 +1,7 @@
-"""`python -m odradek_pipelines.live_delays BOOTSTRAP TOPIC RECORDS`: what `odradek demo` runs.
+"""`python -m odradek_pipelines.live_delays BOOTSTRAP TOPIC RECORDS`: the Spark part of `odradek demo`.
 
-The windows of `delay-windows` over a topic while records stream in. Prints one line of JSON, `run_live`'s answer,
-when so many records were read; status 3 and a sentence when Spark is missing.
+The windows of `delay-windows` over a topic while records stream in. Prints the result of
+`run_live` as one line of JSON when RECORDS records were read. Exits with status 3 and a reason if Spark is missing.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _POLL_S: Final = 0.2
 
 
 def run_live(bootstrap: str, topic: str, *, record_count: int) -> dict[str, Any]:
-    """The table when `record_count` records were read.
+    """Return the table when `record_count` records were read.
 
-    Blocks. The answer has `rows` (dicts of carrier, hour, flights, delay_sum_min, delay_mean_min, sorted),
+    Blocks. The result has `rows` (dicts of carrier, hour, flights, delay_sum_min, delay_mean_min, sorted),
     `records`, `batches` and `dropped_by_watermark`.
 
     Raises:
         SparkUnavailable: no JDK or PySpark.
-        TimeoutError: not so many within TIMEOUT_S.
+        TimeoutError: fewer were read within TIMEOUT_S.
     """
     spark = session("odradek demo", spark__sql__shuffle__partitions="2")
     options = {
@@ -67,7 +67,7 @@ def run_live(bootstrap: str, topic: str, *, record_count: int) -> dict[str, Any]
 
 
 def _followed(query: StreamingQuery, record_count: int) -> dict[int, tuple[int, int]]:
-    """Rows read and rows dropped by the watermark, by batch, once so many records were read."""
+    """Wait for so many records. Returns rows read and rows dropped by the watermark, by batch."""
     by_batch: dict[int, tuple[int, int]] = {}
     deadline_s = time.monotonic() + TIMEOUT_S
     while sum(rows for rows, _ in by_batch.values()) < record_count:
@@ -83,14 +83,14 @@ def _followed(query: StreamingQuery, record_count: int) -> dict[int, tuple[int, 
 
 
 def main() -> int:
-    """Run until the records are read."""
+    """Run until the records are read, and return the exit status."""
     bootstrap, topic, records = sys.argv[1:4]
     try:
-        answer = run_live(bootstrap, topic, record_count=int(records))
+        result = run_live(bootstrap, topic, record_count=int(records))
     except SparkUnavailable as error:
         print(error, file=sys.stderr)
         return EXIT_UNAVAILABLE
-    print(json.dumps(answer), flush=True)
+    print(json.dumps(result), flush=True)
     return 0
 
 

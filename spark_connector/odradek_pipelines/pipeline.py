@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def addresses(text: str) -> str:
-    """HOST:PORT,... of brokers."""
+    """Parse HOST:PORT,... of brokers."""
     try:
         return ",".join(parse_bootstrap(text))
     except InvalidConfig as problem:
@@ -39,7 +39,7 @@ def addresses(text: str) -> str:
 
 
 def named_value(text: str) -> tuple[str, str]:
-    """NAME=VALUE."""
+    """Parse NAME=VALUE."""
     name, sign, value = text.partition("=")
     if not name or not sign:
         raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -47,40 +47,40 @@ def named_value(text: str) -> tuple[str, str]:
 
 
 def count(text: str) -> int:
-    """A whole number from 1."""
+    """Parse a whole number from 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is no whole number from 1")
+        raise ArgumentTypeError(f"{text!r} is not a whole number from 1")
     return int(text)
 
 
 def duration(text: str) -> float:
-    """A number from 0, of hours or seconds."""
+    """Parse a number from 0, of hours or seconds."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise ArgumentTypeError(f"{text!r} is no number from 0")
+        raise ArgumentTypeError(f"{text!r} is not a number from 0")
     return number
 
 
 def instant(text: str) -> datetime:
-    """`2013-06-01T00:00`, UTC unless it says otherwise."""
+    """Parse a time like `2013-06-01T00:00`, in UTC unless it has a zone."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no time like 2013-06-01T00:00") from None
+        raise ArgumentTypeError(f"{text!r} is not a time like 2013-06-01T00:00") from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def add_common_arguments(parser: ArgumentParser) -> None:
-    """Arguments that every pipeline takes."""
-    known = os.environ.get(BOOTSTRAP_VARIABLE)
+    """Add the arguments of every pipeline."""
+    bootstrap = os.environ.get(BOOTSTRAP_VARIABLE)
     parser.add_argument(
         "--bootstrap",
         type=addresses,
-        default=known,
-        required=not known,
+        default=bootstrap,
+        required=not bootstrap,
         help=f"HOST:PORT,... of brokers' gRPC listeners; default: {BOOTSTRAP_VARIABLE}",
     )
     parser.add_argument("--from", dest="source", default="flights", help="topic to read")
@@ -90,7 +90,7 @@ def add_common_arguments(parser: ArgumentParser) -> None:
         "--starting", default="earliest", help="earliest, latest, or offsets as JSON"
     )
     parser.add_argument(
-        "--available-now", action="store_true", help="read what is there now, then end"
+        "--available-now", action="store_true", help="read the records that exist now, then end"
     )
     parser.add_argument(
         "--trigger-s", type=duration, default=1.0, help="seconds between triggers; default: 1"
@@ -107,17 +107,17 @@ def add_common_arguments(parser: ArgumentParser) -> None:
 
 
 STOP_S_MAX: Final = 30.0
-"""How long a stop waits for the batch that is being written."""
+"""How long a stop waits for the current batch."""
 _LOOK_S: Final = 0.25
 
 
 def _no_arguments(parser: ArgumentParser) -> None:
-    """A pipeline without arguments of its own."""
+    """Add no arguments: the pipeline has none of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """One pipeline."""
+    """A pipeline as the runner sees it."""
 
     name: str
     summary: str
@@ -125,13 +125,13 @@ class Pipeline:
     start: Callable[[SparkSession, Namespace], Sequence[StreamingQuery]]
     add_arguments: Callable[[ArgumentParser], None] = _no_arguments
     spark_config: tuple[tuple[str, str], ...] = ()
-    """Settings that the session must have from its start."""
+    """Spark settings that the session must have from its start."""
     is_batch: bool = False
-    """`start` does all the work, and may be cancelled."""
+    """Whether `start` does all the work itself, and may be cancelled."""
 
 
 def parse_settings(pipeline: Pipeline, arguments: Sequence[str]) -> Namespace:
-    """What the command line says. Tells what is wrong with it and exits with status 2, as argparse does."""
+    """Parse the command line. Prints errors and exits with status 2, as argparse does."""
     parser = ArgumentParser(prog=f"odradek pipeline {pipeline.name}", description=pipeline.summary)
     add_common_arguments(parser)
     pipeline.add_arguments(parser)
@@ -139,9 +139,9 @@ def parse_settings(pipeline: Pipeline, arguments: Sequence[str]) -> Namespace:
 
 
 def run(pipeline: Pipeline, settings: Namespace) -> int:
-    """Start it and see it to its end; SIGTERM or SIGINT ends it after the batch under way.
+    """Run a pipeline to its end; SIGTERM or SIGINT ends it after the current batch.
 
-    Exit status: 0 done or stopped, 1 failed, 2 not begun; what was the matter is on standard error.
+    Exit status: 0 done or stopped, 1 failed, 2 not started; the reason is on standard error.
     """
     from pyspark_odradek.spark_session import SparkUnavailable, session
 
@@ -186,7 +186,7 @@ def _run_batch(
 
     def cancel() -> None:
         stopping.wait()
-        while not over.wait(_LOOK_S):  # again, as the next job may not have begun
+        while not over.wait(_LOOK_S):  # repeated, as the next job may not have started yet
             spark.sparkContext.cancelAllJobs()
 
     threading.Thread(target=cancel, name="cancel on stop", daemon=True).start()
@@ -205,10 +205,10 @@ def _run_batch(
 
 
 def _follow(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int:
-    told: dict[str, int] = {}
+    reported: dict[str, int] = {}
     while any(query.isActive for query in queries) and not stopping.wait(_LOOK_S):
         for query in queries:
-            _tell_progress(query, told)
+            _report_progress(query, reported)
     if stopping.is_set():
         _say("stopping")
         deadline_s = time.monotonic() + STOP_S_MAX
@@ -216,12 +216,12 @@ def _follow(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int
             batch_id = _last_batch(query)
             while query.isActive and query.status["isTriggerActive"]:
                 if _last_batch(query) != batch_id or time.monotonic() > deadline_s:
-                    break  # the batch is written, and the next one begun: it can be begun again
+                    break  # the batch is written; the next one has started and can be repeated
                 time.sleep(_LOOK_S)
             query.stop()
     failed = False
     for query in queries:
-        _tell_progress(query, told)
+        _report_progress(query, reported)
         error = query.exception()
         if error is not None:
             failed = True
@@ -231,7 +231,7 @@ def _follow(queries: Sequence[StreamingQuery], stopping: threading.Event) -> int
 
 
 def reason_of(error: BaseException) -> str:
-    """Why, in a line. Spark's messages carry tracebacks and plans, which its log has too."""
+    """Return the reason in one line. Spark's messages contain tracebacks and plans, which its log has too."""
     lines = str(error).splitlines() or [repr(error)]
     begins = [i for i, line in enumerate(lines) if "Traceback (most recent call last)" in line]
     after = lines[begins[-1] + 1 :] if begins else []
@@ -243,11 +243,11 @@ def _last_batch(query: StreamingQuery) -> int:
     return -1 if progress is None else int(progress.batchId)
 
 
-def _tell_progress(query: StreamingQuery, told: dict[str, int]) -> None:
+def _report_progress(query: StreamingQuery, reported: dict[str, int]) -> None:
     for progress in query.recentProgress:
-        if progress.batchId <= told.get(str(query.runId), -1):
+        if progress.batchId <= reported.get(str(query.runId), -1):
             continue
-        told[str(query.runId)] = progress.batchId
+        reported[str(query.runId)] = progress.batchId
         operators = progress.stateOperators
         _say(
             "progress",
@@ -273,17 +273,14 @@ def _say(event: str, **fields: Any) -> None:
     print(json.dumps({"event": event, **fields}), flush=True)
 
 
-# --- what pipelines share -----------------------------------------------------------------------
-
-
 def connection_options(settings: Namespace) -> dict[str, str]:
-    """Options of both source and sink: the address, and --option's with a client prefix."""
+    """Return the options of both source and sink: the address, and --option's with a client prefix."""
     client = {k: v for k, v in settings.option if k.lower().startswith(("kafka.", "odradek."))}
     return {"kafka.bootstrap.servers": settings.bootstrap} | client
 
 
 def source_options(settings: Namespace) -> dict[str, str]:
-    """Options of a streaming read of --from."""
+    """Return the options of a streaming read of --from."""
     options = connection_options(settings) | {
         "subscribe": settings.source,
         "startingOffsets": settings.starting,
@@ -296,7 +293,7 @@ def source_options(settings: Namespace) -> dict[str, str]:
 def read_topic(
     spark: SparkSession, settings: Namespace, *, schema: str = "key binary, value binary"
 ) -> DataFrame:
-    """--from as a stream; only the columns of `schema` are built."""
+    """Return --from as a stream; only the columns of `schema` are built."""
     reader = spark.readStream.format("odradek").schema(schema)
     return reader.options(**source_options(settings)).load()
 
@@ -304,7 +301,7 @@ def read_topic(
 def start_query(
     frame: DataFrame, settings: Namespace, name: str, *, mode: str = "append"
 ) -> DataStreamWriter:
-    """A writer with the query's name, trigger, mode and checkpoint; its format is the caller's."""
+    """Return a writer with the query's name, trigger, mode and checkpoint; the caller sets its format."""
     writer = frame.writeStream.queryName(name).outputMode(mode)
     if settings.available_now:
         writer = writer.trigger(availableNow=True)
@@ -316,9 +313,9 @@ def start_query(
 def write_topic(
     frame: DataFrame, settings: Namespace, name: str, *, topic: str | None, mode: str = "append"
 ) -> StreamingQuery:
-    """Start writing key, value (and topic, headers, partition) to `topic`, or to each row's own.
+    """Start writing key, value (and topic, headers, partition) to `topic`, or to each row's own topic.
 
-    Spark allows no Python sink in update mode, so a query in it writes each of its batches in batch.
+    Spark allows no Python sink in update mode, so such a query writes each of its batches with a batch write.
     """
     options = connection_options(settings) | ({} if topic is None else {"topic": topic})
     writer = start_query(frame, settings, name, mode=mode)
@@ -332,16 +329,16 @@ def write_topic(
 
 
 def checkpoint_of(settings: Namespace, name: str) -> str:
-    """Where the query keeps its position."""
+    """Return the directory with the query's checkpoint."""
     return settings.checkpoint or f"checkpoints/{name}"
 
 
 def target_of(settings: Namespace, default: str) -> str:
-    """--to, or the pipeline's own name for it."""
+    """Return --to, or the pipeline's default."""
     return settings.target or default
 
 
 def source_step(settings: Namespace) -> str:
-    """The first line of a plan."""
+    """Return the first line of a plan."""
     how = "what is there now" if settings.available_now else "for ever"
     return f"read topic {settings.source!r} at {settings.bootstrap} from {settings.starting}, {how}"

@@ -1,7 +1,7 @@
-"""A topic to files, a line per value: into a directory, or onto an FTP server.
+"""A topic to files, a line per value, in a directory or on an FTP server.
 
-Into a directory Spark's file sink writes exactly once. On an FTP server each batch is one file named by its number,
-which appears when it is whole: a batch that is written again replaces its own file.
+To a directory Spark's file sink writes exactly once. On an FTP server each batch is one file named by its number,
+which appears when it is complete: a batch that is written again replaces its own file.
 """
 
 from __future__ import annotations

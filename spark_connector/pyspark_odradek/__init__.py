@@ -1,7 +1,7 @@
 """Odradek as a Spark data source: `spark.read.format("odradek")`, found without registration.
 
 Spark imports every top-level `pyspark_*` module at its first look-up of a data source and takes its
-`DefaultSource`; so nothing is imported here before it is asked for.
+`DefaultSource`; so this module imports each name at its first use.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["DefaultSource", "LagListener", "session"]
 
 
-def __getattr__(name: str) -> Any:  # whatever the module has
+def __getattr__(name: str) -> Any:  # any object of the package
     if name == "DefaultSource":
         from pyspark_odradek.data_source import OdradekDataSource
 

@@ -43,28 +43,28 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 @dataclass(slots=True)
 class PushedFilters:
-    """What filters say of the records wanted."""
+    """The bounds that pushed filters set on the records to read."""
 
     start_offset: int = 0
     end_offset: int = _INT64_MAX
     timestamp_ms: int | None = None
-    """No record before this time is wanted; None: no such filter."""
+    """Lower bound of timestamps; None: there is no such filter."""
     _topics: set[str] | None = None
     _partitions: set[int] | None = None
     _taken: list[Filter] = field(default_factory=list)
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Take over what can be; the filters that Spark must still carry out."""
-        return [one for one in filters if not self._push_one(one)]
+        """Use the filters that narrow ranges. Returns those that Spark must still carry out."""
+        return [candidate for candidate in filters if not self._push_one(candidate)]
 
     def is_wanted(self, name: TopicPartition) -> bool:
-        """Whether any record of the partition can be."""
+        """Whether records of the partition can match."""
         return (self._topics is None or name.topic in self._topics) and (
             self._partitions is None or name.partition in self._partitions
         )
 
     def narrow(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """The part of each range that can match."""
+        """Return the part of each range that can match."""
         return [
             OffsetRange(
                 r.name, max(r.start_offset, self.start_offset), min(r.end_offset, self.end_offset)
@@ -73,46 +73,46 @@ class PushedFilters:
             if self.is_wanted(r.name)
         ]
 
-    def _push_one(self, one: Filter) -> bool:
-        attribute: tuple[str, ...] = getattr(one, "attribute", ())
+    def _push_one(self, candidate: Filter) -> bool:
+        attribute: tuple[str, ...] = getattr(candidate, "attribute", ())
         column = attribute[0] if len(attribute) == 1 else ""
-        if isinstance(one, IsNotNull):
+        if isinstance(candidate, IsNotNull):
             return column in _NEVER_NULL
-        value: Any = getattr(one, "value", None)
+        value: Any = getattr(candidate, "value", None)
         match column:
             case "topic":
-                return self._push_set(one, value, lambda v: isinstance(v, str), "_topics")
+                return self._push_set(candidate, value, lambda v: isinstance(v, str), "_topics")
             case "partition":
-                return self._push_set(one, value, _is_integer, "_partitions")
+                return self._push_set(candidate, value, _is_integer, "_partitions")
             case "offset":
-                return _is_integer(value) and self._push_offset(one, value)
+                return _is_integer(value) and self._push_offset(candidate, value)
             case "timestamp":
-                self._push_timestamp(one, value)
+                self._push_timestamp(candidate, value)
         return False
 
     def _push_set(
-        self, one: Filter, value: Any, is_good: Callable[[Any], bool], target: str
+        self, candidate: Filter, value: Any, is_good: Callable[[Any], bool], target: str
     ) -> bool:
-        if isinstance(one, EqualTo | EqualNullSafe) and is_good(value):
+        if isinstance(candidate, EqualTo | EqualNullSafe) and is_good(value):
             wanted = {value}
-        elif isinstance(one, In) and all(is_good(v) for v in value):
+        elif isinstance(candidate, In) and all(is_good(v) for v in value):
             wanted = set(value)
         else:
             return False
-        known = getattr(self, target)
-        setattr(self, target, wanted if known is None else known & wanted)
+        allowed = getattr(self, target)
+        setattr(self, target, wanted if allowed is None else allowed & wanted)
         return True
 
-    def _push_offset(self, one: Filter, value: int) -> bool:
-        if isinstance(one, EqualTo | EqualNullSafe):
+    def _push_offset(self, candidate: Filter, value: int) -> bool:
+        if isinstance(candidate, EqualTo | EqualNullSafe):
             self._between(value, value + 1)
-        elif isinstance(one, GreaterThan):
+        elif isinstance(candidate, GreaterThan):
             self._between(value + 1, _INT64_MAX)
-        elif isinstance(one, GreaterThanOrEqual):
+        elif isinstance(candidate, GreaterThanOrEqual):
             self._between(value, _INT64_MAX)
-        elif isinstance(one, LessThan):
+        elif isinstance(candidate, LessThan):
             self._between(0, value)
-        elif isinstance(one, LessThanOrEqual):
+        elif isinstance(candidate, LessThanOrEqual):
             self._between(0, value + 1)
         else:
             return False
@@ -122,12 +122,12 @@ class PushedFilters:
         self.start_offset = max(self.start_offset, start)
         self.end_offset = min(self.end_offset, end)
 
-    def _push_timestamp(self, one: Filter, value: Any) -> None:
+    def _push_timestamp(self, candidate: Filter, value: Any) -> None:
         if not isinstance(value, datetime):
             return
-        if isinstance(one, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
+        if isinstance(candidate, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
             at = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-            at_ms = int(at.timestamp() * 1000) - 1  # a ms early: floats round
+            at_ms = int(at.timestamp() * 1000) - 1  # one ms early, as floats round
             self.timestamp_ms = max(at_ms, self.timestamp_ms or 0, 0)
 
 
@@ -139,7 +139,7 @@ class _OptionalPushdown:
     """`pushFilters` of a reader that also works where Spark's pushdown is off.
 
     With spark.sql.python.filterPushdown.enabled off (its default) Spark refuses any reader that
-    overrides `pushFilters`, which it tells by the function behind it. This one shows the base class's.
+    overrides `pushFilters`, which it detects by comparing functions. This object shows the base class's function.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -152,7 +152,7 @@ class _OptionalPushdown:
 
 
 class OdradekBatchReader(DataSourceReader):
-    """Pickled to executors: holds options and schema only."""
+    """The reader of one batch. It is pickled to executors, so it holds options and schema only."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -161,7 +161,7 @@ class OdradekBatchReader(DataSourceReader):
         self.pushFilters: Any = _OptionalPushdown(self._filters)
 
     def partitions(self) -> list[InputPartition]:
-        """One task per partition that has records, or more (minPartitions, maxRecordsPerPartition)."""
+        """Plan one task per partition with records, or more (minPartitions, maxRecordsPerPartition)."""
         lookup = TopicOffsets(self._options)
         starts = lookup.resolve(self._options.starting, is_start=True)
         ends = lookup.resolve(self._options.ending, is_start=False)
@@ -186,7 +186,7 @@ class OdradekBatchReader(DataSourceReader):
         return plan_tasks(ranges, topic_ids, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """On an executor: the records of one range."""
+        """Yield the records of one range, on an executor."""
         from pyspark_odradek.record_rows import read_range  # Arrow, which the driver does not need
 
         return read_range(partition, self._options, self._schema)

@@ -1,7 +1,7 @@
-"""How to reach the cluster, from the options of a source or sink: addresses, TLS, certificate or login.
+"""The connection options of a source or sink: addresses, TLS, certificate or login.
 
-Options carry the prefix `kafka.` (so that a query written for Kafka changes its format and address
-only) or `odradek.`. Certificates are PEM, by file or inline. A login's name and password stand in
+Options have the prefix `kafka.` (so that a query written for Kafka changes only its format and address)
+or `odradek.`. Certificates are PEM, by file or inline. A login's name and password stand in
 `sasl.jaas.config`, as Kafka's Java clients have them, or in `sasl.username` and `sasl.password`.
 """
 
@@ -37,7 +37,7 @@ _JAAS_OPTION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """Where the brokers' gRPC listeners are, and who we are. Equal options share a connection."""
+    """The brokers' gRPC listeners, and the credentials. Equal options share a connection."""
 
     bootstrap: tuple[str, ...]
     is_tls: bool = False
@@ -48,21 +48,21 @@ class ConnectionOptions:
     credentials: SaslCredentials | None = None
 
     def tls(self) -> TlsOptions | None:
-        """For the transport; None: plaintext."""
+        """Return TLS options for the transport; None: plaintext."""
         if not self.is_tls:
             return None
         return TlsOptions(ca=self.ca, cert=self.cert, key=self.key, server_name=self.server_name)
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """The options meant for the client, without prefix, in lower case; `odradek.` wins."""
-    told: dict[str, str] = {}
+    """Return the client's options, without prefix, in lower case; `odradek.` overrides `kafka.`."""
+    client: dict[str, str] = {}
     for prefix in reversed(PREFIXES):
         for name, value in options.items():
             lowered = name.lower()
             if lowered.startswith(prefix):
-                told[lowered.removeprefix(prefix)] = value
-    return told
+                client[lowered.removeprefix(prefix)] = value
+    return client
 
 
 def refuse_misspelt(options: Mapping[str, str], known: Iterable[str]) -> None:
@@ -81,40 +81,40 @@ def refuse_misspelt(options: Mapping[str, str], known: Iterable[str]) -> None:
 
 
 def parse_boolean(text: str) -> bool:
-    """true or false, in any case. Raises ValueError."""
+    """Parse true or false, in any case. Raises ValueError."""
     if text.lower() not in ("true", "false"):
         raise ValueError(f"{text!r} is not true or false")
     return text.lower() == "true"
 
 
 def parse_connection(options: Mapping[str, str], *, role: str = "consumer") -> ConnectionOptions:
-    """The connection that these options ask for.
+    """Return the connection that options describe.
 
     Raises:
-        ValueError: the address is missing or malformed, or the security options make no sense.
+        ValueError: the address is missing or malformed, or the security options contradict each other.
     """
-    told = client_options(options)
-    bootstrap = told.get("bootstrap.servers")
+    client = client_options(options)
+    bootstrap = client.get("bootstrap.servers")
     if bootstrap is None:
         raise ValueError(
             f"Option 'kafka.bootstrap.servers' must be specified for configuring Kafka {role}"
             " (here: HOST:PORT,... of the brokers' gRPC listeners)"
         )
-    protocol = told.get("security.protocol", "").upper()
+    protocol = client.get("security.protocol", "").upper()
     if protocol not in ("", *_PROTOCOLS):
         raise ValueError(f"Invalid value {protocol} for option 'kafka.security.protocol'")
     for store in ("ssl.truststore.type", "ssl.keystore.type"):
-        if told.get(store, "PEM").upper() != "PEM":
-            raise ValueError(f"Option 'kafka.{store}' must be PEM, got {told[store]}")
+        if client.get(store, "PEM").upper() != "PEM":
+            raise ValueError(f"Option 'kafka.{store}' must be PEM, got {client[store]}")
     for password in _STORE_PASSWORDS:
-        if password in told:
+        if password in client:
             raise ValueError(
                 f"Option 'kafka.{password}' is not supported: certificates and keys are PEM, without"
                 " a password"
             )
-    ca = _credential(told, _CA, _CA_INLINE)
-    cert = _credential(told, _CERT, _CERT_INLINE)
-    key = _credential(told, _KEY, _KEY_INLINE)
+    ca = _credential(client, _CA, _CA_INLINE)
+    cert = _credential(client, _CERT, _CERT_INLINE)
+    key = _credential(client, _KEY, _KEY_INLINE)
     if key is None and isinstance(cert, str):
         key = cert  # Kafka's PEM key store: one file with the key and the chain
     if (cert is None) != (key is None):
@@ -125,26 +125,26 @@ def parse_connection(options: Mapping[str, str], *, role: str = "consumer") -> C
         ca=ca,
         cert=cert,
         key=key,
-        server_name=told.get("ssl.server.name"),
-        credentials=_login(told, protocol),
+        server_name=client.get("ssl.server.name"),
+        credentials=_login(client, protocol),
     )
 
 
-def _login(told: Mapping[str, str], protocol: str) -> SaslCredentials | None:
-    """Name, password and mechanism; None: none is asked for. What a message tells is never the password."""
-    sasl = {name for name in told if name.startswith("sasl.")}
+def _login(client: Mapping[str, str], protocol: str) -> SaslCredentials | None:
+    """Return name, password and mechanism; None without a login. Messages never show the password."""
+    sasl = {name for name in client if name.startswith("sasl.")}
     if protocol in ("PLAINTEXT", "SSL") or (not protocol and not sasl):
-        return None  # as Kafka, which does not look at sasl. options then
+        return None  # Kafka ignores sasl. options here too
     for name in sorted(sasl - _LOGIN):
         raise ValueError(f"Kafka option '{name}' is not supported")
-    mechanism = told.get("sasl.mechanism", told.get("sasl.mechanisms", MECHANISMS[0])).upper()
+    mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", MECHANISMS[0])).upper()
     if mechanism not in MECHANISMS:
         raise ValueError(
             f"Invalid value {mechanism} for option 'kafka.sasl.mechanism': allowed are"
             f" {', '.join(MECHANISMS)}"
         )
-    given = {"username": told.get("sasl.username"), "password": told.get("sasl.password")}
-    if (jaas := told.get("sasl.jaas.config")) is not None:
+    given = {"username": client.get("sasl.username"), "password": client.get("sasl.password")}
+    if (jaas := client.get("sasl.jaas.config")) is not None:
         given |= _jaas(jaas)
     username, password = given["username"], given["password"]
     if not username or not password:
@@ -170,9 +170,9 @@ def _jaas(text: str) -> dict[str, str | None]:
 
 
 def _credential(
-    told: Mapping[str, str], locations: tuple[str, ...], inline: tuple[str, ...]
+    client: Mapping[str, str], locations: tuple[str, ...], inline: tuple[str, ...]
 ) -> str | bytes | None:
     for name in inline:
-        if name in told:
-            return told[name].encode()
-    return next((told[name] for name in locations if name in told), None)
+        if name in client:
+            return client[name].encode()
+    return next((client[name] for name in locations if name in client), None)

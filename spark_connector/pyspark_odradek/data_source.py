@@ -1,4 +1,4 @@
-"""The data source that Spark sees. Everything heavy is imported by the method that needs it."""
+"""The data source that Spark sees. Each method imports the heavy modules that it needs."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ if TYPE_CHECKING:
 class OdradekDataSource(DataSource):
     """`format("odradek")`: options, schema and offsets of Spark's Kafka source and sink.
 
-    Spark pickles it, and makes readers and writers of it in several processes: it holds options only.
+    Spark pickles it, and makes readers and writers from it in several processes, so it holds options only.
     """
 
     @classmethod
     def name(cls) -> str:
-        """What follows `format`."""
+        """Return the name for `format`."""
         return "odradek"
 
     def schema(self) -> StructType:
-        """All columns; headers with includeHeaders. A narrower one may be given with `.schema(...)`.
+        """Return all columns; headers with includeHeaders. `.schema(...)` may choose fewer.
 
-        Spark asks at `load`, so what is wrong with the options is told there, as Spark's Kafka source does.
+        Spark calls it at `load`, so wrong options are refused there, as by Spark's Kafka source.
         """
         from pyspark_odradek.source_options import check_source_options, source_schema
 
         return source_schema(include_headers=check_source_options(self.options).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`."""
+        """Return the reader for `spark.read`."""
         from pyspark_odradek.batch_reader import OdradekBatchReader
 
         return OdradekBatchReader(self._source_options(schema, is_streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For `spark.readStream`."""
+        """Return the reader for `spark.readStream`."""
         from pyspark_odradek.stream_reader import OdradekStreamReader
 
         return OdradekStreamReader(self._source_options(schema, is_streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For `df.write`."""
+        """Return the writer for `df.write`."""
         from pyspark_odradek.sink_options import parse_sink_options
         from pyspark_odradek.writer import OdradekBatchWriter
 
@@ -62,7 +62,7 @@ class OdradekDataSource(DataSource):
         return OdradekBatchWriter(parse_sink_options(self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """For `df.writeStream`. `overwrite` (output mode complete) appends too, as Kafka's sink does."""
+        """Return the writer for `df.writeStream`. `overwrite` (output mode complete) appends too, like Kafka's sink."""
         from pyspark_odradek.sink_options import parse_sink_options
         from pyspark_odradek.writer import OdradekStreamWriter
 

@@ -1,8 +1,8 @@
-"""What a written batch means: the seam between at-least-once and exactly-once.
+"""The delivery of written batches: the seam between at-least-once and exactly-once.
 
-A task *stages* its rows and, at its end, *prepares* them: from then on they are safe, whatever becomes of
-the task. When every task of a batch has prepared, the driver *completes* the batch in one call that
-may be repeated with the same outcome: Spark repeats it when it dies between this call and its own commit log.
+A task *stages* its rows and, at its end, *prepares* them: from then on they are safe even if the task
+fails. When every task of a batch has prepared, the driver *completes* the batch in one call that
+may be repeated with the same outcome: Spark repeats it after a crash between this call and its own commit log.
 `AtLeastOnce` makes records visible as they are acknowledged, so preparing is a flush and completing is nothing;
 a task that is run again writes its rows again. An exactly-once delivery stages into a transaction named by query,
 batch, task and attempt, and completes by (query id, batch id); nothing else has to change.
@@ -28,7 +28,7 @@ _MARGIN_S: Final = 60.0
 
 
 class OutputRecord(NamedTuple):
-    """One row, ready to be sent. `partition` None: by the key, or in turns."""
+    """A row as a record. Without `partition` the key chooses it, or the producer does in turns."""
 
     topic: str
     key: bytes | None
@@ -39,7 +39,7 @@ class OutputRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskIdentity:
-    """Who writes. A stream's `query_id` is its checkpoint's; a write in batch has one of its own, and batch 0."""
+    """The identity of a writing task. A stream has its checkpoint's `query_id`, a batch write a new one."""
 
     query_id: str
     batch_id: int
@@ -49,7 +49,7 @@ class TaskIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedWrite:
-    """What a task tells the driver. `transaction_id` is empty where nothing is left to complete."""
+    """A task's report to the driver. `transaction_id` is empty if there is nothing to complete."""
 
     identity: TaskIdentity
     transaction_id: str
@@ -58,40 +58,40 @@ class PreparedWrite:
 
 
 class Stage(Protocol):
-    """One task's rows."""
+    """The rows of one task."""
 
     def send(self, records: Sequence[OutputRecord]) -> None:
-        """Hand rows over; waits for buffer space. Raises why a row cannot be written."""
+        """Send rows; waits for buffer space only. Raises the reason if a row cannot be written."""
 
     def prepare(self) -> PreparedWrite:
-        """Wait until all of them are safe. Raises why one is not."""
+        """Wait until all rows are safe. Raises the reason if one is not."""
 
     def abandon(self) -> None:
-        """The task failed: nothing of it is wanted, as far as that can still be had."""
+        """Drop the rows of a failed task, as far as they are not visible yet."""
 
 
 class Delivery(Protocol):
-    """How a sink writes. Pickled with the writer: holds options only."""
+    """A way for the sink to write. It is pickled with the writer, so it holds options only."""
 
     needs_identity: bool
-    """Whether batches are told apart by query and number: a stream whose tasks do not know them fails."""
+    """Whether batches are identified by query and number; a stream whose tasks do not know them fails."""
 
     def open(self, identity: TaskIdentity) -> Stage:
-        """On an executor: begin a task's rows."""
+        """Begin a task's rows, on an executor."""
 
     def complete(self, batch_id: int, writes: Sequence[PreparedWrite]) -> None:
-        """On the driver: the batch is whole. May be called again for the same batch.
+        """Complete a batch, on the driver. May be repeated for the same batch.
 
-        A repeat may come with other writes, from another division into tasks: all of them name the query, and what
-        counts is whether its batch was completed before.
+        A repeat may have other writes, from another division into tasks. All of them name the query, and only
+        whether its batch was completed before counts.
         """
 
     def abort(self, batch_id: int, writes: Iterable[PreparedWrite]) -> None:
-        """On the driver: the batch failed; of some tasks nothing is known."""
+        """Give up a failed batch, on the driver. Some tasks may not have reported."""
 
 
 class AtLeastOnce:
-    """Visible when acknowledged."""
+    """Delivers records at least once: they are visible as soon as they are acknowledged."""
 
     needs_identity = False
 
@@ -99,14 +99,14 @@ class AtLeastOnce:
         self._options = options
 
     def open(self, identity: TaskIdentity) -> Stage:
-        """A stage over this process's producer."""
+        """Return a stage over this process's producer."""
         return _Flushed(self._options, identity)
 
     def complete(self, batch_id: int, writes: Sequence[PreparedWrite]) -> None:
-        """Nothing is left to do."""
+        """Do nothing: all records are visible."""
 
     def abort(self, batch_id: int, writes: Iterable[PreparedWrite]) -> None:
-        """What was written stays."""
+        """Do nothing: written records stay."""
 
 
 class _Flushed:
@@ -136,7 +136,7 @@ class _Flushed:
         )
 
     def abandon(self) -> None:
-        """The next task of this process gets a producer of its own, unburdened by this one's failure."""
+        """Close the producer: its failure must not affect the next task of this process."""
         _drop_producer(self._link, self._options)
 
     async def _send(self, records: Sequence[OutputRecord]) -> None:
@@ -174,7 +174,7 @@ _producers: dict[tuple[int, SinkOptions], Producer] = {}
 
 
 def _producer(link: ProcessLink, options: SinkOptions) -> Producer:
-    """This process's producer for these options: its id and its streams outlive a task."""
+    """Return this process's producer for these options; its id and its streams outlive a task."""
     key = (os.getpid(), options)
     producer = _producers.get(key)
     if producer is None:

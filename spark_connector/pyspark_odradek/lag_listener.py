@@ -1,4 +1,4 @@
-"""How far a query is behind: Spark's Python sources cannot report metrics, so a listener works them out."""
+"""The lag of a query. Spark's Python sources cannot report metrics, so a listener computes them from progress."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class LagListener(StreamingQueryListener):
     """
 
     def __init__(self, on_lag: Callable[[str, dict[str, float]], None] | None = None) -> None:
-        self._on_lag = on_lag or _logged
+        self._on_lag = on_lag or _log_lag
 
     def onQueryStarted(self, event: Any) -> None:
-        """Nothing is known yet."""
+        """Do nothing: there is no progress yet."""
 
     def onQueryProgress(self, event: Any) -> None:
-        """Work out the lag of each source."""
+        """Report the lag of each source."""
         progress = event.progress
         for source in progress.sources:
             metrics = lag(source.endOffset, source.latestOffset)
@@ -37,14 +37,14 @@ class LagListener(StreamingQueryListener):
                 self._on_lag(progress.name or str(progress.id), metrics)
 
     def onQueryIdle(self, event: Any) -> None:
-        """The last lag still holds."""
+        """Do nothing: the last reported lag still holds."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Nothing more to tell."""
+        """Do nothing: the lag was reported with the last progress."""
 
 
 def lag(end_offset: str | None, latest_offset: str | None) -> dict[str, float]:
-    """Offsets behind the latest, per partition summed up; empty when this is no Odradek source."""
+    """Return the metrics of offsets behind the latest over all partitions; empty for another kind of source."""
     try:
         end = from_json(json.loads(end_offset or "null"))
         latest = from_json(json.loads(latest_offset or "null"))
@@ -61,5 +61,5 @@ def lag(end_offset: str | None, latest_offset: str | None) -> dict[str, float]:
     }
 
 
-def _logged(query: str, metrics: dict[str, float]) -> None:
+def _log_lag(query: str, metrics: dict[str, float]) -> None:
     _log.info("query %s is behind: %s", query, metrics)

@@ -31,22 +31,22 @@ _PARTITIONS_EXAMPLE: Final = '{"topicA":[0,1],"topicB":[0,1]}'
 
 
 def parse_offsets(text: str) -> PartitionOffsets:
-    """Offsets per partition. Raises ValueError in the words of Spark's Kafka source."""
+    """Parse offsets by partition. Raises ValueError with the message of Spark's Kafka source."""
     return _parse(text, _OFFSETS_EXAMPLE)
 
 
 def parse_timestamps(text: str) -> PartitionOffsets:
-    """Milliseconds since the epoch per partition. Raises ValueError."""
+    """Parse timestamps by partition, in ms since the epoch. Raises ValueError."""
     return _parse(text, _TIMESTAMPS_EXAMPLE)
 
 
 def parse_partitions(text: str) -> list[TopicPartition]:
-    """Partitions as option `assign` has them. Raises ValueError."""
+    """Parse the partitions of option `assign`. Raises ValueError."""
     try:
-        told = json.loads(text)
+        by_topic = json.loads(text)
         return [
             TopicPartition(str(topic), _integer(partition))
-            for topic, partitions in told.items()
+            for topic, partitions in by_topic.items()
             for partition in partitions
         ]
     except (ValueError, AttributeError, TypeError):
@@ -54,28 +54,28 @@ def parse_partitions(text: str) -> list[TopicPartition]:
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> OffsetsJson:
-    """As Spark writes it to the checkpoint; sorted."""
-    told: OffsetsJson = {}
+    """Return the offsets as Spark writes them to the checkpoint, sorted."""
+    by_topic: OffsetsJson = {}
     for name in sorted(offsets):
-        told.setdefault(name.topic, {})[str(name.partition)] = offsets[name]
-    return told
+        by_topic.setdefault(name.topic, {})[str(name.partition)] = offsets[name]
+    return by_topic
 
 
-def from_json(told: Mapping[str, Mapping[str, int]]) -> PartitionOffsets:
-    """What `to_json` made, after Spark's round trip."""
+def from_json(by_topic: Mapping[str, Mapping[str, int]]) -> PartitionOffsets:
+    """Read the JSON of `to_json`, after Spark's round trip."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
-        for topic, partitions in told.items()
+        for topic, partitions in by_topic.items()
         for partition, offset in partitions.items()
     }
 
 
 def _parse(text: str, example: str) -> PartitionOffsets:
     try:
-        told = json.loads(text)
+        by_topic = json.loads(text)
         return {
             TopicPartition(str(topic), int(partition)): _integer(offset)
-            for topic, partitions in told.items()
+            for topic, partitions in by_topic.items()
             for partition, offset in partitions.items()
         }
     except (ValueError, AttributeError, TypeError):
@@ -84,7 +84,7 @@ def _parse(text: str, example: str) -> PartitionOffsets:
 
 def _integer(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{value!r} is no integer")
+        raise ValueError(f"{value!r} is not an integer")
     return value
 
 
@@ -97,7 +97,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Offsets, an upper bound of records."""
+        """The number of offsets, an upper bound of the records."""
         return self.end_offset - self.start_offset
 
 
@@ -107,7 +107,7 @@ def split_ranges(
     min_partitions: int | None = None,
     max_records_per_partition: int | None = None,
 ) -> list[OffsetRange]:
-    """Tasks for these ranges, in order; empty ranges have none.
+    """Split ranges into tasks, in order; empty ranges get none.
 
     First no task is larger than `max_records_per_partition`, then large ones are split until there are
     about `min_partitions`.
@@ -138,10 +138,10 @@ def _parts(size: int, total: int, wanted: int) -> int:
 
 def _split(r: OffsetRange, parts: int) -> list[OffsetRange]:
     made: list[OffsetRange] = []
-    start, left = r.start_offset, r.size
+    start, rest = r.start_offset, r.size
     for part in range(parts):
-        size = left // (parts - part)  # the last one takes what rounding left
-        left -= size
+        size = rest // (parts - part)  # the last part takes the rest of rounding
+        rest -= size
         if size:
             made.append(OffsetRange(r.name, start, start + size))
         start += size
@@ -166,11 +166,11 @@ _DO_FAIL: Final = (
 
 
 class DataLoss(RuntimeError):
-    """Records that should have been read are no longer there."""
+    """Records that should have been read were deleted before."""
 
 
 def report_data_loss(reason: str, *, is_fatal: bool) -> None:
-    """Raise DataLoss, or log a warning, as option failOnDataLoss says."""
+    """Raise DataLoss if it is fatal (option failOnDataLoss), else log a warning."""
     if is_fatal:
         raise DataLoss(f"{_LOST}{_DO_NOT_FAIL} Reason: {reason}")
     _log.warning("%s %s%s", reason, _LOST, _DO_FAIL)

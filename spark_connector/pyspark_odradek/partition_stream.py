@@ -51,7 +51,7 @@ _QUEUE_MARGIN_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPlan:
-    """What one task reads, and how. Plain data: it travels to the executor."""
+    """The range that a task reads, and its options. Plain data, as it is pickled to the executor."""
 
     name: TopicPartition
     topic_id: bytes
@@ -66,20 +66,20 @@ class FetchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole batches as fetched. `aborted` is (producer id, first offset), None: read uncommitted."""
+    """Complete batches as fetched. `aborted` has (producer id, first offset); None when reading uncommitted."""
 
     records: memoryview
     start_offset: int
-    """Records before it are not wanted, though the first batch may have some."""
+    """The first offset to read; the first batch may start before it."""
     aborted: Sequence[tuple[int, int]] | None
 
 
 class _Moved(Exception):
-    """Go on at another replica."""
+    """The stream must continue at another replica."""
 
 
 class PartitionStream:
-    """Iterate over it once, from one thread; `close` when done, also early."""
+    """The records of one range. Iterate over it once, from one thread, and close it, even early."""
 
     def __init__(self, link: ProcessLink, plan: FetchPlan) -> None:
         self._link = link
@@ -112,10 +112,8 @@ class PartitionStream:
             yield item
 
     def close(self) -> None:
-        """End the stream, if it is still open. Does not wait."""
+        """End the stream if it is still open. Does not wait."""
         self._future.cancel()
-
-    # --- on the loop --------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         try:
@@ -128,7 +126,7 @@ class PartitionStream:
                 except _Moved:
                     continue
                 except OffsetOutOfRange as error:
-                    await self._skip_what_is_gone(error)
+                    await self._skip_deleted_records(error)
                     continue
                 except OdradekError as error:
                     problem = self._cluster.explained(error)
@@ -141,11 +139,11 @@ class PartitionStream:
             self._queue.put(None)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # the task's root on this side: the reader raises it
+        except BaseException as error:  # the root of this side's task: the reader raises the error
             self._queue.put(error)
 
     async def _is_over(self, problem: OdradekError) -> bool:
-        """Whether to give up without an error; raises when giving up is one."""
+        """Return whether to end without an error. Raises if ending now is an error."""
         waited_s = time.monotonic() - self._progress_s
         if isinstance(problem, UnknownTopic) and waited_s >= UNKNOWN_TOPIC_S_MAX:
             report_data_loss(
@@ -160,7 +158,7 @@ class PartitionStream:
         return False
 
     async def _follow_one(self) -> None:
-        """Read from one broker until the range's end, or raise why not to its end."""
+        """Read from one broker until the range's end. Raises the reason if it ends before."""
         endpoint = await self._endpoint()
         stream = self._cluster.transport.open(endpoint, FETCH)
         self._stream = stream
@@ -177,7 +175,7 @@ class PartitionStream:
                 except TimeoutError:
                     if self._unread_bytes >= WINDOW_BYTES:
                         self._progress_s = time.monotonic()
-                        continue  # it is the task that is slow
+                        continue  # the task is slow, not the broker
                     raise BrokerUnreachable(endpoint, "it sends no records") from None
                 if entries is None:
                     raise BrokerUnreachable(endpoint, "it ended the fetch stream")
@@ -185,7 +183,7 @@ class PartitionStream:
                     if self._take(entry):
                         return
         except ValueError as error:
-            raise OdradekError(f"the broker at {endpoint} sent rubbish: {error}") from error
+            raise OdradekError(f"the broker at {endpoint} sent invalid data: {error}") from error
         finally:
             self._stream = None
             if granting is not None:
@@ -193,25 +191,25 @@ class PartitionStream:
             stream.cancel()
 
     def _take(self, entry: FetchedPartition) -> bool:
-        """Queue an entry's records; whether the range is read. Raises its error."""
-        news, plan = entry.header, self._plan
-        if news.error_code:
-            if news.HasField("leader"):
-                self._cluster.hint(plan.name, news.leader)
-            raise error_of(news.error_code, str(plan.name))
-        if news.preferred_read_replica >= 0:
-            self._preferred = news.preferred_read_replica
+        """Queue an entry's records. Returns whether the range is read; raises the entry's error."""
+        header, plan = entry.header, self._plan
+        if header.error_code:
+            if header.HasField("leader"):
+                self._cluster.hint(plan.name, header.leader)
+            raise error_of(header.error_code, str(plan.name))
+        if header.preferred_read_replica >= 0:
+            self._preferred = header.preferred_read_replica
             raise _Moved
-        if news.next_offset > self._position or news.end_reached:
+        if header.next_offset > self._position or header.end_reached:
             self._progress_s = time.monotonic()
         if len(entry.records):
             aborted = None
             if plan.read_committed:
-                aborted = [(a.producer_id, a.first_offset) for a in news.aborted_transactions]
+                aborted = [(a.producer_id, a.first_offset) for a in header.aborted_transactions]
             self._unread_bytes += len(entry.records)
             self._queue.put(Chunk(entry.records, self._position, aborted))
-        self._position = max(self._position, news.next_offset)
-        if news.end_reached:
+        self._position = max(self._position, header.next_offset)
+        if header.end_reached:
             self._position = max(self._position, plan.end_offset)
         return self._position >= plan.end_offset
 
@@ -249,15 +247,18 @@ class PartitionStream:
         )
         return request
 
-    async def _skip_what_is_gone(self, error: OffsetOutOfRange) -> None:
-        """Go on at what is left of the range; raises DataLoss if that is an error, or it is not gone."""
+    async def _skip_deleted_records(self, error: OffsetOutOfRange) -> None:
+        """Continue at the rest of the range after deleted offsets. Raises DataLoss if that is fatal."""
         plan = self._plan
         if self._preferred is not None:
-            self._preferred, self._rack = None, ""  # a follower may lag: stay with the leader
+            self._preferred, self._rack = (
+                None,
+                "",
+            )  # a follower may lag behind: read from the leader
             return
         timeout_s = plan.poll_timeout_ms / 1000
-        found = await look_up_offsets(self._cluster, {plan.name: EARLIEST}, timeout_s=timeout_s)
-        earliest = found[plan.name].offset
+        offsets = await look_up_offsets(self._cluster, {plan.name: EARLIEST}, timeout_s=timeout_s)
+        earliest = offsets[plan.name].offset
         if earliest > self._position:
             report_data_loss(
                 f"Could not read records in offset [{self._position},"
@@ -268,7 +269,7 @@ class PartitionStream:
             self._position = min(earliest, plan.end_offset)
             self._progress_s = time.monotonic()
             return
-        # Beyond the end: a leader that is just elected may not know yet how far it may be read.
+        # Beyond the end: a newly elected leader may not know its high watermark yet.
         if time.monotonic() - self._progress_s >= SILENCE_S_MAX * 2:
             report_data_loss(
                 f"Partition {plan.name} offset was changed from {plan.end_offset} to"
@@ -286,7 +287,7 @@ class PartitionStream:
             self._has_credit.set()
 
     async def _grant(self, stream: Any) -> None:
-        """Send credit on as it comes: one write at a time, as gRPC wants it."""
+        """Send credit as it is granted, one write at a time, as gRPC requires."""
         while True:
             await self._has_credit.wait()
             self._has_credit.clear()
@@ -294,19 +295,19 @@ class PartitionStream:
             try:
                 await stream.send(pb.FetchRequest(credit_bytes=credit))
             except OdradekError:
-                return  # the receiving side tells why
+                return  # the receiving side raises the reason
 
     def _no_progress(self, last: OdradekError | None) -> TimeoutError:
-        told = "" if last is None else f"; last error: {last}"
+        cause = "" if last is None else f"; last error: {last}"
         return TimeoutError(
             f"{self._plan.name}: no record for {self._plan.poll_timeout_ms} ms at offset"
-            f" {self._position}, wanted up to {self._plan.end_offset}{told}; option"
+            f" {self._position}, wanted up to {self._plan.end_offset}{cause}; option"
             " kafkaConsumer.pollTimeoutMs allows more"
         )
 
 
 class RangePartition(InputPartition):
-    """What one task reads."""
+    """The range of one task, as Spark pickles it to an executor."""
 
     def __init__(self, plan: FetchPlan) -> None:
         super().__init__(plan)
@@ -316,9 +317,9 @@ class RangePartition(InputPartition):
 def plan_tasks(
     ranges: Iterable[OffsetRange], topic_ids: Mapping[str, bytes], options: SourceOptions
 ) -> list[InputPartition]:
-    """A task for each range, after minPartitions and maxRecordsPerPartition.
+    """Return a task for each range, split by minPartitions and maxRecordsPerPartition.
 
-    One whose topic has no id in `topic_ids` reads by name.
+    A task whose topic has no id in `topic_ids` reads by name.
     """
     parts = split_ranges(
         ranges,

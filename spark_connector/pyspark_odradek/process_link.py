@@ -1,9 +1,9 @@
-"""One link to a cluster per process and cluster: connections outlive tasks, triggers and queries.
+"""The link of a process to a cluster, one for each cluster; it outlives tasks, triggers and queries.
 
-Spark calls a source from plain threads, the SDK lives on an event loop. So a process has one loop,
-on a daemon thread, for all its links (gRPC is not made for several), and callers hand coroutines over.
-Spark forks its workers from a process that never imports gRPC, so no link is ever carried over a fork;
-the keys have the process id all the same.
+Spark calls a source from plain threads, and the SDK runs on an event loop. So a process has one loop,
+on a daemon thread, for all its links (gRPC does not support several), and callers submit coroutines.
+Spark forks its workers from a process that never imports gRPC, so no link survives a fork; the keys
+have the process id as a safeguard.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 CLOSE_S_MAX: Final = 2.0
 REACH_S_MAX: Final = 20.0
-"""Longest wait for the first metadata of a cluster that never answered: its address is probably wrong."""
+"""Longest wait for the first metadata of a cluster that never responded: its address is probably wrong."""
 _MARGIN_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ _lock = threading.Lock()
 
 
 class ProcessLink:
-    """A cluster link on this process's loop. Get one by `link_to`."""
+    """A link to one cluster, on this process's loop. Use `link_to` to get one."""
 
     def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
         self.cluster = cluster
@@ -45,8 +45,8 @@ class ProcessLink:
     def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
         """Run `work` on the loop and wait for it. Raises what it raises, or TimeoutError.
 
-        An OdradekError is raised without the frames of the SDK below: Spark prints a traceback whole, and
-        the sentence that matters is its last line.
+        An OdradekError is raised without the frames of the SDK: Spark prints whole tracebacks, and
+        the last line is the one that matters.
         """
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
@@ -59,11 +59,11 @@ class ProcessLink:
             raise error.with_traceback(None) from None
 
     def reach(self, timeout_s: float = REACH_S_MAX) -> None:
-        """Wait until the cluster has answered once; returns at once if it ever did.
+        """Wait until the cluster has responded once; return at once if it did before.
 
         Raises:
             WrongListener, AuthenticationFailed: at once.
-            BrokersUnavailable: no broker answered within `timeout_s`, or REACH_S_MAX if that is shorter.
+            BrokersUnavailable: no broker responded within `timeout_s`, or REACH_S_MAX if that is shorter.
         """
         if not self.cluster.cache.endpoints():
             timeout_s = min(timeout_s, REACH_S_MAX)
@@ -71,7 +71,7 @@ class ProcessLink:
 
     def close(self) -> None:
         """Close the connections."""
-        with contextlib.suppress(Exception):  # the process is going: nothing is left to tell
+        with contextlib.suppress(Exception):  # the process ends: no one could handle the error
             self.run(self.cluster.close(), timeout_s=CLOSE_S_MAX)
 
 
@@ -89,7 +89,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def link_to(connection: ConnectionOptions) -> ProcessLink:
-    """This process's link for these options, made when first asked for."""
+    """Return this process's link for these options; it is made at first use."""
     key = (os.getpid(), connection)
     with _lock:
         link = _links.get(key)
@@ -104,8 +104,8 @@ def link_to(connection: ConnectionOptions) -> ProcessLink:
 def close_links() -> None:
     """Close all links of this process; the next `link_to` makes a new one."""
     with _lock:
-        mine = [key for key in _links if key[0] == os.getpid()]
-        links = [_links.pop(key) for key in mine]
+        own = [key for key in _links if key[0] == os.getpid()]
+        links = [_links.pop(key) for key in own]
     for link in links:
         link.close()
 

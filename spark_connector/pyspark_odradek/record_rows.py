@@ -1,7 +1,7 @@
 """A task's records as Arrow record batches of the requested schema.
 
 Columns that the schema does not have are never built. Constant columns (topic, partition,
-timestampType) are cut from one long array.
+timestampType) are slices of one long array.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COLUMNS: Final = {
     "timestamp": Column.TIMESTAMP,
 }
 BATCH_BYTES: Final = 2 << 20
-"""Of keys, values and headers: about what one Arrow batch carries to the JVM."""
+"""Bytes of keys, values and headers after which an Arrow batch is sent to the JVM."""
 BATCH_ROWS_MAX: Final = 1 << 16
 
 
@@ -73,7 +73,7 @@ class RecordRows:
         self._constants: dict[tuple[str, int], pa.Array] = {}
 
     def batches(self, chunks: Iterator[Chunk]) -> Iterator[pa.RecordBatch]:
-        """Record batches as they fill. Raises CorruptRecords for bytes that are not what was written."""
+        """Yield record batches as they fill. Raises CorruptRecords for damaged bytes."""
         for chunk in chunks:
             try:
                 yield from self._of_chunk(chunk)
@@ -106,7 +106,7 @@ class RecordRows:
                 yield self._flush()
 
     def _last(self, chunk: Chunk, position: int, header: BatchHeader) -> pa.RecordBatch:
-        """The part of a batch that lies before the end: another task reads the rest."""
+        """Return the part of a batch before the range's end; another task reads the rest."""
         builder = ColumnBuilder(self._wanted | Column.OFFSET, timestamp_unit="us")
         rows = builder.append_batch(
             chunk.records, position, header, start_offset=chunk.start_offset
@@ -156,9 +156,9 @@ class RecordRows:
 def data_batches(
     records: memoryview, aborted: Sequence[tuple[int, int]] | None
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Batches that hold records to be read: no control batches, none of aborted transactions.
+    """Yield the batches with records: no control batches, none of aborted transactions.
 
-    Each producer's aborted transaction begins at the offset told and ends at its abort marker.
+    A producer's aborted transaction starts at its offset in `aborted` and ends at its abort marker.
     """
     waiting = [] if aborted is None else sorted(aborted, key=lambda pair: -pair[1])
     aborting: set[int] = set()

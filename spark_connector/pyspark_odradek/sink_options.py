@@ -1,4 +1,4 @@
-"""Options of the sink, and what its input must look like: checks and messages of Spark's Kafka sink."""
+"""Options of the sink and the schema of its input, with checks and messages of Spark's Kafka sink."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ class SinkOptions:
 
     connection: ConnectionOptions
     topic: str | None
-    """Goes before the column `topic`; None: each row names its own."""
+    """Overrides the column `topic`; None: each row names its topic."""
     columns: tuple[str, ...]
-    """Those of the input that are used."""
+    """The columns of the input that are written."""
     producer: tuple[tuple[str, Any], ...]
     """Arguments of the SDK's producer."""
 
     @property
     def delivery_timeout_ms(self) -> int:
-        """Longest time from handing a record over to its acknowledgement."""
+        """Longest time from the send of a record to its acknowledgement."""
         return ProducerOptions(**dict(self.producer)).delivery_timeout_ms
 
 
 def parse_sink_options(options: Mapping[str, str], schema: StructType) -> SinkOptions:
-    """Check options and input. Raises ValueError, in the words of Spark's Kafka sink."""
+    """Check options and input schema. Raises ValueError with the message of Spark's Kafka sink."""
     refuse_misspelt(options, ("topic", "includeHeaders"))
-    told = {name.lower(): value for name, value in options.items()}
-    topic = told.get("topic")
+    lowered = {name.lower(): value for name, value in options.items()}
+    topic = lowered.get("topic")
     client = client_options(options)
     _refuse(client)
     producer: dict[str, Any] = {}
@@ -106,11 +106,11 @@ def _check_schema(schema: StructType, topic: str | None) -> None:
     if "value" not in types:
         raise ValueError("Required attribute 'value' not found")
     for name, allowed in _ATTRIBUTES.items():
-        told = types.get(name)
-        if told is None or (name == "topic" and topic is not None):
+        given = types.get(name)
+        if given is None or (name == "topic" and topic is not None):
             continue
-        if told.simpleString() not in {one.simpleString() for one in allowed}:
+        if given.simpleString() not in {kind.simpleString() for kind in allowed}:
             raise ValueError(
-                f"{name} attribute unsupported type {told.simpleString()}. {name} must be a(n) "
-                + " or ".join(one.simpleString() for one in allowed)
+                f"{name} attribute unsupported type {given.simpleString()}. {name} must be a(n) "
+                + " or ".join(kind.simpleString() for kind in allowed)
             )

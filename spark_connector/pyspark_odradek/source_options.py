@@ -1,8 +1,9 @@
 """Options of the source: names, defaults, checks and messages of Spark's Kafka source.
 
-Facts from Spark's KafkaSourceProvider and its integration guide. What has no meaning here is
-refused as there (deserializers, auto.offset.reset, ...) or accepted without effect (groupIdPrefix,
-kafka.group.id: reading takes no consumer group; the prefix names the reader in logs and errors).
+They follow Spark's KafkaSourceProvider and its integration guide. Options without a meaning here are
+refused as there (deserializers, auto.offset.reset, ...) or accepted without effect (groupIdPrefix and
+kafka.group.id: reading uses no consumer group; the prefix names the reader in logs and errors).
+The columns stand here too, so that the driver can check a schema without Arrow.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ OPTIONS: Final = (
     *("minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger"),
     *("maxTriggerDelay", "kafkaConsumer.pollTimeoutMs", "rack", "groupIdPrefix"),
 )
-"""Names without prefix."""
+"""Names of options without a prefix."""
 _STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
 _DURATION_MS: Final = {
     "us": 0.001,
@@ -69,7 +70,7 @@ _DURATION_MS: Final = {
 
 
 class Anchor(Enum):
-    """An end of the log."""
+    """An end of the log, as a bound."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -77,21 +78,21 @@ class Anchor(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """These offsets; a value of -2 or -1 is an end of the log."""
+    """A bound by offsets; -2 and -1 are the ends of the log."""
 
     offsets: PartitionOffsets
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamps:
-    """The first record at or after a time, ms since the epoch, per partition."""
+    """A bound at the first record at or after a time for each partition, in ms since the epoch."""
 
     timestamps_ms: PartitionOffsets
 
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamp:
-    """The first record at or after one time, ms since the epoch, in all partitions."""
+    """A bound at the first record at or after one time in all partitions, in ms since the epoch."""
 
     timestamp_ms: int
 
@@ -101,7 +102,7 @@ Bound: TypeAlias = Anchor | AtOffsets | AtTimestamps | AtTimestamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """Which partitions: exactly one of the three is set."""
+    """The partitions to read; exactly one of the three is set."""
 
     topics: tuple[str, ...] = ()
     pattern: str = ""
@@ -110,14 +111,14 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """All options of one source, checked."""
+    """The checked options of one source."""
 
     connection: ConnectionOptions
     subscription: Subscription
     starting: Bound
     ending: Bound
     latest_when_no_match: bool
-    """startingOffsetsByTimestampStrategy: where no record is that late, begin at the end."""
+    """startingOffsetsByTimestampStrategy: start at the end if no record is that late."""
     fail_on_data_loss: bool
     include_headers: bool
     min_partitions: int | None
@@ -128,36 +129,36 @@ class SourceOptions:
     read_committed: bool
     rack: str
     poll_timeout_ms: int
-    """Longest wait without any progress: of a task for records, of the driver for offsets."""
+    """Longest wait without progress, of a task for records and of the driver for offsets."""
     reader_name: str
 
 
 def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> SourceOptions:
-    """Check and convert. Raises ValueError, in the words of Spark's Kafka source where it has some."""
+    """Check and convert options. Raises ValueError, with the message of Spark's Kafka source if it has one."""
     refuse_misspelt(options, OPTIONS)
-    told = {name.lower(): value for name, value in options.items()}
+    by_name = {name.lower(): value for name, value in options.items()}
     if is_streaming:
-        if "endingoffsets" in told:
+        if "endingoffsets" in by_name:
             raise ValueError("ending offset not valid in streaming queries")
-        if "endingoffsetsbytimestamp" in told or "endingtimestamp" in told:
+        if "endingoffsetsbytimestamp" in by_name or "endingtimestamp" in by_name:
             raise ValueError("ending timestamp not valid in streaming queries")
     default_start = Anchor.LATEST if is_streaming else Anchor.EARLIEST
-    starting = _bound(told, "starting", default_start)
-    ending = _bound(told, "ending", Anchor.LATEST)
-    strategy = told.get("startingoffsetsbytimestampstrategy", "error").lower()
+    starting = _bound(by_name, "starting", default_start)
+    ending = _bound(by_name, "ending", Anchor.LATEST)
+    strategy = by_name.get("startingoffsetsbytimestampstrategy", "error").lower()
     if strategy not in ("error", "latest"):
         raise ValueError(
             f"startingOffsetsByTimestampStrategy is {strategy!r}; allowed: error, latest"
         )
     if not is_streaming:
-        _check_batch(told, starting, ending)
-    subscription = _subscription(told)
-    min_partitions = _positive(told, "minPartitions")
-    max_records = _positive(told, "maxRecordsPerPartition")
+        _check_batch(by_name, starting, ending)
+    subscription = _subscription(by_name)
+    min_partitions = _positive(by_name, "minPartitions")
+    max_records = _positive(by_name, "maxRecordsPerPartition")
     client = client_options(options)
     _check_client(client)
     connection = parse_connection(options)
-    most, least = _count(told, "maxOffsetsPerTrigger"), _count(told, "minOffsetsPerTrigger")
+    most, least = _count(by_name, "maxOffsetsPerTrigger"), _count(by_name, "minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
         raise ValueError(
             f"The value of minOffsetPerTrigger({least}) is higher than the"
@@ -165,44 +166,46 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
         )
     if not is_streaming:
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
-            if name.lower() in told:
+            if name.lower() in by_name:
                 _log.warning("%s option ignored in batch queries", name)
-    isolation = told.get("isolationlevel") or client.get("isolation.level", "read_uncommitted")
+    isolation = by_name.get("isolationlevel") or client.get("isolation.level", "read_uncommitted")
     if isolation not in ("read_committed", "read_uncommitted"):
         raise ValueError(
             f"isolation level is {isolation!r}; allowed: read_committed, read_uncommitted"
         )
-    timeout_ms = _positive(told, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS_DEFAULT
+    timeout_ms = _positive(by_name, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS_DEFAULT
     return SourceOptions(
         connection=connection,
         subscription=subscription,
         starting=starting,
         ending=ending,
         latest_when_no_match=strategy == "latest",
-        fail_on_data_loss=_boolean(told, "failOnDataLoss", default=True),
-        include_headers=_boolean(told, "includeHeaders", default=False),
+        fail_on_data_loss=_boolean(by_name, "failOnDataLoss", default=True),
+        include_headers=_boolean(by_name, "includeHeaders", default=False),
         min_partitions=min_partitions,
         max_records_per_partition=max_records,
         max_offsets_per_trigger=most,
         min_offsets_per_trigger=least,
-        max_trigger_delay_ms=duration_ms(told.get("maxtriggerdelay", MAX_TRIGGER_DELAY_DEFAULT)),
+        max_trigger_delay_ms=duration_ms(by_name.get("maxtriggerdelay", MAX_TRIGGER_DELAY_DEFAULT)),
         read_committed=isolation == "read_committed",
-        rack=told.get("rack") or client.get("client.rack", ""),
+        rack=by_name.get("rack") or client.get("client.rack", ""),
         poll_timeout_ms=timeout_ms,
-        reader_name=client.get("group.id") or told.get("groupidprefix") or "spark-odradek-source",
+        reader_name=client.get("group.id")
+        or by_name.get("groupidprefix")
+        or "spark-odradek-source",
     )
 
 
 def check_source_options(options: Mapping[str, str]) -> SourceOptions:
-    """Check what a stream and a batch have in common. Raises ValueError."""
-    lasting = {
+    """Check the options that a stream and a batch share. Raises ValueError."""
+    shared = {
         name: value for name, value in options.items() if not name.lower().startswith("ending")
     }
-    return parse_source_options(lasting, is_streaming=True)
+    return parse_source_options(shared, is_streaming=True)
 
 
 def duration_ms(text: str) -> int:
-    """`15m`, `30s`, `500ms` in ms; a number alone is ms, as in Spark's time strings."""
+    """Parse `15m`, `30s` or `500ms` to ms; a number alone is ms, as in Spark's time strings."""
     match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
     if match is None or (match[2] and match[2] not in _DURATION_MS):
         raise ValueError(
@@ -212,8 +215,8 @@ def duration_ms(text: str) -> int:
     return int(int(match[1]) * _DURATION_MS[match[2] or "ms"])
 
 
-def _subscription(told: Mapping[str, str]) -> Subscription:
-    given = [name for name in _STRATEGIES if name in told]
+def _subscription(by_name: Mapping[str, str]) -> Subscription:
+    given = [name for name in _STRATEGIES if name in by_name]
     if len(given) != 1:
         count = "One" if not given else "Only one"
         verb = "must" if not given else "can"
@@ -222,7 +225,7 @@ def _subscription(told: Mapping[str, str]) -> Subscription:
             + ", ".join(_STRATEGIES)
             + ". See the docs for more details."
         )
-    value = told[given[0]]
+    value = by_name[given[0]]
     if given[0] == "assign":
         if not value.strip().startswith("{"):
             raise ValueError(
@@ -246,21 +249,21 @@ def _subscription(told: Mapping[str, str]) -> Subscription:
         re.compile(pattern)
     except re.error as error:
         raise ValueError(
-            f"option 'subscribePattern' is no regular expression of Python's `re`: {error}"
+            f"option 'subscribePattern' is not a regular expression of Python's `re`: {error}"
         ) from None
     return Subscription(pattern=pattern)
 
 
-def _bound(told: Mapping[str, str], which: str, default: Anchor) -> Bound:
-    """One time for all wins over a time per partition, which wins over offsets."""
-    if (text := told.get(f"{which}timestamp")) is not None:
+def _bound(by_name: Mapping[str, str], which: str, default: Anchor) -> Bound:
+    """Return the bound: one time for all overrides times by partition, which override offsets."""
+    if (text := by_name.get(f"{which}timestamp")) is not None:
         try:
             return AtTimestamp(int(text.strip()))
         except ValueError:
             raise ValueError(f"Expected a single long value, got {text.strip()}") from None
-    if (text := told.get(f"{which}offsetsbytimestamp")) is not None:
+    if (text := by_name.get(f"{which}offsetsbytimestamp")) is not None:
         return AtTimestamps(parse_timestamps(text.strip()))
-    text = told.get(f"{which}offsets")
+    text = by_name.get(f"{which}offsets")
     if text is None:
         return default
     if text.strip().lower() in ("earliest", "latest"):
@@ -268,7 +271,7 @@ def _bound(told: Mapping[str, str], which: str, default: Anchor) -> Bound:
     return AtOffsets(parse_offsets(text.strip()))
 
 
-def _check_batch(told: Mapping[str, str], starting: Bound, ending: Bound) -> None:
+def _check_batch(by_name: Mapping[str, str], starting: Bound, ending: Bound) -> None:
     if starting is Anchor.LATEST:
         raise ValueError("starting offset can't be latest for batch queries on Kafka")
     if ending is Anchor.EARLIEST:
@@ -334,15 +337,15 @@ def _check_client(client: Mapping[str, str]) -> None:
             raise ValueError(f"Kafka option '{name}' is not supported")
 
 
-def _positive(told: Mapping[str, str], name: str) -> int | None:
-    number = _count(told, name)
+def _positive(by_name: Mapping[str, str], name: str) -> int | None:
+    number = _count(by_name, name)
     if number is not None and number <= 0:
         raise ValueError(f"{name} must be positive")
     return number
 
 
-def _count(told: Mapping[str, str], name: str) -> int | None:
-    text = told.get(name.lower())
+def _count(by_name: Mapping[str, str], name: str) -> int | None:
+    text = by_name.get(name.lower())
     if text is None:
         return None
     try:
@@ -351,8 +354,8 @@ def _count(told: Mapping[str, str], name: str) -> int | None:
         raise ValueError(f"option {name} is {text!r}, not a whole number") from None
 
 
-def _boolean(told: Mapping[str, str], name: str, *, default: bool) -> bool:
-    text = told.get(name.lower())
+def _boolean(by_name: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = by_name.get(name.lower())
     if text is None:
         return default
     try:
@@ -377,13 +380,13 @@ _TYPES: Final[dict[str, DataType]] = {
 
 
 def source_schema(*, include_headers: bool) -> StructType:
-    """The columns of Spark's Kafka source."""
+    """Return the columns of Spark's Kafka source."""
     names = list(_TYPES) if include_headers else [name for name in _TYPES if name != "headers"]
     return StructType([StructField(name, _TYPES[name]) for name in names])
 
 
 def check_schema(schema: StructType) -> None:
-    """Raises ValueError unless each column is one of the source's, with its type."""
+    """Raise ValueError unless each column is one of the source's, with its type."""
     for field in schema.fields:
         expected = _TYPES.get(field.name)
         if expected is None:

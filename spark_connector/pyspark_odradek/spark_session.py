@@ -32,7 +32,7 @@ JAVA_VERSIONS: Final = (17, 21)
 PYSPARK_MIN: Final = (4, 2)
 _JAVA_TIMEOUT_S: Final = 30.0
 _SECRET_OPTIONS: Final = r"(?i)url|ssl\.(keystore\.)?key|jaas"
-"""Options whose values Spark keeps out of plans, beside those that it knows for passwords: urls are its default."""
+"""Options whose values Spark hides in plans, besides passwords, which it recognizes itself; urls are its default."""
 _HOW_TO_JAVA: Final = (
     "install a JDK 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jdk-headless; macOS: brew"
     " install openjdk@17) and set JAVA_HOME to it, or put its bin/ on PATH"
@@ -44,12 +44,12 @@ class SparkUnavailable(RuntimeError):
 
 
 def missing() -> str | None:
-    """What Spark lacks on this machine, as one sentence; None: nothing."""
+    """Return what Spark lacks on this machine, as one sentence; None if it can run."""
     return _missing_python() or _missing_java()
 
 
 def session(app_name: str = "odradek", **config: str) -> SparkSession:
-    """The running session, or a new one whose workers use this Python.
+    """Return the running session, or a new one whose workers use this Python.
 
     `config` are Spark's settings with `__` for the dot: `spark__sql__shuffle__partitions="4"`.
 
@@ -61,7 +61,7 @@ def session(app_name: str = "odradek", **config: str) -> SparkSession:
         raise SparkUnavailable(problem)
     settings = {name.replace("__", "."): value for name, value in config.items()}
     master = settings.setdefault("spark.master", os.environ.get("MASTER") or "local[*]")
-    # PYSPARK_DRIVER_PYTHON is what Spark itself starts planners with, on the driver's machine.
+    # Spark starts planners on the driver's machine with PYSPARK_DRIVER_PYTHON.
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         if variable not in os.environ:
             os.environ[variable] = _python(master)
@@ -106,15 +106,17 @@ def _missing_java() -> str | None:
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.path.exists(java):
-        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "no java on PATH"
-        return f"Spark needs a JDK, and there is {where}: {_HOW_TO_JAVA}"
+        where = (
+            f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on PATH"
+        )
+        return f"Spark needs a JDK, but {where}: {_HOW_TO_JAVA}"
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=_JAVA_TIMEOUT_S, check=False
         ).stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{java} does not run ({error}): {_HOW_TO_JAVA}"
-    match = re.search(r'version "(\d+)', told)
+    match = re.search(r'version "(\d+)', output)
     version = int(match[1]) if match else 0
     if version not in JAVA_VERSIONS:
         return f"{java} is Java {version or 'of an unknown version'}: {_HOW_TO_JAVA}"
@@ -134,7 +136,7 @@ PYTHONPATH=$path exec {executable} "$@"
 
 
 def worker_python(master: str) -> str:
-    """A path for spark.pyspark.python: this interpreter, or on a local master a script that starts it."""
+    """Return a path for spark.pyspark.python: this interpreter, or on a local master a script that starts it."""
     zips = _spark_zips() if _is_local(master) else []
     if not zips:
         return sys.executable
@@ -147,7 +149,7 @@ def worker_python(master: str) -> str:
 
 
 def script_of(executable: str, zips: list[str]) -> str:
-    """Takes `zips` off PYTHONPATH, as often as they are there, and becomes `executable`."""
+    """Return a script that removes `zips` from PYTHONPATH and runs `executable` in its place."""
     return _SCRIPT.format(zips="|".join(map(shlex.quote, zips)), executable=shlex.quote(executable))
 
 
@@ -156,7 +158,7 @@ def _is_local(master: str) -> bool:
 
 
 def _spark_zips() -> list[str]:
-    """pyspark's and py4j's, in the order in which Spark names them; none if they are not the installed ones."""
+    """Return pyspark's and py4j's zips in the order of Spark's path; none if they are not the installed ones."""
     home = _installed("pyspark")
     if home is None or _installed("py4j") is None:
         return []
@@ -170,7 +172,7 @@ def _zips(home: Path, glob: str) -> list[Path]:
 
 
 def _installed(package: str) -> Path | None:
-    """A package's directory, unless it is in a zip itself."""
+    """Return a package's directory; None if it is in a zip itself."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         return None

@@ -63,9 +63,9 @@ class Admission:
         now_ms: int,
         is_draining: bool = False,
     ) -> PartitionOffsets:
-        """Where this trigger ends. `start` covers every partition of `latest`.
+        """Return where this trigger ends. `start` covers every partition of `latest`.
 
-        `is_draining` (Trigger.AvailableNow): never wait for more, as none will come.
+        `is_draining` (Trigger.AvailableNow): never wait for more records.
         """
         if self._least is not None and not is_draining:
             waiting = sum(end - start[name] for name, end in latest.items())
@@ -81,7 +81,7 @@ class Admission:
 def share(
     room: int, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
 ) -> PartitionOffsets:
-    """Ends that take about `room` offsets, each partition its part, no partition with data nothing."""
+    """Return ends that take about `room` offsets, in proportion; no partition with records gets none."""
     sizes = {name: end - start[name] for name, end in latest.items() if end > start[name]}
     total = sum(sizes.values())
     if total < 1:
@@ -99,7 +99,7 @@ def share(
 
 
 class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are `{"topic": {"0": 23}}`, exclusive ends, as Spark's Kafka source has them."""
+    """The reader of one query. Offsets are `{"topic": {"0": 23}}`, exclusive, as in Spark's Kafka source."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -112,17 +112,15 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_draining = False
         self._drain_ends: PartitionOffsets | None = None
 
-    # --- on the driver ------------------------------------------------------------------------------
-
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query starts. Spark asks twice; `latest` must not move in between."""
+        """Return where a new query starts. Spark calls it twice; `latest` must not move in between."""
         if self._initial is None:
             starts = self._lookup.resolve(self._options.starting, is_start=True)
             self._initial = to_json(starts)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """For Spark's plan only: `latestOffset` goes by the options, as both limits may be given."""
+        """Return a limit for Spark's plan only: `latestOffset` uses the options, as both limits may be given."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -130,11 +128,11 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From now on the ends at the next look are the last ones."""
+        """Make the ends of the next look-up the last ones."""
         self._is_draining = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The end of this trigger."""
+        """Return the end of this trigger."""
         begun = from_json(start)
         self._latest = self._ends(begun)
         new = [name for name in self._latest if name not in begun]
@@ -149,11 +147,11 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(to_json(ends))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """What is there to be read, for the query's progress."""
+        """Return the latest offsets, for the query's progress."""
         return None if not self._latest else dict(to_json(self._latest))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Tasks for one trigger; says when partitions went, shrank, or appeared without their beginning."""
+        """Plan the tasks of a trigger. Reports partitions that were deleted, shrank, or started late."""
         starts, ends = from_json(start), from_json(end)
         is_fatal = self._options.fail_on_data_loss
         deleted = sorted(starts.keys() - ends.keys())
@@ -161,14 +159,14 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             names = ", ".join(str(name) for name in deleted)
             report_data_loss(f"Partitions {names} have been deleted.", is_fatal=is_fatal)
         new = sorted(ends.keys() - starts.keys())
-        found = self._lookup.earliest(new)
-        if len(found) < len(new):
-            names = ", ".join(str(name) for name in new if name not in found)
+        firsts = self._lookup.earliest(new)
+        if len(firsts) < len(new):
+            names = ", ".join(str(name) for name in new if name not in firsts)
             report_data_loss(
                 f"Cannot find earliest offsets of {names}. Some data may have been missed.",
                 is_fatal=is_fatal,
             )
-        for name, first in found.items():
+        for name, first in firsts.items():
             if first > 0:
                 report_data_loss(
                     f"Added partition {name} starts from {first} instead of 0.", is_fatal=is_fatal
@@ -187,39 +185,37 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     is_fatal=is_fatal,
                 )
             ranges.append(OffsetRange(name, starts[name], until))
-        known = self._lookup.topic_ids({r.name.topic for r in ranges})
-        return plan_tasks(ranges, known | self._topic_ids, self._options)
+        topic_ids = self._lookup.topic_ids({r.name.topic for r in ranges})
+        return plan_tasks(ranges, topic_ids | self._topic_ids, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark's checkpoint holds the position; the cluster is not told."""
+        """Do nothing: Spark's checkpoint holds the position, the cluster does not."""
 
     def stop(self) -> None:
-        """Connections are the process's, and end with it."""
-
-    # --- on executors -------------------------------------------------------------------------------
+        """Do nothing: connections belong to the process, and end with it."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one range."""
+        """Yield the records of one range, on an executor."""
         from pyspark_odradek.record_rows import read_range  # Arrow, which the driver does not need
 
         return read_range(partition, self._options, self._schema)
-
-    # --- inside -------------------------------------------------------------------------------------
 
     def _ends(self, begun: dict[TopicPartition, int]) -> PartitionOffsets:
         if self._drain_ends is not None:
             return self._drain_ends
         ends = self._lookup.latest(self._lookup.partitions(), reached=begun)
-        anew = self._made_anew({name.topic for name in ends})
-        gone = {name.topic for name in begun} & anew
-        ends = {name: end for name, end in ends.items() if name.topic not in gone}
+        recreated = self._recreated({name.topic for name in ends})
+        left_out = {name.topic for name in begun} & recreated
+        ends = {name: end for name, end in ends.items() if name.topic not in left_out}
         if self._is_draining:
             self._drain_ends = ends
         return ends
 
-    def _made_anew(self, topics: set[str]) -> set[str]:
-        """Topics that were deleted and made again since the last trigger. What was reached of the old
-        ones says nothing of them: they are left out of a trigger, as deleted, and new in the next.
+    def _recreated(self, topics: set[str]) -> set[str]:
+        """Return topics that were deleted and created again since the last trigger.
+
+        Positions in the old topic mean nothing in the new one. So it is left out of one trigger, as deleted,
+        and counts as new in the next.
         """
         before = self._topic_ids
         now = self._lookup.topic_ids(topics)

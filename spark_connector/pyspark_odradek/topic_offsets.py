@@ -28,15 +28,15 @@ from pyspark_odradek.source_options import (
 )
 
 BEHIND_S_MAX: Final = 10.0
-"""How long an end before a position that was reached is asked for again: a new leader catches up."""
+"""How long to repeat the look-up of an end that lies before a reached position: a new leader catches up."""
 _BEHIND_PAUSE_S: Final = 0.1
 _MARGIN_S: Final = 5.0
 UNKNOWN_TOPIC_S_MAX: Final = 1.0
-"""How long a topic that does not exist is asked for again: a broker learns a new one a moment later."""
+"""How long to repeat the look-up of an unknown topic: a broker learns of a new one a moment later."""
 
 
 class TopicOffsets:
-    """Look-ups for one source. Every call waits at most the source's poll timeout.
+    """Look-ups of partitions and offsets for one source. Every call waits at most the source's poll timeout.
 
     Without failOnDataLoss `earliest` and `latest` leave out topics that were deleted meanwhile.
     """
@@ -48,38 +48,38 @@ class TopicOffsets:
         self._timeout_s = options.poll_timeout_ms / 1000
 
     def partitions(self) -> list[TopicPartition]:
-        """What the source reads at present, sorted.
+        """Return the partitions that the source reads now, sorted.
 
         Raises:
             UnknownTopic: a topic of the subscription does not exist.
-            WrongListener, BrokersUnavailable: the cluster never answered, see `ProcessLink.reach`.
+            WrongListener, BrokersUnavailable: the cluster never responded (`ProcessLink.reach`).
         """
         self._link.reach(self._timeout_s)
         return self._link.run(self._partitions(), timeout_s=self._timeout_s + _MARGIN_S)
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, bytes]:
-        """Ids of topics that are known here, so that a task cannot read a later namesake."""
-        known = {name: self._cluster.cache.topic(name) for name in topics}
-        return {name: topic.topic_id for name, topic in known.items() if topic is not None}
+        """Return ids of cached topics, so that a task cannot read a later topic of the same name."""
+        cached = {name: self._cluster.cache.topic(name) for name in topics}
+        return {name: topic.topic_id for name, topic in cached.items() if topic is not None}
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> PartitionOffsets:
-        """First offsets that are still there."""
-        return self._look_up_there(dict.fromkeys(partitions, EARLIEST))
+        """Return the log start offsets."""
+        return self._look_up_existing(dict.fromkeys(partitions, EARLIEST))
 
     def latest(
         self,
         partitions: Iterable[TopicPartition],
         reached: Mapping[TopicPartition, int] | None = None,
     ) -> PartitionOffsets:
-        """Ends: of committed records with read_committed, else high watermarks.
+        """Return last stable offsets with read_committed, else high watermarks.
 
-        One that is before `reached` is asked for again for BEHIND_S_MAX: after a change of leaders the
-        watermark is known a moment later.
+        An end before `reached` is looked up again for BEHIND_S_MAX: a new leader learns its high watermark
+        a moment later.
         """
         wanted = dict.fromkeys(partitions, LATEST)
         deadline_s = time.monotonic() + BEHIND_S_MAX
         while True:
-            ends = self._look_up_there(wanted)
+            ends = self._look_up_existing(wanted)
             if reached is None or time.monotonic() > deadline_s:
                 return ends
             if all(end >= reached.get(name, 0) for name, end in ends.items()):
@@ -87,7 +87,7 @@ class TopicOffsets:
             time.sleep(_BEHIND_PAUSE_S)
 
     def resolve(self, bound: Bound, *, is_start: bool) -> PartitionOffsets:
-        """Offsets for what an option says, over the partitions read at present."""
+        """Resolve an option's bound to offsets of the partitions that the source reads now."""
         names = self.partitions()
         if bound is Anchor.EARLIEST:
             return self.earliest(names)
@@ -109,28 +109,26 @@ class TopicOffsets:
         return self._at_times(dict.fromkeys(names, bound.timestamp_ms), is_start=is_start)
 
     def first_at_or_after(self, timestamps_ms: Mapping[TopicPartition, int]) -> PartitionOffsets:
-        """The first record at or after each time; the end where there is none."""
-        found = self._look_up(timestamps_ms)
-        missing = [name for name, offset in found.items() if offset < 0]
-        return found | self._look_up(dict.fromkeys(missing, LATEST))
-
-    # --- inside -------------------------------------------------------------------------------------
+        """Return the first offset at or after each time; the end if there is none."""
+        offsets = self._look_up(timestamps_ms)
+        missing = [name for name, offset in offsets.items() if offset < 0]
+        return offsets | self._look_up(dict.fromkeys(missing, LATEST))
 
     def _at_offsets(
-        self, told: PartitionOffsets, names: list[TopicPartition], *, is_start: bool
+        self, bounds: PartitionOffsets, names: list[TopicPartition], *, is_start: bool
     ) -> PartitionOffsets:
-        if told.keys() != set(names):
+        if bounds.keys() != set(names):
             raise ValueError(
                 f"Partitions specified for Kafka {'start' if is_start else 'end'} offsets don't match"
                 " what are assigned. Maybe topic partitions are created or deleted while the query is"
                 " running. Use -1 for latest, -2 for earliest."
-                f" Specified: {_named(told)} Assigned: {_named(names)}"
+                f" Specified: {_named(bounds)} Assigned: {_named(names)}"
             )
         earliest = self._look_up(dict.fromkeys(names, EARLIEST))
         latest = self._look_up(dict.fromkeys(names, LATEST))
         ends = {EARLIEST: earliest, LATEST: latest}
         resolved: PartitionOffsets = {}
-        for name, offset in told.items():
+        for name, offset in bounds.items():
             if offset < 0:
                 if offset not in ends:
                     raise ValueError(f"offset {offset} of {name} is neither -1, -2 nor an offset")
@@ -149,25 +147,25 @@ class TopicOffsets:
         self, timestamps_ms: Mapping[TopicPartition, int], *, is_start: bool
     ) -> PartitionOffsets:
         if is_start and not self._options.latest_when_no_match:
-            found = self._look_up(timestamps_ms)
-            for name, offset in found.items():
+            offsets = self._look_up(timestamps_ms)
+            for name, offset in offsets.items():
                 if offset < 0:
                     raise ValueError(
                         f"No offset matched from request of topic-partition {name} and timestamp"
                         f" {timestamps_ms[name]}."
                     )
-            return found
+            return offsets
         return self.first_at_or_after(timestamps_ms)
 
-    def _look_up_there(self, wanted: Mapping[TopicPartition, int]) -> PartitionOffsets:
+    def _look_up_existing(self, wanted: Mapping[TopicPartition, int]) -> PartitionOffsets:
         try:
             return self._look_up(wanted)
         except UnknownTopic:
             if self._options.fail_on_data_loss:
                 raise
         work = self._partitions_of_all({name.topic for name in wanted})
-        there = set(self._link.run(work, timeout_s=self._timeout_s + _MARGIN_S))
-        return self._look_up({name: at for name, at in wanted.items() if name in there})
+        existing = set(self._link.run(work, timeout_s=self._timeout_s + _MARGIN_S))
+        return self._look_up({name: at for name, at in wanted.items() if name in existing})
 
     def _look_up(self, wanted: Mapping[TopicPartition, int]) -> PartitionOffsets:
         if not wanted:
@@ -179,8 +177,8 @@ class TopicOffsets:
             read_committed=self._options.read_committed,
             timeout_s=self._timeout_s,
         )
-        found = self._link.run(work, timeout_s=self._timeout_s + _MARGIN_S)
-        return {name: found[name].offset for name in wanted}
+        offsets = self._link.run(work, timeout_s=self._timeout_s + _MARGIN_S)
+        return {name: offsets[name].offset for name in wanted}
 
     async def _partitions(self) -> list[TopicPartition]:
         subscription = self._options.subscription
@@ -192,8 +190,8 @@ class TopicOffsets:
         return sorted(await self._partitions_of_all(topics))
 
     async def _partitions_of_all(self, topics: Iterable[str]) -> list[TopicPartition]:
-        found = await asyncio.gather(*(self._partitions_of(topic) for topic in topics))
-        return [name for names in found for name in names]
+        by_topic = await asyncio.gather(*(self._partitions_of(topic) for topic in topics))
+        return [name for names in by_topic for name in names]
 
     async def _matching(self, pattern: re.Pattern[str]) -> tuple[str, ...]:
         response = await self._cluster.call_any(

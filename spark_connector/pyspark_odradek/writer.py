@@ -1,4 +1,4 @@
-"""The sink: Arrow record batches in, records out, by a `Delivery`."""
+"""The writers of the sink: they turn Arrow record batches into records and write them by a `Delivery`."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 
 
 ROWS_AT_ONCE_MAX: Final = 1000
-"""Rows handed over in one call, which waits for a cluster as long as it takes one record."""
+"""Rows of one call to the cluster; the call may wait as long as a single record may."""
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
 class TaskWritten(WriterCommitMessage):
-    """A task's word that its rows are safe."""
+    """A task's message to the driver that its rows are written."""
 
     def __init__(self, prepared: PreparedWrite) -> None:
         self.prepared = prepared
 
 
 class _Writer:
-    """What both writers do. Pickled to executors: holds options only."""
+    """The part that both writers share. It is pickled to executors, so it holds options only."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -60,50 +60,50 @@ class _Writer:
 
 
 class OdradekStreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """For `df.writeStream`. Spark runs at least one task in each batch, so `commit` hears of the query."""
+    """The writer for `df.writeStream`. Every batch has at least one task, so `commit` learns the query's id."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """On an executor: write one task's rows."""
+        """Write one task's rows, on an executor."""
         query_id, batch_id = _local_property(_QUERY_ID), _local_property(_BATCH_ID)
         if self._delivery.needs_identity and (query_id is None or batch_id is None):
             raise RuntimeError(
-                f"this Spark tells tasks no {_QUERY_ID} and {_BATCH_ID}, by which batches that are"
-                " written again are known"
+                f"this Spark gives tasks no {_QUERY_ID} and {_BATCH_ID}, which identify batches that are"
+                " written again"
             )
         identity = _identity(query_id or "", int(batch_id or -1))
         return self._write(iterator, identity)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver, once per batch, and again after a crash."""
+        """Complete a batch, on the driver; Spark repeats the call after a crash."""
         self._delivery.complete(batchId, _prepared(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """On the driver, when a batch failed."""
+        """Give up a failed batch, on the driver."""
         self._delivery.abort(batchId, _prepared(messages))
 
 
 class OdradekBatchWriter(_Writer, DataSourceArrowWriter):
-    """For `df.write`: one batch of a query of its own, named here, on the driver."""
+    """The writer for `df.write`: one batch of a query whose id is made here, on the driver."""
 
     def __init__(self, options: SinkOptions) -> None:
         super().__init__(options)
         self._query_id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """On an executor: write one task's rows."""
+        """Write one task's rows, on an executor."""
         return self._write(iterator, _identity(self._query_id, 0))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver, when all tasks are done."""
+        """Complete the job, on the driver."""
         self._delivery.complete(0, _prepared(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """On the driver, when the job failed."""
+        """Give up a failed job, on the driver."""
         self._delivery.abort(0, _prepared(messages))
 
 
 def output_records(batch: pa.RecordBatch, options: SinkOptions) -> list[OutputRecord]:
-    """The rows of a batch, ready to be sent. Raises ValueError for one that cannot be."""
+    """Return the rows of a batch as records. Raises ValueError for a row that cannot be sent."""
     rows = batch.num_rows
     nothing: list[Any] = [None] * rows
     columns = {name: batch.column(name) for name in options.columns}
@@ -127,8 +127,8 @@ def output_records(batch: pa.RecordBatch, options: SinkOptions) -> list[OutputRe
 def _bytes(column: pa.Array) -> list[bytes | None]:
     import pyarrow as pa
 
-    told: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()
-    return told
+    values: list[bytes | None] = column.cast(pa.large_binary()).to_pylist()
+    return values
 
 
 def _partitions(column: pa.Array) -> list[int | None]:
@@ -139,21 +139,21 @@ def _partitions(column: pa.Array) -> list[int | None]:
         raise ValueError(
             f"Invalid partition: {least}. Partition number should always be non-negative or null."
         )
-    told: list[int | None] = column.to_pylist()
-    return told
+    partitions: list[int | None] = column.to_pylist()
+    return partitions
 
 
 def _headers(column: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
-    made: list[list[tuple[str, bytes | None]] | None] = []
+    rows: list[list[tuple[str, bytes | None]] | None] = []
     for entries in column.to_pylist():
         if entries is None:
-            made.append(None)
+            rows.append(None)
             continue
         for entry in entries:
             if entry is None or entry["key"] is None:
                 raise ValueError("headers contain one without a key: a header's key cannot be null")
-        made.append([(entry["key"], entry["value"]) for entry in entries])
-    return made
+        rows.append([(entry["key"], entry["value"]) for entry in entries])
+    return rows
 
 
 def _prepared(messages: Iterable[WriterCommitMessage | None]) -> list[PreparedWrite]:

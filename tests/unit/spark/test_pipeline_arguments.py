@@ -39,11 +39,11 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         (("dead-letters", "--bootstrap", "host"), "'host': it has no port; write HOST:PORT"),
         (("dead-letters", *HERE, "--spark", "master"), "'master' is not NAME=VALUE"),
         (("dead-letters", *HERE, "--option", "=x"), "'=x' is not NAME=VALUE"),
-        (("dead-letters", *HERE, "--batch-offsets-max", "0"), "no whole number from 1"),
-        (("dead-letters", *HERE, "--trigger-s", "-1"), "'-1' is no number from 0"),
-        (("aircraft-rotations", *HERE, "--gap-hours", "nan"), "'nan' is no number from 0"),
+        (("dead-letters", *HERE, "--batch-offsets-max", "0"), "not a whole number from 1"),
+        (("dead-letters", *HERE, "--trigger-s", "-1"), "'-1' is not a number from 0"),
+        (("aircraft-rotations", *HERE, "--gap-hours", "nan"), "'nan' is not a number from 0"),
         (("delay-backfill", *HERE), "required: --since"),
-        (("delay-backfill", *HERE, "--since", "june"), "no time like 2013-06-01T00:00"),
+        (("delay-backfill", *HERE, "--since", "june"), "not a time like 2013-06-01T00:00"),
         (("files-to-topic", *HERE), "one of the arguments --directory --ftp is required"),
         (
             ("files-to-topic", *HERE, "--directory", "d", "--ftp", "ftp://h/"),
@@ -65,11 +65,11 @@ def test_arguments_that_make_no_sense_are_refused(
     [
         (("nonsense",), "there is no pipeline 'nonsense'"),
         (("delay-backfill", *HERE, *SINCE, "--until", "2013-05-31"), "--until is not after"),
-        (("files-to-topic", *HERE, "--directory", "/no/such"), "/no/such is no directory"),
+        (("files-to-topic", *HERE, "--directory", "/no/such"), "/no/such is not a directory"),
         (("files-to-topic", *HERE, "--directory", "/", "--key", "a"), "give --csv too"),
         (
             ("topic-to-files", *HERE, "--ftp", "sftp://me:secret@h/"),
-            "'sftp://h' is no ftp:// or ftps:// address",
+            "'sftp://h' is not an ftp:// or ftps:// address",
         ),
         (("flight-enrichment", *HERE, "--data", "/"), "/ has no airlines.csv, airports.csv"),
         (("format-adaptation", *HERE, "--config", "/no/such"), "No such file"),
@@ -88,13 +88,13 @@ def test_places_that_are_not_there_are_named(
 @pytest.mark.parametrize(
     ("told", "sentence"),
     [
-        ("[]", "is no JSON object"),
+        ("[]", "is not a JSON object"),
         ("{", "Expecting property name"),
         ('{"fields": []}', "format is None; allowed: avro, protobuf, csv, json"),
         ('{"format": "csv"}', "lists no fields"),
         ('{"format": "csv", "fields": [{"name": "a"}]}', "field a is of type None; allowed"),
-        ('{"format": "csv", "fields": [{"type": "int"}]}', "None is no name"),
-        ('{"format": "csv", "name": "1x", "fields": []}', "'1x' is no name"),
+        ('{"format": "csv", "fields": [{"type": "int"}]}', "None is not a name"),
+        ('{"format": "csv", "name": "1x", "fields": []}', "'1x' is not a name"),
         ('{"format": "csv", "fields": [{"nmae": "a"}]}', "has unknown keys: nmae"),
         (
             '{"format": "csv", "fields": [{"name": "a", "type": "int"}, {"name": "a", "type": "int"}]}',
