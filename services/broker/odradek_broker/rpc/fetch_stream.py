@@ -20,7 +20,7 @@ from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.rpc.callers import Caller, in_turns
-from odradek_broker.rpc.intake import decoded
+from odradek_broker.rpc.intake import call_errors, decoded
 from odradek_broker.rpc.metadata_view import leader_hint
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import (
@@ -83,15 +83,16 @@ class FetchStream:
     async def serve(self) -> None:
         """Read what the client wants and push; returns when the client has ended."""
         try:
-            async with asyncio.TaskGroup() as group:
-                pusher = group.create_task(self._push())
-                while True:
-                    data: object = await self._context.read()
-                    if data is grpc.aio.EOF:
-                        break
-                    assert isinstance(data, bytes), type(data)
-                    await self._take(await self._decoded(data))
-                pusher.cancel()
+            with call_errors():
+                async with asyncio.TaskGroup() as group:
+                    pusher = group.create_task(self._push())
+                    while True:
+                        data: object = await self._context.read()
+                        if data is grpc.aio.EOF:
+                            break
+                        assert isinstance(data, bytes), type(data)
+                        await self._take(await self._decoded(data))
+                    pusher.cancel()
         finally:
             for host in self._keys_of_host:
                 host.watchers.pop(self, None)

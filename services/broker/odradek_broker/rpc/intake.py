@@ -232,6 +232,23 @@ class GrpcIntake:
             yield await decoded(context, pace, data, message, decode), pace
 
 
+@contextmanager
+def call_errors() -> Iterator[None]:
+    """Let a stream of several tasks end as a simple call does when it is aborted, or when its client has left.
+
+    A TaskGroup raises a group, which gRPC takes for a bug of the servicer and logs as an error.
+    """
+    try:
+        yield
+    except BaseExceptionGroup as errors:
+        aborted, _ = errors.split(grpc.aio.AbortError)
+        if aborted is not None:
+            raise aborted.exceptions[0] from None
+        _, others = errors.split(grpc.aio.InternalError)
+        if others is not None:
+            raise others from None
+
+
 async def decoded(
     context: ServerContext,
     pace: Pace,

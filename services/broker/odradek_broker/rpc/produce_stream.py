@@ -17,6 +17,7 @@ from odradek_broker.access.quotas import PRODUCE_RATE, Quotas
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_service import PartitionService, Topic
 from odradek_broker.rpc.callers import Caller
+from odradek_broker.rpc.intake import call_errors
 from odradek_broker.rpc.metadata_view import leader_hint
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicName
@@ -69,30 +70,31 @@ class ProduceStream:
 
     async def serve(self) -> None:
         """Read and answer; returns when the client has ended and all is answered."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._answer())
-            try:
-                while True:
-                    data: object = await self._context.read()
-                    if data is grpc.aio.EOF:
-                        break
-                    assert isinstance(data, bytes), type(data)
-                    try:
-                        request = read_produce_request(data)
-                    except WireError as error:
-                        await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-                    throttle_ms = await self._take(request)
-                    if throttle_ms:  # who is over his quota is read later
-                        await asyncio.sleep(throttle_ms / 1000)
-                    while (
-                        self._bytes_in_flight > BYTES_IN_FLIGHT_MAX
-                        or self._requests_in_flight > REQUESTS_IN_FLIGHT_MAX
-                    ):
-                        self._room.clear()
-                        await self._room.wait()
-            finally:
-                self._is_ended = True
-                self._wake.set()
+        with call_errors():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._answer())
+                try:
+                    while True:
+                        data: object = await self._context.read()
+                        if data is grpc.aio.EOF:
+                            break
+                        assert isinstance(data, bytes), type(data)
+                        try:
+                            request = read_produce_request(data)
+                        except WireError as error:
+                            await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+                        throttle_ms = await self._take(request)
+                        if throttle_ms:  # who is over his quota is read later
+                            await asyncio.sleep(throttle_ms / 1000)
+                        while (
+                            self._bytes_in_flight > BYTES_IN_FLIGHT_MAX
+                            or self._requests_in_flight > REQUESTS_IN_FLIGHT_MAX
+                        ):
+                            self._room.clear()
+                            await self._room.wait()
+                finally:
+                    self._is_ended = True
+                    self._wake.set()
 
     async def _take(self, request: ProduceMessage) -> int:
         """Append; returns for how many ms the client has to wait."""
