@@ -59,7 +59,7 @@ async def test_members_that_subscribe_share_the_partitions(
             await first.getmany(0)
         with pytest.raises(InvalidRequest, match="assigns partitions to its members"):
             first.assign([(topic, 0)])
-        with pytest.raises(InvalidRequest, match="is no topic's name"):
+        with pytest.raises(InvalidRequest, match="is not the name of a topic"):
             first.subscribe([topic])  # type: ignore[arg-type]
         first.subscribe(topic)
         second.subscribe(topic)

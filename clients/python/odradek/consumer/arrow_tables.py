@@ -15,15 +15,15 @@ from odradek_protocol.records.columns import to_record_batch
 
 
 def record_batch_of(name: TopicPartition, builder: ColumnBuilder) -> pa.RecordBatch:
-    """What was built, with the partition's name in each row."""
+    """The record batch that the builder holds, with topic and partition in each row."""
     return to_record_batch(builder.finish(), topic=name.topic, partition=name.partition)
 
 
 def table_of(batches: list[pa.RecordBatch]) -> pa.Table:
-    """One table over them all; nothing is copied."""
+    """One table over all batches, without copying."""
     return pa.Table.from_batches(batches)
 
 
 def empty_table(columns: Column) -> pa.Table:
-    """The same columns, no rows."""
+    """A table with these columns and no rows."""
     return table_of([record_batch_of(TopicPartition("", 0), ColumnBuilder(columns))])

@@ -1,4 +1,4 @@
-"""The consumer as programs see it."""
+"""`Consumer`: reads records of topics."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class ConsumerArguments(TypedDict, total=False):
 
 
 class Consumer:
-    """Reads records. `async with Consumer("topic", bootstrap="host:9090") as consumer:`.
+    """Reads records: `async with Consumer("topic", bootstrap="host:9090") as consumer:`.
 
-    Given topics it reads all their partitions, or with `group` its share of them; else those that `assign` says.
-    Belongs to the event loop that it is first used on. Iterate over it, or call `getmany` or `getarrow`; all of
-    them begin where the last one ended. It fetches ahead in the background, within `prefetch_bytes_max`, and
-    finds leaders that moved by itself.
+    It reads all partitions of the given topics, or with `group` its share of them; without topics, those that
+    `assign` names. It belongs to the event loop of its first use. Iterate over it, or call `getmany` or `getarrow`;
+    each continues where the last one ended. It fetches ahead in the background, up to `prefetch_bytes_max`, and
+    follows leaders that move.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Consumer:
         self._decoded, self._withdrawn = self._ahead.decoded, self._ahead.withdrawn
         self._source: AssignmentSource = WholeTopics(topics)
         self._is_source_new = bool(topics) and group is None
-        self._is_told_what_to_read = bool(topics)
+        self._has_subscription = bool(topics)
         self._seeks_to_come: int | None = None
         self._is_subscribed = False
         self._is_closed = False
@@ -91,7 +91,7 @@ class Consumer:
         if group is not None:
             options = GroupOptions(group=group) if isinstance(group, str) else group
             self._member = GroupMembership(self._cluster, options, self._source.topics, self._ahead)
-            self._is_told_what_to_read |= options.pattern is not None
+            self._has_subscription |= options.pattern is not None
 
     def __repr__(self) -> str:
         names = self.assignment()
@@ -103,7 +103,7 @@ class Consumer:
         return f"<odradek.Consumer {self._cluster}{group}, {state}>"
 
     async def __aenter__(self) -> Self:
-        if self._member is not None and self._is_told_what_to_read:
+        if self._member is not None and self._has_subscription:
             self._member.start()
         if self._is_source_new:
             await self._learn_topics()
@@ -120,7 +120,7 @@ class Consumer:
         await self.close()
 
     async def close(self) -> None:
-        """Stop fetching. May be called twice; a read that waits raises ClientClosed."""
+        """Leave the group and stop fetching. May be called twice; a read that waits raises ClientClosed."""
         if self._is_closed:
             return
         if self._member is not None:
@@ -130,8 +130,6 @@ class Consumer:
         await self._fetcher.close()
         if self._owns_cluster:
             await self._cluster.close()
-
-    # --- what is read -------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[PartitionLike]) -> None:
         """Read exactly these partitions from now on; those already read keep their position.
@@ -147,20 +145,20 @@ class Consumer:
         self._use(FixedPartitions(as_partitions(partitions)))
 
     def subscribe(self, *topics: str) -> None:
-        """Read all partitions of these topics from now on, those to come included; in a group, its share of them."""
+        """Read all present and future partitions of these topics from now on; in a group, its share of them."""
         source = WholeTopics(topics)
         if self._member is None:
             self._use(source)
         else:
-            self._is_told_what_to_read = True
+            self._has_subscription = True
             self._member.subscribe(source.topics)
 
     def assignment(self) -> list[TopicPartition]:
-        """What is read at present."""
+        """The partitions that are read at present."""
         return list(self._planner.partitions)
 
     def seek(self, partition: PartitionLike, offset: int) -> None:
-        """Read on from this offset. Raises NotAssigned."""
+        """Continue at this offset. Raises NotAssigned."""
         if offset < 0:
             raise ValueError(f"offset {offset} is negative; see seek_to_beginning, seek_to_end")
         name = self._assigned(partition)
@@ -168,45 +166,43 @@ class Consumer:
         self._ahead.forget_decoded(name)
 
     def seek_to_beginning(self, *partitions: PartitionLike) -> None:
-        """Read these, or all that are assigned, from the first record that is still there."""
+        """Continue with the first record in the log of these partitions, or of all."""
         self._seek_to(EARLIEST, partitions)
 
     def seek_to_end(self, *partitions: PartitionLike) -> None:
-        """Read these, or all that are assigned, from what is written from now on."""
+        """Continue with records written from now on to these partitions, or to all."""
         self._seek_to(LATEST, partitions)
 
     def seek_to_timestamp(self, timestamp_ms: int, *partitions: PartitionLike) -> None:
-        """Read from the first record at or after the time, ms since the epoch; the end if none is."""
+        """Continue with the first record at or after this time, ms since the epoch; at the end if there is none."""
         if timestamp_ms < 0:
             raise ValueError(f"timestamp {timestamp_ms} ms is before 1970")
         self._seek_to(timestamp_ms, partitions)
 
     def pause(self, *partitions: PartitionLike) -> None:
-        """Read nothing of these, or of any, until `resume`; positions are kept."""
+        """Do not read these partitions, or any, until `resume`; positions are kept."""
         for name in self._assigned_or_all(partitions):
             self._ahead.withdraw(name)
             self._planner.pause(name)
         self._fetcher.kick()
 
     def resume(self, *partitions: PartitionLike) -> None:
-        """Go on reading these, or all."""
+        """Continue reading these partitions, or all."""
         for name in self._assigned_or_all(partitions):
             self._planner.resume(name)
         self._fetcher.kick()
 
     def paused(self) -> list[TopicPartition]:
-        """What is paused."""
+        """The paused partitions."""
         return [name for name, p in self._planner.partitions.items() if p.is_paused]
 
-    # --- groups -------------------------------------------------------------------------------------
-
     async def commit(self, offsets: ByPartition[int] | None = None) -> None:
-        """Commit these offsets (of the next record to read), or all that was handed out until now.
+        """Commit these offsets (of the next records to read), or those after all records returned so far.
 
         Raises:
-            NotAssigned: the consumer is in no group.
-            MemberFenced: not committed: the group went on without this member.
-            OdradekError: not committed: nobody answers.
+            NotAssigned: the consumer has no group.
+            MemberFenced: nothing was committed, because the group removed this member.
+            OdradekError: nothing was committed, because no coordinator responds.
         """
         chosen = None if offsets is None else {as_partition(n): o for n, o in offsets.items()}
         for name, offset in (chosen or {}).items():
@@ -219,12 +215,12 @@ class Consumer:
     async def committed(
         self, partitions: Iterable[PartitionLike] = ()
     ) -> dict[TopicPartition, int | None]:
-        """What the group committed for these, or for what is assigned; None where nothing."""
+        """The group's committed offsets of these partitions, or of those assigned; None if there is none."""
         names = as_partitions(partitions) or list(self._planner.partitions)
         return await self._membership().committed(names) if names else {}
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """Records between what was handed out and the end, per assigned partition."""
+        """The number of records between the position and the end, per assigned partition."""
         positions = self.positions()
         ends = await self.end_offsets(list(positions))
         return {name: max(0, end - positions[name]) for name, end in ends.items()}
@@ -239,17 +235,15 @@ class Consumer:
             self._member.read_ended()
 
     def _begin_read(self) -> None:
-        if self._member is not None and self._is_told_what_to_read:
+        if self._member is not None and self._has_subscription:
             self._member.start()
             self._member.read_begins()
-
-    # --- reading ------------------------------------------------------------------------------------
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        """The next record; waits for it as long as it takes. Raises as `getmany`."""
+        """Return the next record; waits without a limit. Raises what `getmany` raises."""
         decoded, withdrawn = self._decoded, self._withdrawn
         while True:
             while not decoded:
@@ -259,17 +253,17 @@ class Consumer:
                 return record
 
     def next_decoded(self) -> ConsumerRecord | None:
-        """The next record of an iteration, if it is decoded already; does not wait. Any one thread may call it."""
+        """The next record of an iteration if it is decoded already, without waiting. For one thread at a time."""
         return self._ahead.next_decoded()
 
     async def getmany(
         self, timeout_ms: int | None = None, max_records: int = RECORDS_MAX, *, min_bytes: int = 0
     ) -> list[ConsumerRecord]:
-        """The next records, at most `max_records`: what is there, or else the first that come.
+        """Return up to `max_records` records: those that were fetched already, or else the first that arrive.
 
-        Empty when none came within `timeout_ms` (None: wait for ever). Within a partition they are in
-        order. With `min_bytes` nothing is handed out before batches of that size have come, at most half
-        of what is fetched ahead from one broker, or time is up.
+        The result is empty if none arrive within `timeout_ms` (None: no limit). Records of a partition are in
+        order. With `min_bytes` it waits for batches of that size, at most half of what is fetched ahead from
+        one broker, until the timeout.
 
         Raises:
             OffsetOutOfRange: with auto_offset_reset="error".
@@ -290,11 +284,11 @@ class Consumer:
         bytes_max: int = ARROW_BYTES_MAX,
         columns: Column = ALL_COLUMNS,
     ) -> pa.Table:
-        """The next records as one Arrow table: what is there, up to about `bytes_max` of batches.
+        """Return fetched records as one Arrow table, up to about `bytes_max` of batches.
 
-        Columns: topic, partition, offset, timestamp, key, value, headers, as far as `columns` has
-        them. No rows when none came within `timeout_ms`. Deserializers are not applied. Raises as `getmany`,
-        and MissingDependency without pyarrow.
+        The columns are topic, partition, offset, timestamp, key, value and headers, as `columns` selects. The
+        table has no rows if none arrive within `timeout_ms`. Deserializers are not applied. Raises what
+        `getmany` raises, and MissingDependency without pyarrow.
         """
         from odradek.consumer.arrow_tables import empty_table, table_of
 
@@ -310,10 +304,8 @@ class Consumer:
             if not await self._wait(deadline_s):
                 return empty_table(columns)
 
-    # --- positions ----------------------------------------------------------------------------------
-
     async def position(self, partition: PartitionLike, timeout_ms: int = 30_000) -> int:
-        """Offset of the next record to be read; looked up first if it is not known yet."""
+        """The offset of the next record to read; it is looked up if it is not known yet."""
         name = self._assigned(partition)
         deadline_s = _deadline_s(timeout_ms)
         while True:
@@ -327,25 +319,25 @@ class Consumer:
                 )
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Offset of the next record to be read, of each assigned partition where it is known."""
+        """The offset of the next record to read, for each assigned partition where it is known."""
         return {name: offset for name, (offset, _) in self._ahead.handed_out().items()}
 
     async def beginning_offsets(
         self, partitions: Iterable[PartitionLike], timeout_ms: int = 30_000
     ) -> dict[TopicPartition, int]:
-        """Offset of the first record that is still there, per partition (assigned or not)."""
+        """The offset of the first record in the log of each partition, assigned or not."""
         return await self._ends(partitions, EARLIEST, timeout_ms)
 
     async def end_offsets(
         self, partitions: Iterable[PartitionLike], timeout_ms: int = 30_000
     ) -> dict[TopicPartition, int]:
-        """Offset after the last record that may be read, per partition (assigned or not)."""
+        """The offset after the last record that may be read of each partition, assigned or not."""
         return await self._ends(partitions, LATEST, timeout_ms)
 
     async def offsets_for_times(
         self, timestamps_ms: ByPartition[int], timeout_ms: int = 30_000
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after each time; None where there is none."""
+        """The offset of the first record at or after each time; None if there is none."""
         found = await look_up_offsets(
             self._cluster,
             {as_partition(p): at for p, at in timestamps_ms.items()},
@@ -355,10 +347,8 @@ class Consumer:
         return {name: at if at.offset >= 0 else None for name, at in found.items()}
 
     def high_watermark(self, partition: PartitionLike) -> int:
-        """As of the last answer of its broker; -1 before the first."""
+        """The high watermark in the last response of the broker; -1 before the first."""
         return self._planner.partitions[self._assigned(partition)].high_watermark
-
-    # --- inside -------------------------------------------------------------------------------------
 
     async def _read(
         self, timeout_ms: int | None, records_max: int, min_bytes: int = 0
@@ -366,7 +356,7 @@ class Consumer:
         deadline_s = _deadline_s(timeout_ms)
         min_bytes = min(min_bytes, self._fetcher.window_bytes // 2)
         self._begin_read()
-        await asyncio.sleep(0)  # what has arrived meanwhile, and the other tasks
+        await asyncio.sleep(0)  # let other tasks run, and take what has arrived
         while True:
             await self._ready()
             if self._planner.buffered_bytes >= min_bytes:
@@ -377,10 +367,10 @@ class Consumer:
             if not await self._wait(deadline_s):
                 if not min_bytes:
                     return []
-                min_bytes = 0  # what is there, then
+                min_bytes = 0  # the timeout has passed: return what was fetched
 
     async def _ready(self) -> None:
-        """The source's partitions are assigned; an error that waits is raised."""
+        """Assign the partitions of the source, and raise a pending error."""
         self._require_use()
         self._cluster.require_own_loop()
         if self._is_source_new:
@@ -393,13 +383,13 @@ class Consumer:
     def _require_use(self) -> None:
         if self._is_closed:
             raise ClientClosed("the consumer is closed")
-        if not self._is_told_what_to_read:
+        if not self._has_subscription:
             raise NotAssigned(
                 "this consumer was not told what to read", hint="`subscribe` or `assign` first"
             )
 
     async def _wait(self, deadline_s: float | None) -> bool:
-        """Wait until something arrives; False when time is up."""
+        """Wait until something arrives. Returns False at the deadline."""
         try:
             async with asyncio.timeout_at(deadline_s):
                 await self._fetcher.arrival()
@@ -409,7 +399,7 @@ class Consumer:
 
     def _use(self, source: AssignmentSource) -> None:
         self._source = source
-        self._is_told_what_to_read = True
+        self._has_subscription = True
         self._seeks_to_come = None
         if isinstance(source, FixedPartitions):
             self._is_source_new = False
@@ -442,7 +432,7 @@ class Consumer:
             for name in new:
                 self._planner.seek_to_timestamp(name, self._seeks_to_come)
         if isinstance(self._source, WholeTopics) and before:
-            for name in new:  # a partition that was added is read from its beginning
+            for name in new:  # read a new partition from its beginning
                 if any(other.topic == name.topic for other in before):
                     self._planner.seek_to_timestamp(name, EARLIEST)
 
@@ -486,50 +476,48 @@ class Consumer:
 
 
 def _deadline_s(timeout_ms: int | None) -> float | None:
-    """On the running loop's clock."""
+    """The deadline on the clock of the running loop."""
     if timeout_ms is None:
         return None
     return asyncio.get_running_loop().time() + timeout_ms / 1000
 
 
 class AssignmentSource(Protocol):
-    """Tells the present assignment; asked again whenever the metadata changed."""
+    """Determines the partitions to read; it is asked again after each change of the metadata."""
 
     @property
     def topics(self) -> frozenset[str]:
-        """Topics whose metadata it needs."""
+        """The topics whose metadata it needs."""
 
     def partitions(self, cache: MetadataCache) -> list[TopicPartition]:
-        """What to read now, as far as the metadata is known."""
+        """The partitions to read, as far as the metadata is known."""
 
 
 class FixedPartitions:
-    """Exactly these."""
+    """Partitions that the program assigned."""
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         self._partitions = list(dict.fromkeys(partitions))
         self.topics = frozenset(p.topic for p in self._partitions)
 
     def partitions(self, cache: MetadataCache) -> list[TopicPartition]:
-        """They never change."""
         return self._partitions
 
 
 class WholeTopics:
-    """All partitions of these topics, those to come included."""
+    """All present and future partitions of topics."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         names = list(topics)
         for name in names:
             if not isinstance(name, str):
                 raise InvalidRequest(
-                    f"{name!r} is no topic's name",
+                    f"{name!r} is not the name of a topic",
                     hint="name topics one by one: 'orders', 'payments'",
                 )
         self.topics = frozenset(names)
 
     def partitions(self, cache: MetadataCache) -> list[TopicPartition]:
-        """All that are known."""
         return [
             TopicPartition(name, partition.partition)
             for name in sorted(self.topics)

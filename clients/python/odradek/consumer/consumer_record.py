@@ -1,4 +1,4 @@
-"""What a consumer hands out."""
+"""The records that a consumer returns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class ConsumerRecord(Protocol):
-    """One record. Key and value are bytes or None, or what the deserializers made of them."""
+    """One record. Key and value are bytes or None, or the results of the deserializers."""
 
     @property
     def topic(self) -> str | None: ...
@@ -26,11 +26,11 @@ class ConsumerRecord(Protocol):
     def leader_epoch(self) -> int: ...
     @property
     def timestamp_type(self) -> int:
-        """0: its producer's clock; 1: its leader's, at the append."""
+        """0: time of the producer; 1: time of the leader at the append."""
 
 
 class DeserializedRecord(NamedTuple):
-    """A record whose key and value went through deserializers."""
+    """A record whose key and value were deserialized."""
 
     key: Any
     value: Any

@@ -1,24 +1,24 @@
-"""What is fetched from where, and what has been: the consumer's core.
+"""The core of the consumer: decides which partition is fetched from which broker, and keeps what arrived.
 
 A partition goes through these stages:
 
-    unpositioned   its offset must be looked up first (`lookups` says which; `position_found` answers)
-    unvalidated    another leader epoch began since its last record was read: is the log still the one that
-                   was read (KIP-320)? (`validations` says which; `validated`, `truncated` answer)
+    unpositioned   its offset must be looked up first (`lookups` lists it; `position_found` is the result)
+    unvalidated    the leader epoch changed since its last record was read, so the log may have been truncated
+                   (KIP-320; `validations` lists it; `validated` is the result)
     ready          `plan` puts it on the stream of its leader
-    fetching       `fetched` takes what comes
+    fetching       `fetched` takes its data
 
-It falls back to ready when its leader moves, its stream breaks, or the broker answers with an error
-that may pass (after a pause); to unpositioned when its offset is out of range and a reset policy says what
-then. Errors that will not pass are kept in `errors`, for the next read to raise.
+It returns to ready when its leader moves, its stream breaks, or the broker responds with a retriable error (after a
+pause). It returns to unpositioned when its offset is out of range and there is a reset policy. Errors that are not
+retriable are kept in `errors`, and the next read raises them.
 
-Two offsets are kept: `position`, the next one to hand out, and `fetch_offset`, the next one to come; what
-lies between is in `chunks`. Each time a partition is put on a stream it gets a new `fetch_id`, which the
-broker repeats: an answer with another id is from before a seek, a pause or a move, and is dropped.
+A partition has two offsets: `position`, of the next record to return, and `fetch_offset`, of the next one to arrive;
+the records between them are in `chunks`. Each time a partition is put on a stream it gets a new `fetch_id`, which the
+broker repeats: a response with another id was sent before a seek, a pause or a move, and is dropped.
 
-Memory is bounded by credit: a broker may send as many bytes as it was given, over all streams that it had,
-and is given back those that were read or dropped. A paused partition is taken off its stream and its chunks are
-dropped, so it cannot hold credit that the others need. Sans-IO.
+Memory is bounded by credit: a broker may send as many bytes as it was granted, over all of its streams, and is
+granted again those that were read or dropped. A paused partition is taken off its stream and its chunks are dropped,
+so it cannot hold credit that other partitions need. Sans-IO.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from odradek_protocol.record_messages import FetchedPartition
 
 ResetPolicy: TypeAlias = Literal["earliest", "latest", "error"]
 LeaderOf: TypeAlias = Callable[[TopicPartition], tuple[str, int] | None]
-"""partition -> (endpoint, leader epoch), or None while it has no leader that can be reached."""
+"""partition -> (endpoint, leader epoch), or None while it has no leader with a known address."""
 
 ERRORS_MAX = 100
 UNKNOWN_TOPIC_MS_MAX = 10_000
@@ -50,7 +50,7 @@ _RESETS: dict[str, int] = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class FetchPlanner:
-    """All partitions of one consumer."""
+    """The partitions of one consumer, and what is fetched of them."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class FetchPlanner:
         self.errors: deque[OdradekError] = deque(maxlen=ERRORS_MAX)
         self.buffered_bytes = 0
         self.wants_refresh = False
-        """Some news says that the metadata is stale; the shell resets it."""
+        """Whether a response showed that the metadata is stale; the shell resets it."""
         self._reset: ResetPolicy = reset
         self._read_committed = read_committed
         self._backoff = backoff or Backoff(first_ms=20, most_ms=1_000)
@@ -72,10 +72,8 @@ class FetchPlanner:
         self._changes: dict[str, StreamChange] = {}
         self._credit_due: dict[int, int] = {}
 
-    # --- what the user says -----------------------------------------------------------------------
-
     def assign(self, names: Iterable[TopicPartition]) -> None:
-        """Read exactly these from now on; those that stay keep their place."""
+        """Read exactly these partitions from now on; those already read keep their position."""
         wanted = dict.fromkeys(names)
         for name in [n for n in self.partitions if n not in wanted]:
             self._stop(self.partitions[name])
@@ -86,16 +84,16 @@ class FetchPlanner:
                 self.partitions[name] = PartitionProgress(name)
 
     def seek(self, name: TopicPartition, offset: int) -> None:
-        """Hand out from this offset on."""
+        """Return records from this offset on."""
         progress = self.partitions[name]
         self._restart(progress)
         progress.position = progress.fetch_offset = offset
         progress.lookup_ms = None
-        progress.is_looking_up = False  # an answer that is under way comes too late
+        progress.is_looking_up = False  # a look-up in progress no longer counts
         progress.last_epoch = progress.validated_epoch = -1
 
     def seek_to_timestamp(self, name: TopicPartition, timestamp_ms: int) -> None:
-        """Hand out from the offset that this turns out to be (EARLIEST and LATEST, too)."""
+        """Return records from the offset of this timestamp on, which may be EARLIEST or LATEST."""
         progress = self.partitions[name]
         self._restart(progress)
         progress.position = progress.fetch_offset = UNKNOWN
@@ -104,35 +102,33 @@ class FetchPlanner:
         progress.last_epoch = progress.validated_epoch = -1
 
     def pause(self, name: TopicPartition) -> None:
-        """Hand out nothing of it until `resume`; it keeps its position."""
+        """Return no records of the partition until `resume`; it keeps its position."""
         progress = self.partitions[name]
         if not progress.is_paused:
             self._restart(progress)
             progress.is_paused = True
 
     def resume(self, name: TopicPartition) -> None:
-        """Go on from its position."""
+        """Continue at the position of the partition."""
         self.partitions[name].is_paused = False
 
     def hold(self, name: TopicPartition) -> None:
-        """As `pause`, by the group: hand out nothing of it until `release`, whatever the user resumes."""
+        """Return no records of the partition until `release`, even if the user resumes it. The group calls it."""
         progress = self.partitions[name]
         self._restart(progress)
         progress.is_held = True
 
     def release(self, name: TopicPartition) -> None:
-        """Go on from its position, unless the user has paused it."""
+        """Continue at the position of the partition, unless the user has paused it."""
         self.partitions[name].is_held = False
 
     def raise_soon(self, error: OdradekError) -> None:
-        """The next read raises it: once, however often it is said before then."""
+        """Have the next read raise this error, once even if it is reported several times."""
         if all(str(waiting) != str(error) for waiting in self.errors):
             self.errors.append(error)
 
-    # --- where to fetch ---------------------------------------------------------------------------
-
     def plan(self, leader_of: LeaderOf, now_ms: int) -> dict[str, StreamChange]:
-        """What each stream is to be told, by endpoint, to bring fetching in line with the leaders."""
+        """The changes per stream, by endpoint, after which every partition is fetched from its leader."""
         for progress in self.partitions.values():
             target = leader_of(progress.name)
             if progress.endpoint is not None and target is not None:
@@ -147,15 +143,15 @@ class FetchPlanner:
         return changes
 
     def use_replica(self, name: TopicPartition, endpoint: str, leader_epoch: int) -> None:
-        """Fetch from the replica that the leader recommended."""
+        """Fetch from the replica that the leader recommended (KIP-392)."""
         progress = self.partitions[name]
         self._stop(progress)
         self._add(progress, endpoint, leader_epoch)
 
     def lookups(self) -> dict[TopicPartition, int]:
-        """Partitions whose offset must be looked up, and how; each is told once per need.
+        """Partitions whose offset must be looked up, with the timestamp to look up; each is returned once.
 
-        A partition without a position and a reset policy is an error.
+        A partition that has neither a position nor a reset policy is an error.
         """
         wanted = {}
         for progress in self.partitions.values():
@@ -165,7 +161,7 @@ class FetchPlanner:
                 if self._reset == "error":
                     progress.is_looking_up = True  # until the user seeks
                     self.raise_soon(
-                        OffsetOutOfRange(f"{progress.name} has no position to begin at")
+                        OffsetOutOfRange(f"{progress.name} has no position to start at")
                     )
                     continue
                 progress.lookup_ms = _RESETS[self._reset]
@@ -174,7 +170,7 @@ class FetchPlanner:
         return wanted
 
     def position_found(self, name: TopicPartition, lookup_ms: int, offset: int) -> None:
-        """The answer to a lookup. Too late if the user has sought elsewhere meanwhile."""
+        """Take the result of a look-up; it is ignored if the user has called `seek` meanwhile."""
         progress = self.partitions.get(name)
         if progress is None or progress.lookup_ms != lookup_ms or not progress.is_looking_up:
             return
@@ -183,20 +179,20 @@ class FetchPlanner:
         progress.position = progress.fetch_offset = offset
 
     def lookup_at_end(self, name: TopicPartition, lookup_ms: int) -> None:
-        """The answer to a lookup was that no record is that late: the log's end, then."""
+        """A look-up found no record that late: look up the end of the log instead."""
         progress = self.partitions.get(name)
         if progress is not None and progress.lookup_ms == lookup_ms:
             progress.lookup_ms = LATEST
             progress.is_looking_up = False
 
     def lookup_failed(self, name: TopicPartition, lookup_ms: int) -> None:
-        """Try again with the next `lookups`."""
+        """Repeat the look-up with the next `lookups`."""
         progress = self.partitions.get(name)
         if progress is not None and progress.lookup_ms == lookup_ms:
             progress.is_looking_up = False
 
     def validations(self, leader_of: LeaderOf) -> dict[TopicPartition, int]:
-        """Partitions to check for truncation, with the epoch to ask for; each is told once per need."""
+        """Partitions to check for truncation, with the leader epoch to ask for; each is returned once."""
         wanted = {}
         for progress in self.partitions.values():
             target = leader_of(progress.name)
@@ -209,7 +205,7 @@ class FetchPlanner:
     def validated(
         self, name: TopicPartition, asked_epoch: int, end_offset: int | None, leader_epoch: int
     ) -> None:
-        """The answer: where the epoch of the last record ends; None: unknown, try again."""
+        """Take the result of a check: the end offset of the last record's epoch; None: unknown, ask again."""
         progress = self.partitions.get(name)
         if progress is None or not progress.is_validating:
             return
@@ -230,57 +226,55 @@ class FetchPlanner:
             progress.last_epoch = -1
         elif (
             0 <= end_offset < progress.fetch_offset
-        ):  # what is not yet read may have been taken back
+        ):  # records that are not read yet may be truncated, too
             self._restart(progress)
 
     def wake_ms(self, now_ms: int) -> int | None:
-        """When a pause of some partition ends; None: none is pausing."""
+        """The time when the next pause after an error ends; None if there is none."""
         times = [p.not_before_ms for p in self.partitions.values() if p.not_before_ms > now_ms]
         return min(times, default=None)
 
-    # --- what came --------------------------------------------------------------------------------
-
     def fetched(self, source: int, entry: FetchedPartition, now_ms: int) -> None:
-        """Take one partition's part of an answer."""
-        news = entry.header
+        """Take the data of one partition from a response."""
+        data = entry.header
         size_bytes = len(entry.records)
-        progress = self.partitions.get(TopicPartition(news.topic, news.partition))
-        if progress is None or progress.fetch_id != news.fetch_id or progress.endpoint is None:
+        progress = self.partitions.get(TopicPartition(data.topic, data.partition))
+        if progress is None or progress.fetch_id != data.fetch_id or progress.endpoint is None:
             self._give_back(source, size_bytes)
             return
-        if news.error_code != ErrorCode.NONE:
+        if data.error_code != ErrorCode.NONE:
             self._give_back(source, size_bytes)
-            progress.log_start_offset = max(progress.log_start_offset, news.log_start_offset)
-            self._refused(progress, news.error_code, news.error_message, now_ms)
+            progress.log_start_offset = max(progress.log_start_offset, data.log_start_offset)
+            self._refused(progress, data.error_code, data.error_message, now_ms)
             return
         progress.failures = 0
         progress.failing_since_ms = -1
-        progress.high_watermark = news.high_watermark
-        progress.last_stable_offset = news.last_stable_offset
-        progress.log_start_offset = news.log_start_offset
-        if news.end_reached:
+        progress.high_watermark = data.high_watermark
+        progress.last_stable_offset = data.last_stable_offset
+        progress.log_start_offset = data.log_start_offset
+        if data.end_reached:
             progress.is_end_reached = True
         if size_bytes:
             aborted = None
             if self._read_committed:
-                aborted = [(a.producer_id, a.first_offset) for a in news.aborted_transactions]
+                aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions]
             self.chunks.append(
                 FetchedChunk(
                     progress.name,
                     entry.records,
-                    next_offset=news.next_offset,
+                    next_offset=data.next_offset,
                     source=source,
                     aborted=aborted,
                 )
             )
             self.buffered_bytes += size_bytes
             progress.buffered += 1
-        progress.fetch_offset = max(progress.fetch_offset, news.next_offset)
-        if not progress.buffered:  # offsets that hold no records, as after compaction
+        progress.fetch_offset = max(progress.fetch_offset, data.next_offset)
+        if not progress.buffered:  # offsets without records, as after compaction
             progress.position = max(progress.position, progress.fetch_offset)
 
     def stream_broke(self, endpoint: str, now_ms: int) -> None:
-        """Its partitions are fetched nowhere; what came of them is kept."""
+        """Stop fetching the partitions of a broken stream; their data is kept."""
         self._changes.pop(endpoint, None)
         for progress in self.partitions.values():
             if progress.endpoint == endpoint:
@@ -288,17 +282,15 @@ class FetchPlanner:
                 progress.preferred_replica = -1
                 self._pause_for_a_while(progress, now_ms)
 
-    # --- what is read -----------------------------------------------------------------------------
-
     def next_chunk(self) -> tuple[FetchedChunk, PartitionProgress] | None:
-        """The chunk to read from, and its partition; None: nothing is buffered."""
+        """The next chunk to read, with its partition; None if nothing is buffered."""
         if not self.chunks:
             return None
         chunk = self.chunks[0]
         return chunk, self.partitions[chunk.name]
 
     def finish_chunk(self) -> None:
-        """The first chunk is read to its end."""
+        """Drop the first chunk of a partition, which was read to its end."""
         chunk = self.chunks.popleft()
         progress = self.partitions[chunk.name]
         progress.position = max(progress.position, chunk.next_offset)
@@ -307,12 +299,12 @@ class FetchPlanner:
         self._release(chunk, progress)
 
     def reject_chunk(self) -> None:
-        """The first chunk is damaged: fetch again from where its partition stands."""
+        """Drop the first chunk of a partition, which is damaged, and fetch again from the position."""
         progress = self.partitions[self.chunks[0].name]
         self._restart(progress)
 
     def credit_due(self, source: int, least_bytes: int) -> int:
-        """Bytes to give back to a stream; 0 while they are fewer than `least_bytes`."""
+        """Bytes to grant a stream again; 0 while they are fewer than `least_bytes`."""
         due_bytes = self._credit_due.get(source, 0)
         if due_bytes < least_bytes:
             return 0
@@ -320,11 +312,9 @@ class FetchPlanner:
         return due_bytes
 
     def reopen_source(self, source: int) -> int:
-        """A new stream is made to that broker: how many bytes of the last one's are still to be read."""
+        """The unread bytes of a broker's last stream, which reduce the credit of its new one."""
         self._credit_due.pop(source, None)
         return sum(chunk.size_bytes for chunk in self.chunks if chunk.source == source)
-
-    # --- inside -----------------------------------------------------------------------------------
 
     def _begin(
         self, progress: PartitionProgress, target: tuple[str, int] | None, now_ms: int
@@ -355,7 +345,7 @@ class FetchPlanner:
         )
 
     def _stop(self, progress: PartitionProgress) -> None:
-        """Take it off its stream; what came of it is kept."""
+        """Take a partition off its stream; its data is kept."""
         if progress.endpoint is not None:
             change = self._changes.setdefault(progress.endpoint, StreamChange())
             change.add.pop(progress.name, None)
@@ -364,7 +354,7 @@ class FetchPlanner:
             progress.preferred_replica = -1
 
     def _restart(self, progress: PartitionProgress) -> None:
-        """Take it off its stream, drop what came of it, and stand at its position."""
+        """Take a partition off its stream and drop its data, to fetch again from its position."""
         self._stop(progress)
         self._drop_chunks(progress.name)
         progress.fetch_offset = progress.position
@@ -420,7 +410,7 @@ class FetchPlanner:
             self.raise_soon(error)
 
     def _out_of_range(self, progress: PartitionProgress) -> None:
-        if progress.buffered:  # what came is good: hand it out first, then ask again
+        if progress.buffered:  # the records before are valid: return them first, then look up
             progress.must_drain = True
             return
         offset = progress.position

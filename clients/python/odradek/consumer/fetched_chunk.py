@@ -1,8 +1,8 @@
-"""The batches of one partition as one answer brought them, read a piece at a time.
+"""The batches of one partition in one response, decoded on demand, and the state of a partition that is read.
 
-Nothing is decoded before somebody asks, and then only as many records as were asked for. Control
-batches are passed over. With read_committed, so are the batches of aborted transactions: the broker says
-which producers' transactions begin to be aborted at which offset; each ends with its abort marker.
+Only as many records are decoded as a read asks for. Control batches are skipped. With read_committed, so are the
+batches of aborted transactions: the broker lists the producers of aborted transactions with their first offsets; each
+transaction ends at its abort marker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BYTES_EXPANDED_MAX = 64 * 1024 * 1024
 
 
 class FetchedChunk:
-    """Owned by the planner until it is read to its end or dropped."""
+    """Batches of one response that are not read to their end. The planner owns it."""
 
     __slots__ = (
         "_aborted",
@@ -51,26 +51,26 @@ class FetchedChunk:
         source: int,
         aborted: Sequence[tuple[int, int]] | None = None,
     ) -> None:
-        """`aborted` is (producer id, first offset) of each; None: read uncommitted."""
+        """`aborted` has (producer id, first offset) of aborted transactions; None: read uncommitted."""
         self.name = name
         self.records = records
         self.size_bytes = len(records)
         self.next_offset = next_offset
         self.source = source
         self.leader_epoch = -1
-        """Of the last batch that was looked at, also of one that is passed over."""
+        """The leader epoch of the last batch that was read or skipped."""
         self.read_offset = -1
-        """After the last batch that `read_columns` added whole; -1: none yet."""
+        """The offset after the last batch that `read_columns` added completely; -1: none yet."""
         self._aborted = None if aborted is None else sorted(aborted, key=lambda pair: -pair[1])
         self._batches = self._data_batches()
         self._current: tuple[int, BatchHeader] | None = None
         self._reader: RecordReader | None = None
 
     def read(self, records_max: int, start_offset: int) -> list[Record]:
-        """The next records from `start_offset` on, at most so many; empty at the end.
+        """Decode the next records from `start_offset` on, up to the maximum; empty at the end.
 
         Raises:
-            CorruptRecords: a batch is damaged. The chunk is of no more use.
+            CorruptRecords: a batch is damaged. The chunk can no longer be used.
         """
         try:
             while True:
@@ -95,7 +95,7 @@ class FetchedChunk:
             raise self._corrupt(start_offset, error) from error
 
     def read_columns(self, builder: ColumnBuilder, start_offset: int) -> None:
-        """Add all records from `start_offset` on to columns. Raises as `read`."""
+        """Add all records from `start_offset` on to columns. Raises what `read` raises."""
         try:
             while (batch := self._next_batch(start_offset)) is not None:
                 builder.append_batch(self.records, *batch, start_offset=start_offset)
@@ -106,7 +106,7 @@ class FetchedChunk:
             raise self._corrupt(start_offset, error) from error
 
     def _next_batch(self, start_offset: int) -> tuple[int, BatchHeader] | None:
-        """The batch being read, or the next one; None at the end."""
+        """The current batch, or the next one; None at the end."""
         while self._current is None:
             self._current = next(self._batches, None)
             if self._current is None:
@@ -142,31 +142,31 @@ UNKNOWN = -1
 
 @dataclass(slots=True)
 class PartitionProgress:
-    """Where one partition stands."""
+    """The state of one partition that is read: position, stream, chunks, pauses."""
 
     name: TopicPartition
     position: int = UNKNOWN
     fetch_offset: int = UNKNOWN
     lookup_ms: int | None = None
-    """What to look up while the position is unknown: a timestamp, EARLIEST or LATEST."""
+    """The timestamp to look up while the position is unknown; EARLIEST or LATEST, too."""
     is_looking_up: bool = False
     last_epoch: int = -1
-    """Leader epoch of the last record handed out."""
+    """Leader epoch of the last record that was returned."""
     validated_epoch: int = -1
-    """Leader epoch under which the position is known to be good."""
+    """Leader epoch for which the position was validated."""
     is_validating: bool = False
     is_paused: bool = False
-    """By the user."""
+    """Whether the user has paused it."""
     is_held: bool = False
-    """By the group: it is about to go, or not all has been told that it came."""
+    """Whether the group holds it: it is being revoked, or `on_assign` has not returned yet."""
     endpoint: str | None = None
-    """Where it is being fetched; None: nowhere."""
+    """The broker that it is fetched from; None: it is not fetched."""
     fetch_epoch: int = -1
     fetch_id: int = 0
     buffered: int = 0
-    """Chunks that wait to be read."""
+    """Number of chunks that are not read yet."""
     must_drain: bool = False
-    """Its offset is out of range, but what came before is good, and is read first."""
+    """Whether its offset is out of range while earlier records, which are valid, are still to be read."""
     not_before_ms: int = 0
     failures: int = 0
     failing_since_ms: int = -1
@@ -178,11 +178,11 @@ class PartitionProgress:
 
     @property
     def is_drained(self) -> bool:
-        """What it had to be read out for is due now."""
+        """Whether all records were read that had to be before the next step."""
         return self.must_drain and not self.buffered
 
     def needs_check(self, leader_epoch: int) -> bool:
-        """Whether the log may have been truncated under the position since it was read."""
+        """Whether the log may have been truncated below the position."""
         return (
             self.position != UNKNOWN
             and self.last_epoch >= 0
@@ -192,7 +192,7 @@ class PartitionProgress:
 
 @dataclass(slots=True)
 class FetchAdd:
-    """Put this partition on a stream."""
+    """An order to fetch a partition over a stream."""
 
     name: TopicPartition
     offset: int
@@ -202,7 +202,7 @@ class FetchAdd:
 
 @dataclass(slots=True)
 class StreamChange:
-    """What one stream is to be told."""
+    """The partitions to add to a stream and to remove from it."""
 
     add: dict[TopicPartition, FetchAdd] = field(default_factory=dict)
     remove: set[TopicPartition] = field(default_factory=set)

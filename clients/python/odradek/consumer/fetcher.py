@@ -1,4 +1,7 @@
-"""The consumer's shell: brings the planner's wishes to the brokers, and what they send to the planner."""
+"""The shell of the consumer: sends the planner's changes to the brokers, and their data to the planner.
+
+A `FetchStream` is a bidirectional stream to one broker.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ OnEnd = Callable[["FetchStream", OdradekError], None]
 
 
 class FetchStream:
-    """Belongs to the consumer's loop; `run` is its only task, ended by cancelling it."""
+    """One stream to one broker. It belongs to the consumer's loop; cancelling `run`, its only task, ends it."""
 
     def __init__(
         self,
@@ -62,26 +65,28 @@ class FetchStream:
         self._on_data = on_data
         self._on_end = on_end
         self._change = StreamChange()
-        self._credit_bytes = window_bytes - unread_bytes  # below 0: so much is to be read first
-        self._has_news = asyncio.Event()
+        self._credit_bytes = (
+            window_bytes - unread_bytes
+        )  # negative: so much must be read before the broker may send
+        self._has_changes = asyncio.Event()
 
     def tell(self, change: StreamChange) -> None:
-        """Change what it delivers. Never waits; changes that are still unsent are merged."""
+        """Change the partitions of the stream, without waiting. Unsent changes are merged."""
         for name in change.remove:
             self._change.add.pop(name, None)
             self._change.remove.add(name)
         for name, add in change.add.items():
-            self._change.remove.discard(name)  # an add of one that is there starts it anew
+            self._change.remove.discard(name)  # adding a partition again restarts it
             self._change.add[name] = add
-        self._has_news.set()
+        self._has_changes.set()
 
     def give_credit(self, size_bytes: int) -> None:
-        """Allow it so many bytes more."""
+        """Allow the broker to send this many more bytes."""
         self._credit_bytes += size_bytes
-        self._has_news.set()
+        self._has_changes.set()
 
     async def run(self) -> None:
-        """Carry both directions until the stream ends."""
+        """Send changes and receive data until the stream ends."""
         try:
             stream = self._transport.open(self.endpoint, FETCH)
         except OdradekError as refused:
@@ -90,8 +95,8 @@ class FetchStream:
 
         async def write() -> None:
             while True:
-                await self._has_news.wait()
-                self._has_news.clear()
+                await self._has_changes.wait()
+                self._has_changes.clear()
                 await stream.send(self._request())
 
         async def read() -> None:
@@ -111,7 +116,9 @@ class FetchStream:
                 if isinstance(failure, OdradekError):
                     error = error or failure
                 elif isinstance(failure, ValueError):
-                    error = OdradekError(f"the broker at {self.endpoint} sent rubbish: {failure}")
+                    error = OdradekError(
+                        f"the broker at {self.endpoint} sent an invalid response: {failure}"
+                    )
                 elif failure is not None:
                     raise failure
         finally:
@@ -143,12 +150,12 @@ class FetchStream:
 
 
 def monotonic_ms() -> int:
-    """The clock of all time-outs here."""
+    """The monotonic clock in ms, which all timeouts of the consumer use."""
     return time.monotonic_ns() // 1_000_000
 
 
 class Fetcher:
-    """Belongs to one consumer and its loop. `kick` after any change to the planner."""
+    """The streams and look-ups of one consumer; belongs to its loop. Call `kick` after changes to the planner."""
 
     def __init__(self, cluster: Cluster, planner: FetchPlanner, options: ConsumerOptions) -> None:
         self._cluster = cluster
@@ -156,7 +163,7 @@ class Fetcher:
         self._options = options
         self._streams: dict[str, FetchStream] = {}
         self._sources: dict[str, int] = {}
-        """Each broker's number, by its endpoint: what it sent counts, whichever stream brought it."""
+        """A number per endpoint, for the credit of a broker over all of its streams."""
         self._asked_topics: set[str] = set()
         self._tasks = BackgroundTasks("consumer")
         self._arrival = asyncio.Event()
@@ -167,7 +174,7 @@ class Fetcher:
 
     @property
     def window_bytes(self) -> int:
-        """What one broker may send before any of it is read."""
+        """Bytes that one broker may send before they are read."""
         prefetch_bytes_max = self._options.prefetch_bytes_max
         brokers = max(1, len(self._cluster.cache.brokers))
         return max(prefetch_bytes_max // brokers, min(1 << 20, prefetch_bytes_max))
@@ -183,7 +190,7 @@ class Fetcher:
         self._arrived()
 
     def kick(self) -> None:
-        """Bring fetching in line with the planner soon."""
+        """Apply the plan soon."""
         if self._handle is None and not self._is_closed:
             if not self._is_started:
                 self._is_started = True
@@ -192,17 +199,15 @@ class Fetcher:
             self._handle = asyncio.get_running_loop().call_soon(self._plan)
 
     async def arrival(self) -> None:
-        """Wait until something came: records, an error, a position."""
+        """Wait until records, an error or a position arrive."""
         await self._arrival.wait()
 
     def return_credit(self) -> None:
-        """Let the streams send as much as was read."""
+        """Grant the streams the bytes that were read."""
         for stream in self._streams.values():
             due_bytes = self._planner.credit_due(stream.source, stream.window_bytes // 8)
             if due_bytes:
                 stream.give_credit(due_bytes)
-
-    # --- inside -------------------------------------------------------------------------------------
 
     def _plan(self) -> None:
         self._handle = None
@@ -243,10 +248,10 @@ class Fetcher:
 
     def _leader_of(self, name: TopicPartition) -> tuple[str, int] | None:
         leader = self._cluster.cache.leader_endpoint(name)
-        known = self._cluster.cache.partition(name)
-        if leader is None or known is None:
+        metadata = self._cluster.cache.partition(name)
+        if leader is None or metadata is None:
             return None
-        return leader[1], known.leader_epoch
+        return leader[1], metadata.leader_epoch
 
     def _ask_for_topics(self) -> None:
         for name in {p.topic for p in self._planner.partitions} - self._asked_topics:
@@ -297,28 +302,28 @@ class Fetcher:
         planner = self._planner
         needs_plan = False
         for entry in entries:
-            news = entry.header
+            data = entry.header
             planner.fetched(stream.source, entry, now_ms)
-            if news.error_code:
+            if data.error_code:
                 needs_plan = True
-                if news.HasField("leader"):
-                    name = TopicPartition(news.topic, news.partition)
-                    self._cluster.hint(name, news.leader)
-            elif news.preferred_read_replica > 0 and self._options.client_rack:
-                self._follow(TopicPartition(news.topic, news.partition), news)
+                if data.HasField("leader"):
+                    name = TopicPartition(data.topic, data.partition)
+                    self._cluster.hint(name, data.leader)
+            elif data.preferred_read_replica > 0 and self._options.client_rack:
+                self._follow(TopicPartition(data.topic, data.partition), data)
                 needs_plan = True
         if needs_plan:
             self.kick()
         self._arrived()
 
-    def _follow(self, name: TopicPartition, news: pb.FetchPartitionData) -> None:
+    def _follow(self, name: TopicPartition, data: pb.FetchPartitionData) -> None:
         progress = self._planner.partitions.get(name)
-        endpoint = self._cluster.cache.endpoint(news.preferred_read_replica)
-        if progress is None or progress.fetch_id != news.fetch_id or endpoint is None:
+        endpoint = self._cluster.cache.endpoint(data.preferred_read_replica)
+        if progress is None or progress.fetch_id != data.fetch_id or endpoint is None:
             return
         if progress.endpoint is not None and progress.endpoint != endpoint:
             self._planner.use_replica(name, endpoint, progress.fetch_epoch)
-            progress.preferred_replica = news.preferred_read_replica
+            progress.preferred_replica = data.preferred_read_replica
 
     def _on_end(self, stream: FetchStream, error: OdradekError) -> None:
         if self._streams.get(stream.endpoint) is stream:
@@ -327,7 +332,7 @@ class Fetcher:
             return
         self._planner.stream_broke(stream.endpoint, monotonic_ms())
         error = self._cluster.explained(error)
-        _log.info("fetch stream from %s ended: %s", stream.endpoint, error)
+        _log.info("Fetch stream from %s ended: %s", stream.endpoint, error)
         if isinstance(error, _FINAL):
             self._planner.raise_soon(error)
             self._arrived()
@@ -355,7 +360,7 @@ class Fetcher:
         arrival.set()
 
     async def _look_up(self, lookups: dict[TopicPartition, int]) -> None:
-        """Partitions are read as soon as their own offset is known, whatever becomes of the others."""
+        """Look up offsets. A partition is read as soon as its own offset is known."""
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
         missing = lookups.copy()
         try:
@@ -372,7 +377,7 @@ class Fetcher:
             for name, lookup_ms in missing.items():
                 self._planner.lookup_failed(name, lookup_ms)
             if error.retriable and any(p.position >= 0 for p in self._planner.partitions.values()):
-                _log.warning("where to begin is not known of all partitions: %s", error)
+                _log.warning("Offset look-up failed: %s", error)
             else:
                 self._planner.raise_soon(error)
                 self._arrived()
@@ -382,12 +387,12 @@ class Fetcher:
     def _position(
         self, missing: dict[TopicPartition, int], found: dict[TopicPartition, OffsetAndTimestamp]
     ) -> None:
-        """Take over what was found and is not taken over yet."""
+        """Pass on the offsets that were found since the last call."""
         for name in missing.keys() & found.keys():
             lookup_ms, offset = missing.pop(name), found[name].offset
             if offset >= 0:
                 self._planner.position_found(name, lookup_ms, offset)
-            else:  # no record is that late: the end
+            else:  # no record is that late
                 self._planner.lookup_at_end(name, lookup_ms)
         self._arrived()
         self.kick()
@@ -400,7 +405,7 @@ class Fetcher:
         except UnsupportedOperation:
             end = (-1, -1)
         except OdradekError as error:
-            _log.debug("checking %s for truncation failed: %s", name, error)
+            _log.debug("Truncation check of %s failed: %s", name, error)
         if end is None or target is None:
             await asyncio.sleep(0.02 + 0.05 * random.random())
             self._cluster.refresh_soon()

@@ -1,17 +1,17 @@
-"""One member of a consumer group (KIP-848): heartbeats, takes up and gives up partitions, commits.
+"""One member of a consumer group (KIP-848): its heartbeats, its assigned and revoked partitions, its commits.
 
     OUTSIDE --join--> INSIDE --close--> OUTSIDE
        ^                 |
        +--- fenced, or silent for a session: the partitions are lost ---+
 
-The coordinator tells a target in a heartbeat's answer. The member first gives up what it may no longer own: it
-hands out no more of it, waits until the program asks for other records, so has processed those that it had,
-commits, and calls `on_revoke`; the next heartbeat says what it still owns. Then it takes up what is new from the
-offsets that the group committed, and hands it out once `on_assign` is through. Heartbeats go on meanwhile, so a long
-`on_revoke` is bounded by `rebalance_timeout_ms` alone.
+The coordinator sends a target assignment in the response to a heartbeat. The member first gives up partitions that are
+not in the target: it returns no more of their records, waits until the program asks for more records and so has
+processed the ones it had, commits, and calls `on_revoke`; the next heartbeat lists what it still owns. Then it takes
+over new partitions at their committed offsets, and returns their records once `on_assign` has returned. Heartbeats
+continue meanwhile, so only `rebalance_timeout_ms` bounds a long `on_revoke`.
 
-What is committed by itself is what was handed to the program before its last read began: a program that dies in
-between reads those records again (at least once), never loses one.
+Automatic commits cover the records that were returned before the last read began: a program that dies in between reads
+those records again (at least once), and never loses one.
 """
 
 from __future__ import annotations
@@ -47,19 +47,21 @@ from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 
 CALL_S_MAX: Final = 10.0
 PATIENCE_S: Final = 30.0
-"""How long a coordinator may move or load before that is an error."""
+"""How long a coordinator may be moving or loading before that is an error."""
 COORDINATOR_MOVES: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
 )
 Offsets = Mapping[TopicPartition, tuple[int, int]]
-"""Per partition the offset of the next record to read, and the leader epoch of the one before; -1: unknown."""
+"""The offset of the next record to read, and the leader epoch of the record before (-1: unknown), per partition."""
 R = TypeVar("R")
 _JOIN: Final = 0
 _LEAVE: Final = -1
 _LEAVE_STATIC: Final = -2
-_SESSION_S: Final = 45.0  # without an answer so long, the coordinator has given us up
+_SESSION_S: Final = (
+    45.0  # after this time without a response, the coordinator has removed the member
+)
 _TOPIC_S: Final = 10.0
 _UNHEARD_LEAVE_S_MAX: Final = 2.0
 _REJOIN: Final = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
@@ -69,28 +71,28 @@ _log = logging.getLogger(__name__)
 
 
 class Reader(Protocol):
-    """What the membership needs of the consumer that reads."""
+    """The part of a consumer that the membership uses."""
 
     def take_over(
         self, owned: Sequence[TopicPartition], starts: Mapping[TopicPartition, int]
     ) -> None:
-        """Read exactly these; new ones from `starts`, or by auto_offset_reset where it has none, once released."""
+        """Read exactly these partitions; new ones start at `starts`, or by auto_offset_reset, once released."""
 
     def release(self, names: Sequence[TopicPartition]) -> None:
-        """Begin to hand these out."""
+        """Start to return records of these partitions."""
 
     def hold(self, names: Sequence[TopicPartition]) -> None:
-        """Hand out nothing more of these: they are about to go."""
+        """Return no more records of these partitions, which are being revoked."""
 
     def handed_out(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Per partition the offset after the last record handed out, and that record's leader epoch."""
+        """The offset after the last returned record, and its leader epoch, per partition."""
 
     def fail(self, error: OdradekError) -> None:
-        """The next read raises it."""
+        """Have the next read raise this error."""
 
 
 class GroupMembership:
-    """`start` begins, `close` leaves."""
+    """The membership of one consumer: `start` joins the group, `close` leaves it."""
 
     def __init__(
         self, cluster: Cluster, options: GroupOptions, topics: frozenset[str], reader: Reader
@@ -99,7 +101,7 @@ class GroupMembership:
         self.member_id = str(uuid.uuid4())
         self.member_epoch = _JOIN
         self.times_lost = 0
-        self.owned: dict[TopicPartition, bytes] = {}  # with the topic's id
+        self.owned: dict[TopicPartition, bytes] = {}  # with the id of the topic
         self._excluded: set[str] = (
             set()
         )  # internal topics that are owned, because of a pattern, but not read
@@ -111,19 +113,21 @@ class GroupMembership:
         self._offsets = GroupOffsets(cluster, options.group, options.instance_id)
         self._tasks = BackgroundTasks(f"group {options.group}")
         self._wake = asyncio.Event()
-        self._is_let_in = asyncio.Event()  # or refused: see refusal
+        self._is_let_in = asyncio.Event()  # also set when the group refuses it (`refusal`)
         self.refusal: OdradekError | None = None
-        """Why it is no member and never will be."""
+        """The error for which the group refused the member for good."""
         self._says_all = True
         self._moving: asyncio.Task[None] | None = None
         self._interval_s = 5.0
         self.is_heard = False
         self._is_join_under_way = False
-        self._is_all_processed = asyncio.Event()  # the program waits for records, or had none yet
+        self._is_all_processed = (
+            asyncio.Event()
+        )  # set while the program waits for records, and before the first
         self._is_all_processed.set()
 
     def start(self) -> None:
-        """Join; does not wait."""
+        """Join the group, without waiting."""
         if not self.is_heard and self.member_epoch == _JOIN:
             self.is_heard = True
             self._cluster.start()
@@ -132,7 +136,7 @@ class GroupMembership:
                 self._tasks.start(self._commit_at_times(), "commit")
 
     def subscribe(self, topics: frozenset[str]) -> None:
-        """Read these from now on; the coordinator is told at once."""
+        """Change the subscription and tell the coordinator at once."""
         self._topics = topics
         if to_read := self._excluded & topics:
             # Take these up again, this time to read them.
@@ -142,22 +146,22 @@ class GroupMembership:
         self._wake.set()
 
     def read_begins(self) -> None:
-        """What was handed out before counts as processed from now on."""
+        """Count the records that were returned before as processed."""
         self._committable = self._reader.handed_out()
         self._is_all_processed.set()
 
     def read_ended(self) -> None:
-        """The program has records again, which it has yet to process."""
+        """The program got records, which it has not processed yet."""
         self._is_all_processed.clear()
 
     async def close(self, *, is_processed: bool = True) -> None:
-        """Commit, give up, leave. Bounded by a few seconds when nobody answers.
+        """Commit, give up all partitions and leave. It takes at most a few seconds if no broker responds.
 
-        `is_processed` False: the program fails while it works on what it was handed last.
+        `is_processed` is False if the program failed while it processed its last records.
         """
         if not self.is_heard:
             return
-        self.is_heard = False  # a second call finds nothing to do
+        self.is_heard = False  # makes a second call return at once
         await self._tasks.stop()
         try:
             if self.member_epoch > 0:
@@ -168,56 +172,54 @@ class GroupMembership:
                         await self._commit_gone(list(self.owned))
                     await _call(self.options.on_revoke, self._readable(self.owned))
                     await self._leave(CALL_S_MAX)
-            elif self._is_join_under_way:  # it may be a member without having heard so
+            elif self._is_join_under_way:  # the coordinator may have accepted the join
                 await self._leave(_UNHEARD_LEAVE_S_MAX)
         except (OdradekError, TimeoutError) as error:
-            _log.warning("could not leave the group %s in order: %s", self.options.group, error)
+            _log.warning("Leaving group %s failed: %s", self.options.group, error)
 
     async def _leave(self, timeout_s: float) -> None:
         static = self.options.instance_id is not None
         request = self._request(_LEAVE_STATIC if static else _LEAVE)
         await self._cluster.call_any(GROUP_HEARTBEAT, request, timeout_s=timeout_s)
 
-    # --- heartbeats ------------------------------------------------------------------------------
-
     async def _heartbeat(self) -> None:
         backoff = Backoff(first_ms=100, most_ms=2_000)
-        failures, answered_s = 0, time.monotonic()
+        failures, last_response_s = 0, time.monotonic()
         while True:
             self._is_join_under_way = self.member_epoch == _JOIN
             try:
-                told = await self._cluster.call_any(
+                response = await self._cluster.call_any(
                     GROUP_HEARTBEAT, self._request(self.member_epoch), timeout_s=CALL_S_MAX
                 )
-                code = error_code(told.error_code)
+                code = error_code(response.error_code)
             except _HOPELESS as error:
                 await self._give_up(error)
                 return
             except OdradekError as error:
-                _log.warning("no answer for the group %s: %s", self.options.group, error)
-                told, code = pb.GroupHeartbeatResponse(), ErrorCode.COORDINATOR_NOT_AVAILABLE
+                _log.warning("Heartbeat of group %s failed: %s", self.options.group, error)
+                response, code = pb.GroupHeartbeatResponse(), ErrorCode.COORDINATOR_NOT_AVAILABLE
             self._is_join_under_way = False
             if code is ErrorCode.NONE:
-                failures, answered_s = 0, time.monotonic()
-                self._heard(told)
+                failures, last_response_s = 0, time.monotonic()
+                self._heard(response)
             elif code in _REJOIN:
                 await self._lose()
                 continue
             elif code in _TRANSIENT or code.retriable:
                 failures += 1
                 self._says_all = True
-                if time.monotonic() - answered_s > _SESSION_S and self.member_epoch > 0:
+                if time.monotonic() - last_response_s > _SESSION_S and self.member_epoch > 0:
                     await self._lose()
                 await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
                 continue
             else:
                 subject = f"group {self.options.group!r}"
-                await self._give_up(error_of(told.error_code, subject, told.error_message))
+                await self._give_up(error_of(response.error_code, subject, response.error_message))
                 return
             await self._rest()
 
     async def _give_up(self, error: OdradekError) -> None:
-        """Refused for good: what it owned may be somebody else's, and every read says why."""
+        """The group refused the member for good: it owns nothing any more, and every read raises the error."""
         self.refusal = error
         self._is_let_in.set()
         self._reader.fail(error)
@@ -243,7 +245,7 @@ class GroupMembership:
             has_owned=True,
         )
         if epoch >= 0 and (self._says_all or epoch == _JOIN):
-            self._says_all = False  # until no answer comes, or there is more to say
+            self._says_all = False  # until a response is missing, or the subscription changes
             request.rebalance_timeout_ms = options.rebalance_timeout_ms
             request.has_subscription = True
             request.subscribed_topics.extend(sorted(self._topics))
@@ -253,46 +255,44 @@ class GroupMembership:
             request.owned.extend(_wire(self.owned))
         return request
 
-    def _heard(self, told: pb.GroupHeartbeatResponse) -> None:
-        self.member_epoch = told.member_epoch
+    def _heard(self, response: pb.GroupHeartbeatResponse) -> None:
+        self.member_epoch = response.member_epoch
         self._is_let_in.set()
-        self._interval_s = max(0.05, told.heartbeat_interval_ms / 1000)
-        if told.has_assignment:
+        self._interval_s = max(0.05, response.heartbeat_interval_ms / 1000)
+        if response.has_assignment:
             self._target = {
                 TopicPartition(topic.topic, index): topic.topic_id
-                for topic in told.assignment
+                for topic in response.assignment
                 for index in topic.partitions
             }
         is_idle = self._moving is None or self._moving.done()
         if self._target is not None and self._target != self.owned and is_idle:
             self._moving = self._tasks.start(self._move(), "take up and give up")
 
-    # --- taking up and giving up --------------------------------------------------------------------
-
     async def _move(self) -> None:
-        """Bring what is owned in line with the target, then say so at once."""
+        """Change the owned partitions to the target, then send a heartbeat at once."""
         target = self._target
         assert target is not None, "told to move nowhere"
         kept = {name: i for name, i in self.owned.items() if target.get(name) == i}
-        gone = [name for name in self.owned if name not in kept]
-        if gone:
-            self._reader.hold(self._readable(gone))
+        revoked = [name for name in self.owned if name not in kept]
+        if revoked:
+            self._reader.hold(self._readable(revoked))
             await self._until_processed()
-            if self.options.auto_commit:  # but for what is another topic's now, of the same name
-                await self._commit_gone([name for name in gone if name not in target])
-            await _call(self.options.on_revoke, self._readable(gone))
+            if self.options.auto_commit:  # except for a partition of a new topic with the same name
+                await self._commit_gone([name for name in revoked if name not in target])
+            await _call(self.options.on_revoke, self._readable(revoked))
             self._own(kept, {})
         new = [name for name in target if name not in self.owned]
         if new:
             try:
                 starts = await self._starts(new)
             except OdradekError as error:
-                _log.warning("offsets of the group %s: %s", self.options.group, error)
+                _log.warning("Offset look-up of group %s failed: %s", self.options.group, error)
                 if not error.retriable:
                     self._reader.fail(error)
                 await asyncio.sleep(0.2)
                 self._wake.set()
-                self._says_all = True  # the coordinator tells the target again
+                self._says_all = True  # makes the coordinator send the target again
                 return
             if self._target is target:
                 self._own(target, starts)
@@ -301,12 +301,12 @@ class GroupMembership:
         self._wake.set()
 
     async def _until_processed(self) -> None:
-        """Let the program finish what it was handed, for at most half of its rebalance timeout."""
+        """Wait until the program has processed its records, for at most half of the rebalance timeout."""
         try:
             async with asyncio.timeout(self.options.rebalance_timeout_ms / 2000):
                 await self._is_all_processed.wait()
         except TimeoutError:
-            return  # what it works on is read again by the next owner
+            return  # the next owner reads those records again
         self._committable = self._reader.handed_out()
 
     def _own(
@@ -332,7 +332,7 @@ class GroupMembership:
         return {name: offset for name, offset in committed.items() if offset is not None}
 
     async def _lose(self) -> None:
-        """Fenced or forgotten: what we owned is somebody else's."""
+        """The group fenced or removed the member: its partitions belong to others."""
         if self._moving is not None:
             self._moving.cancel()
         lost = self._readable(self.owned)
@@ -342,29 +342,32 @@ class GroupMembership:
             self.member_id = str(uuid.uuid4())
         self._own({}, {})
         if lost:
-            _log.warning("the group %s went on without this member", self.options.group)
+            _log.warning("Group %s removed this member", self.options.group)
             await _call(self.options.on_lost or self.options.on_revoke, lost)
 
-    # --- offsets -------------------------------------------------------------------------------------
-
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit these, or all that was handed out until now; waits for the group to let the member in.
+        """Commit these offsets, or those after all returned records; waits until the member has joined.
 
         Raises:
-            MemberFenced: the group went on without this member.
-            OdradekError: a partition does not exist, the member may not, or nobody answers.
+            MemberFenced: the group removed this member.
+            OdradekError: a partition does not exist, the member has no right, or no coordinator responds.
         """
         await self._let_in()
         if offsets is None:
-            told = self._reader.handed_out()
+            to_commit = self._reader.handed_out()
         else:
-            told = {name: (offset, -1) for name, offset in offsets.items()}
-        owned = {name: at for name, at in told.items() if name in self.owned}
-        self._committable = {**self._committable, **owned}  # automatic commits do not go back
-        await self._offsets.commit(self._offsets.unknown(told) if offsets is None else told, self)
+            to_commit = {name: (offset, -1) for name, offset in offsets.items()}
+        owned = {name: at for name, at in to_commit.items() if name in self.owned}
+        self._committable = {
+            **self._committable,
+            **owned,
+        }  # keeps automatic commits from going back
+        await self._offsets.commit(
+            self._offsets.unknown(to_commit) if offsets is None else to_commit, self
+        )
 
     async def committed(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """What the group committed; None where nothing."""
+        """The committed offsets of the group; None for a partition without one."""
         return await self._offsets.committed(names)
 
     async def _let_in(self) -> None:
@@ -374,7 +377,7 @@ class GroupMembership:
                 await self._is_let_in.wait()
         except TimeoutError:
             raise RequestTimedOut(
-                f"the group {self.options.group!r} did not let this member in within {PATIENCE_S} s"
+                f"the group {self.options.group!r} did not accept this member within {PATIENCE_S} s"
             ) from None
         if self.refusal is not None:
             raise self.refusal
@@ -382,12 +385,14 @@ class GroupMembership:
     async def _commit_new(self, offsets: Offsets) -> None:
         await self._offsets.commit(self._offsets.unknown(offsets), self)
 
-    async def _commit_gone(self, gone: Sequence[TopicPartition]) -> None:
-        """What is not committed is read again by the next owner: nothing to stop for."""
+    async def _commit_gone(self, revoked: Sequence[TopicPartition]) -> None:
+        """Commit before giving up partitions. A failure only makes the next owner read records again."""
         try:
-            await self._commit_new({n: at for n, at in self._committable.items() if n in gone})
+            await self._commit_new({n: at for n, at in self._committable.items() if n in revoked})
         except OdradekError as error:
-            _log.warning("commit of the group %s before giving up: %s", self.options.group, error)
+            _log.warning(
+                "Commit of group %s before a revocation failed: %s", self.options.group, error
+            )
 
     async def _commit_at_times(self) -> None:
         while True:
@@ -397,7 +402,7 @@ class GroupMembership:
             try:
                 await self._commit_new(self._committable)
             except OdradekError as error:
-                _log.warning("automatic commit of the group %s: %s", self.options.group, error)
+                _log.warning("Automatic commit of group %s failed: %s", self.options.group, error)
 
 
 async def _call(listener: GroupListener | None, names: Sequence[TopicPartition]) -> None:
@@ -407,7 +412,7 @@ async def _call(listener: GroupListener | None, names: Sequence[TopicPartition])
         outcome = listener(names)
         if inspect.isawaitable(outcome):
             await outcome
-    except Exception:  # the program's own; the group must go on
+    except Exception:  # raised by the program's code; the membership must survive it
         _log.exception("a listener of the group failed")
 
 
@@ -421,40 +426,42 @@ def _wire(owned: Mapping[TopicPartition, bytes]) -> list[pb.GroupTopicPartitions
 
 
 class Member(Protocol):
-    """Who commits."""
+    """The member on whose behalf offsets are committed."""
 
     member_id: str
     member_epoch: int
     is_heard: bool
-    """Heartbeats go on: what they bring may be another epoch, or that the group went on."""
+    """Whether heartbeats are sent; they may bring another epoch, or the removal of the member."""
     times_lost: int
-    """How often the group went on without it; what it read before is no more its to commit."""
+    """How often the group removed it; it must not commit what it read before."""
 
 
 class GroupOffsets:
-    """Of one member of the group."""
+    """The committed offsets of a group, as one member commits and fetches them."""
 
     def __init__(self, cluster: Cluster, group: str, instance_id: str | None) -> None:
         self._cluster = cluster
         self._group = group
         self._instance_id = instance_id
         self._committed: dict[TopicPartition, int] = {}
-        self._turn = asyncio.Lock()  # one commit at a time: a repeat must not overtake a later one
+        self._turn = (
+            asyncio.Lock()
+        )  # one commit at a time, so that a repeat cannot overtake a later one
 
     def unknown(self, offsets: Offsets) -> Offsets:
-        """Those of them that this member has not committed yet."""
+        """The offsets that this member has not committed yet."""
         return {n: at for n, at in offsets.items() if self._committed.get(n) != at[0]}
 
     def keep_only(self, owned: Mapping[TopicPartition, object]) -> None:
-        """Others may commit for what is not owned: what this member committed there may be no more."""
+        """Forget what was committed for other partitions, where other members may have committed since."""
         self._committed = {n: at for n, at in self._committed.items() if n in owned}
 
     async def commit(self, offsets: Offsets, member: Member) -> None:
-        """Write these, all of them, after what was to be committed before.
+        """Commit all of these offsets, after earlier commits.
 
         Raises:
-            MemberFenced: the group went on without this member.
-            OdradekError: a partition does not exist, the member may not, or nobody answers.
+            MemberFenced: the group removed this member.
+            OdradekError: a partition does not exist, the member has no right, or no coordinator responds.
         """
         if offsets:
             async with self._turn:
@@ -469,52 +476,53 @@ class GroupOffsets:
 
         async def attempt() -> tuple[pb.CommitOffsetsResponse, bool]:
             if member.times_lost != times_lost:
-                raise MemberFenced(f"commit of group {self._group!r}: it went on without us")
+                raise MemberFenced(f"commit of group {self._group!r}: it removed this member")
             request.member_id, request.member_epoch = member.member_id, member.member_epoch
-            told = await self._cluster.call_any(GROUP_COMMIT, request, timeout_s=CALL_S_MAX)
-            code = error_code(told.error_code)
+            response = await self._cluster.call_any(GROUP_COMMIT, request, timeout_s=CALL_S_MAX)
+            code = error_code(response.error_code)
             is_stale = code is ErrorCode.STALE_MEMBER_EPOCH and member.is_heard
-            return told, is_stale or code in COORDINATOR_MOVES
+            return response, is_stale or code in COORDINATOR_MOVES
 
-        told = await _patiently(attempt)
-        if told.error_code:
-            raise error_of(told.error_code, f"commit of group {self._group!r}")
-        for one in told.offsets:
-            if one.error_code:
+        response = await _patiently(attempt)
+        if response.error_code:
+            raise error_of(response.error_code, f"commit of group {self._group!r}")
+        for result in response.offsets:
+            if result.error_code:
                 raise error_of(
-                    one.error_code, f"commit of {one.partition.topic}-{one.partition.partition}"
+                    result.error_code,
+                    f"commit of {result.partition.topic}-{result.partition.partition}",
                 )
         self._committed.update({name: at[0] for name, at in offsets.items()})
 
     async def committed(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """What the group committed; None where nothing."""
+        """The committed offsets of the group; None for a partition without one."""
         request = pb.FetchOffsetsRequest(
             group_id=self._group, partitions=[_named(name) for name in names], member_epoch=-1
         )
 
         async def attempt() -> tuple[pb.FetchOffsetsResponse, bool]:
-            told = await self._cluster.call_any(GROUP_FETCH, request, timeout_s=CALL_S_MAX)
-            return told, error_code(told.error_code) in COORDINATOR_MOVES
+            response = await self._cluster.call_any(GROUP_FETCH, request, timeout_s=CALL_S_MAX)
+            return response, error_code(response.error_code) in COORDINATOR_MOVES
 
-        told = await _patiently(attempt)
-        if told.error_code:
-            raise error_of(told.error_code, f"offsets of group {self._group!r}")
+        response = await _patiently(attempt)
+        if response.error_code:
+            raise error_of(response.error_code, f"offsets of group {self._group!r}")
         return {
-            TopicPartition(one.partition.topic, one.partition.partition): (
-                one.offset if one.offset >= 0 else None
+            TopicPartition(result.partition.topic, result.partition.partition): (
+                result.offset if result.offset >= 0 else None
             )
-            for one in told.offsets
+            for result in response.offsets
         }
 
 
 async def _patiently(attempt: Callable[[], Awaitable[tuple[R, bool]]]) -> R:
-    """The answer of the first attempt whose error will not pass by itself, or of the last one."""
+    """Repeat a call while its error is transient, and return the last response."""
     backoff = Backoff(first_ms=50, most_ms=1_000)
     failures, deadline_s = 0, time.monotonic() + PATIENCE_S
     while True:
-        told, may_pass = await attempt()
+        response, may_pass = await attempt()
         if not may_pass or time.monotonic() > deadline_s:
-            return told
+            return response
         failures += 1
         await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
 

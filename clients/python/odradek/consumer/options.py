@@ -1,4 +1,4 @@
-"""What a consumer can be told."""
+"""The options of a consumer and of its group membership."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """How a consumer reads."""
+    """How a consumer fetches and decodes records."""
 
     auto_offset_reset: ResetPolicy = "latest"
-    """Where to begin without a position, or when it is no longer in the log; "error" raises."""
+    """Where to start without a position, or if it is no longer in the log; "error" raises instead."""
     isolation_level: IsolationLevel = "read_uncommitted"
-    """read_committed: no records of aborted or open transactions."""
+    """read_committed skips records of aborted and open transactions."""
     prefetch_bytes_max: int = 32 * 1024 * 1024
-    """Fetched and not yet read, over all partitions. 1 MiB to 1 GiB."""
+    """Bytes to fetch ahead over all partitions. 1 MiB to 1 GiB."""
     fetch_message_bytes_max: int = 1024 * 1024
-    """Size of one answer. 1 KiB to 60 MiB; a larger batch comes whole."""
+    """Size of one response. 1 KiB to 60 MiB; a larger batch arrives whole."""
     fetch_bytes_min: int = 1
-    """A broker waits for so many bytes, at most `fetch_wait_ms_max`."""
+    """Bytes that a broker waits for before it responds, for at most `fetch_wait_ms_max`."""
     fetch_wait_ms_max: int = 500
-    """See `fetch_bytes_min`."""
+    """Longest wait of a broker for `fetch_bytes_min`."""
     client_rack: str = ""
-    """Where this client is: read from the closest in-sync replica (KIP-392)."""
+    """Rack of this client, to read from the closest in-sync replica (KIP-392)."""
     request_timeout_ms: int = 30_000
     """Longest wait for offsets and metadata."""
     key_deserializer: Deserializer | None = None
-    """Makes a key of bytes; None: keys are bytes."""
+    """Converts bytes to keys; None: keys are bytes."""
     value_deserializer: Deserializer | None = None
-    """Makes a value of bytes; None: values are bytes."""
+    """Converts bytes to values; None: values are bytes."""
 
     def __post_init__(self) -> None:
         _check(
@@ -86,37 +86,37 @@ GroupListener: TypeAlias = Callable[[Sequence[TopicPartition]], "Awaitable[Any] 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
-    """Membership of one consumer.
+    """The membership of one consumer in a group.
 
-    Listeners may be coroutine functions; the group waits for them. They are called between two reads: when
-    `on_revoke` is, the program has asked for other records than those of the partitions that go.
+    Listeners may be coroutine functions; the group waits for them. They are called between two reads: before
+    `on_revoke`, the program has asked for more records, so it has processed those of the revoked partitions.
     """
 
     group: str
-    """Id of the group."""
+    """The id of the group."""
     pattern: str | None = None
     """Subscribe to all present and future topics whose whole name matches (RE2 syntax)."""
     exclude_internal_topics: bool = True
     """Do not read internal topics that only the pattern matches. A topic subscribed to by name is read anyway."""
     instance_id: str | None = None
-    """A name that stays over restarts: a static member keeps its partitions while it is away briefly."""
+    """A name that survives restarts: such a static member keeps its partitions during a short absence."""
     assignor: Literal["uniform", "range"] | None = None
-    """None: the group's."""
+    """How partitions are assigned; None: as the group is configured."""
     auto_commit: bool = True
-    """Commit what was handed out before the last read began: at least once."""
+    """Commit, at intervals, the records that were returned before the last read began (at least once)."""
     auto_commit_interval_ms: int = 5_000
-    """Between two of these commits."""
+    """Interval of automatic commits."""
     rebalance_timeout_ms: int = 60_000
-    """How long `on_revoke` may take; a member that takes longer is taken out."""
+    """How long `on_revoke` may take; the group removes a member that takes longer."""
     on_assign: GroupListener | None = None
-    """Told of partitions that are new, before their first record is handed out."""
+    """Called with new partitions before their first record is returned."""
     on_revoke: GroupListener | None = None
-    """Told of partitions that go, while they are still owned: commit here."""
+    """Called with revoked partitions while they are still owned: commit here."""
     on_lost: GroupListener | None = None
-    """Told of partitions that are somebody else's already: commit nothing. None: as `on_revoke`."""
+    """Called with partitions that other members own already: do not commit. None: `on_revoke` is called."""
 
     def __post_init__(self) -> None:
         if not self.group:
             raise InvalidConfig("group is empty", hint="give the group a name")
         if self.auto_commit_interval_ms < 1 or self.rebalance_timeout_ms < 1:
-            raise InvalidConfig("auto_commit_interval_ms and rebalance_timeout_ms are above 0")
+            raise InvalidConfig("auto_commit_interval_ms and rebalance_timeout_ms must be above 0")

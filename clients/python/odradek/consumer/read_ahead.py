@@ -1,12 +1,12 @@
-"""What a consumer was sent, in the order in which its program gets it.
+"""The records that a consumer has fetched, in the order in which its program gets them.
 
     fetcher --chunks--> planner --take, take_columns--> program
                                 --decode--> decoded --next_decoded--> program
 
-Iteration decodes many records at once and hands them out one by one, with `odradek.sync` in another thread
-than the loop's. Meanwhile the loop may want some back: a partition is revoked, paused, or sought elsewhere. So the
-loop never takes from `decoded`. It names the partition in `withdrawn`, and whoever takes a record of it passes it over;
-both are emptied together, by the next `decode`.
+Iteration decodes many records at once and returns them one by one, with `odradek.sync` in another thread than the
+loop's. Meanwhile the loop may have to withdraw some, because a partition is revoked, paused, or `seek` is called. The
+loop never takes records from `decoded`. It adds the partition to `withdrawn`, and iteration skips records of these
+partitions; the next `decode` empties both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ReadAhead:
-    """Belongs to one consumer and its loop."""
+    """The fetched records of one consumer; belongs to its loop."""
 
     def __init__(self, cluster: Cluster, options: ConsumerOptions) -> None:
         self.planner = FetchPlanner(
@@ -41,10 +41,8 @@ class ReadAhead:
         self.withdrawn: set[TopicPartition] = set()
         self._options = options
 
-    # --- handing out ------------------------------------------------------------------------------
-
     def take(self, records_max: int) -> list[ConsumerRecord]:
-        """The next records that are there, deserialized. Raises CorruptRecords, SerializationFailed."""
+        """Take the next buffered records, deserialized. Raises CorruptRecords, SerializationFailed."""
         planner = self.planner
         records: list[Any] = []
         while len(records) < records_max and (head := planner.next_chunk()) is not None:
@@ -69,7 +67,7 @@ class ReadAhead:
         return self._deserialized(records)
 
     def take_columns(self, bytes_max: int, columns: Column) -> list[pa.RecordBatch]:
-        """The next records that are there, a batch a partition. Raises CorruptRecords."""
+        """Take the next buffered records, one Arrow batch per partition. Raises CorruptRecords."""
         from odradek.consumer.arrow_tables import record_batch_of
 
         planner = self.planner
@@ -89,7 +87,7 @@ class ReadAhead:
                 if any(b.row_count for b in builders.values()):
                     break
                 raise
-            except OverflowError:  # a column holds 2 GiB: the rest is for the next table
+            except OverflowError:  # a column holds at most 2 GiB; the next table gets the rest
                 progress.position = max(progress.position, chunk.read_offset)
                 break
             taken_bytes += chunk.size_bytes
@@ -104,13 +102,13 @@ class ReadAhead:
         ]
 
     def decode(self, records: Sequence[ConsumerRecord]) -> None:
-        """Keep these, just taken, for `next_decoded`; there are none left from before."""
-        assert not self.decoded, f"{len(self.decoded)} records are still to be handed out"
+        """Keep records that were just taken for `next_decoded`; there are no earlier ones."""
+        assert not self.decoded, f"{len(self.decoded)} records are not returned yet"
         self.withdrawn.clear()
         self.decoded.extend(records)
 
     def next_decoded(self) -> ConsumerRecord | None:
-        """The next of the records that iteration has decoded. Any one thread may call it."""
+        """The next record that iteration has decoded. One thread at a time may call it."""
         decoded, withdrawn = self.decoded, self.withdrawn
         while decoded:
             record = decoded.popleft()
@@ -119,14 +117,12 @@ class ReadAhead:
         return None
 
     def put_back_decoded(self) -> None:
-        """What iteration has decoded and not handed out is to be read again."""
+        """Read again the records that iteration has decoded and not returned."""
         for name in self._first_decoded():
             self.withdraw(name)
 
-    # --- partitions -------------------------------------------------------------------------------
-
     def assign(self, names: Sequence[TopicPartition]) -> set[TopicPartition]:
-        """Read exactly these from now on; tells which of them are new."""
+        """Read exactly these partitions from now on. Returns those that are new."""
         before = set(self.planner.partitions)
         self.planner.assign(names)
         now = set(self.planner.partitions)
@@ -136,50 +132,48 @@ class ReadAhead:
         return now - before
 
     def position(self, name: TopicPartition) -> int:
-        """Offset of the next record to be handed out; below 0: not known yet."""
+        """Offset of the next record to return; negative while it is unknown."""
         first = self._first_decoded().get(name)
         return self.planner.partitions[name].position if first is None else first
 
     def withdraw(self, name: TopicPartition) -> None:
-        """Hand out none of what is decoded of it; it is to be read again."""
+        """Skip the decoded records of a partition and read them again."""
         first = self._first_decoded().get(name)
         if first is not None:
             self.planner.seek(name, first)
             self.forget_decoded(name)
 
     def forget_decoded(self, name: TopicPartition) -> None:
-        """Hand out none of what is decoded of it: the program wants other records, or none."""
+        """Skip the decoded records of a partition: the program called `seek` or gave it up."""
         if self.decoded:
             self.withdrawn.add(name)
         self.fetcher.kick()
 
-    # --- for the group's membership ---------------------------------------------------------------
-
     def take_over(
         self, owned: Sequence[TopicPartition], starts: Mapping[TopicPartition, int]
     ) -> None:
-        """Read exactly these; new ones from `starts`, and hand out nothing of them before `release`."""
+        """Read exactly these partitions, new ones from `starts`, and return no records of them before `release`."""
         for name in self.assign(owned):
             self.planner.hold(name)
             if name in starts:
                 self.planner.seek(name, starts[name])
 
     def hold(self, names: Sequence[TopicPartition]) -> None:
-        """Hand out nothing more of these, which are about to go."""
+        """Return no more records of these partitions, which are being revoked."""
         for name in names:
             if name in self.planner.partitions:
                 self.withdraw(name)
                 self.planner.hold(name)
 
     def release(self, names: Sequence[TopicPartition]) -> None:
-        """The program knows that it has these: begin to hand them out."""
+        """Return records of these partitions: the program knows that it has them."""
         for name in names:
             if name in self.planner.partitions:
                 self.planner.release(name)
         self.fetcher.kick()
 
     def handed_out(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Per partition with a position: the offset after the last record handed out, and its epoch."""
+        """The offset after the last returned record, and its leader epoch, per partition with a position."""
         handed = {
             name: (progress.position, progress.last_epoch)
             for name, progress in self.planner.partitions.items()
@@ -190,16 +184,14 @@ class ReadAhead:
         return handed
 
     def fail(self, error: OdradekError) -> None:
-        """The next read raises this."""
+        """Have the next read raise this error."""
         self.planner.raise_soon(error)
         self.fetcher.kick()
 
-    # --- inside -----------------------------------------------------------------------------------
-
     def _first_decoded(self) -> dict[TopicPartition, int]:
-        """Per partition the offset of the first record that iteration has yet to hand out."""
+        """The offset of the first record that iteration has not returned yet, per partition."""
         firsts: dict[TopicPartition, int] = {}
-        for record in list(self.decoded):  # a copy: another thread may take some meanwhile
+        for record in list(self.decoded):  # a copy, because another thread may take some meanwhile
             name = TopicPartition(str(record.topic), record.partition)
             if name not in self.withdrawn:
                 firsts.setdefault(name, record.offset)
@@ -245,7 +237,7 @@ class ReadAhead:
         return made
 
     def _put_back(self, records: list[Any]) -> None:
-        """Records that were taken but are not handed out are to be read again."""
+        """Read again records that were taken but not returned."""
         firsts: dict[TopicPartition, int] = {}
         for record in records:
             firsts.setdefault(TopicPartition(record.topic, record.partition), record.offset)
