@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from odradek_broker.log.storage import ErrorClass, StorageFailed, StorageRefused, error_class
-from tests.unit.log.material import memory_broker
+from tests.unit.log.material import PARTITION, TOPIC, memory_broker
 from tests.unit.log.test_storage_faults import CONFIG, History, reopen
 from tests.worlds.memory_storage import MemoryStorage
 
@@ -99,6 +100,30 @@ def test_a_read_that_finds_no_descriptor_fails_alone(code: str) -> None:
     assert (health.failure, health.full) == (None, None)
     assert broker.read_all() == data
     assert broker.log.offset_for_timestamp(1001) is not None
+
+
+def test_a_start_without_enough_descriptors_names_the_log_and_the_way_out() -> None:
+    broker = memory_broker(CONFIG)
+    data = broker.append(3)
+    broker.sync(full=True)
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+
+    def fault(operation: str, path: Path) -> None:
+        if operation == "open" and path.suffix == ".log":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    storage.kill_process()
+    storage.fault = fault
+    with pytest.raises(
+        StorageRefused, match="Too many open files; raise the process's limit"
+    ) as refused:
+        broker.start()
+    assert str(broker.path / f"{TOPIC}-{PARTITION}") in str(refused.value)
+    assert "ulimit -n" in str(refused.value)
+    storage.fault = None
+    broker.kill_and_start()
+    assert broker.read_all() == data, "the refused start changed nothing"
 
 
 def test_every_class_of_error_is_what_the_table_says() -> None:

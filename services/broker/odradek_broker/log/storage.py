@@ -96,6 +96,20 @@ def error_class(error: OSError) -> ErrorClass:
     return ErrorClass.PROCESS
 
 
+_WAYS_OUT: Final = {
+    errno.EMFILE: "raise the process's limit of open files above the number of partitions"
+    " (ulimit -n, or LimitNOFILE of systemd)",
+    errno.ENFILE: "raise the system's limit of open files (sysctl fs.file-max)",
+}
+
+
+def _described(what: str, error: OSError) -> str:
+    """Say what failed and why, with the way out where an operator has one."""
+    text = f"{what}: {error.strerror or error}"
+    way_out = _WAYS_OUT.get(error.errno or 0)
+    return f"{text}; {way_out}" if way_out is not None else text
+
+
 T = TypeVar("T")
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 
@@ -459,7 +473,7 @@ class DirectoryHealth:
         kind = error_class(error)
         if kind is ErrorClass.DISK or self.failure is not None:
             return self.fail(what, error)
-        text = f"{what}: {error.strerror or error}"
+        text = _described(what, error)
         if isinstance(error, DamagedContent):
             return LogDamaged(text, error.offsets)
         if kind is ErrorClass.PROCESS:
@@ -478,7 +492,7 @@ class DirectoryHealth:
         """What to raise: StorageRefused where the disk is not at fault; else `fail`."""
         if error_class(error) is ErrorClass.DISK:
             return self.fail(what, error)
-        text = f"{what}: {error.strerror or error}"
+        text = _described(what, error)
         if isinstance(error, DamagedContent):
             return LogDamaged(text, error.offsets)
         return StorageRefused(text)
