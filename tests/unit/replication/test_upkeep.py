@@ -25,6 +25,7 @@ from tests.unit.replication.memory_table import CONFIG, OTHER, image_of, table_o
 
 WAIT_S_MAX = 20.0
 _POLL_S = 0.001
+DAY_MS = 24 * 60 * 60 * 1000
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -132,6 +133,36 @@ async def test_flushes_and_removals_go_by_a_clock_that_does_not_jump(
         assert table.by_id[TOPIC_ID, 0].log.recovery_point == before
         assert retired
         assert broker.files(".log.deleted") == retired
+
+
+class TwoClocks(Clock):
+    """A machine whose wall clock and boot-time clock the test sets."""
+
+    def __init__(self) -> None:
+        self.wall = self.boottime = 1_000
+
+    def wall_ms(self) -> int:
+        return self.wall
+
+    def boottime_ms(self) -> int:
+        return self.boottime
+
+
+async def test_a_wall_clock_that_is_set_forward_forgets_no_producer() -> None:
+    """A repeat of a producer that was forgotten would be appended as a new batch."""
+    broker, clock = memory_broker(CONFIG), TwoClocks()
+    broker.append(1, producer_id=7, producer_epoch=0, base_sequence=0)
+    async with table_of(broker, 1, clock=clock) as (table, _):
+        log = table.by_id[TOPIC_ID, 0].log
+        for _ in range(3):
+            table.apply_retention()
+        clock.wall += 10 * DAY_MS
+        for _ in range(3):
+            table.apply_retention()
+        assert set(log.producers.entries()) == {7}
+        clock.boottime += DAY_MS
+        table.apply_retention()
+        assert not log.producers.entries()
 
 
 @pytest.mark.parametrize("has_failed", [True, False])

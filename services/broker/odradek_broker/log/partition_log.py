@@ -39,7 +39,7 @@ from odradek_broker.log.log_reads import (
     read_tail,
 )
 from odradek_broker.log.log_times import TimestampOffset, find_greatest, find_timestamp
-from odradek_broker.log.producer_state import PRODUCER_IDLE_MS_MAX, fold_batch, part
+from odradek_broker.log.producer_state import fold_batch, part
 from odradek_broker.log.recovery import LoadedLog
 from odradek_broker.log.segments.batch_walk import Header, headers_of
 from odradek_broker.log.segments.indexes import AbortedTransaction
@@ -422,18 +422,15 @@ class PartitionLog:
             self.epochs.truncate_from_start(offset)
         return is_higher
 
-    def apply_retention(
-        self, *, now_ms: int, producer_idle_ms_max: int = PRODUCER_IDLE_MS_MAX
-    ) -> int:
-        """Take segments out by age, size and log start offset; returns how many. No waiting.
+    def apply_retention(self, *, now_ms: int) -> int:
+        """Take segments out by age, size and log start offset; returns how many. Does not wait.
 
-        Their files are renamed, and removed later by whoever runs `take_retired`. Forgets idle
-        producers too (`producer.id.expiration.ms`).
+        `now_ms` is the wall clock, as the timestamps of records are. The segments' files are
+        renamed, and removed later by the caller of `take_retired`.
         """
         self._health.check()
         if self._is_cutting:
             return 0
-        self.producers.expire(now_ms=now_ms, idle_ms_max=producer_idle_ms_max)
         with self._health.writing(f"looking for old segments of {self.directory}"):
             count, roll_first = expired_segments(
                 self._segments.all,

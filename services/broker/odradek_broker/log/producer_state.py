@@ -66,7 +66,6 @@ PRODUCERS_MAX: Final = 10_000
 """Of one partition, 450 bytes each. The one that appended longest ago is forgotten for another."""
 SEQUENCE_MODULUS: Final = 1 << 31
 NO_COORDINATOR_EPOCH: Final = -1
-PRODUCER_IDLE_MS_MAX: Final = 24 * 60 * 60 * 1000
 
 
 class StoredBatch(NamedTuple):
@@ -233,11 +232,13 @@ class ProducerStates:
     # --- keeping and forgetting -----------------------------------------------------------------
 
     def expire(self, *, now_ms: int, idle_ms_max: int) -> int:
-        """Forget producers that were idle for long (`producer.id.expiration.ms`); how many.
+        """Forget producers that were idle for long (`producer.id.expiration.ms`); returns how many.
 
-        Idle by our clock, from the first call that finds nothing new of a producer: timestamps of
-        records will not do, since who loads last year's records would be forgotten while it writes,
-        and its repeats be taken for new batches. Never in the middle of a transaction.
+        A producer is idle from the first call that finds nothing new of it. `now_ms` is a clock that
+        never jumps. Kafka compares the wall clock with the timestamps of a producer's records. By that
+        rule a wall clock that is set forward, or a producer that loads last year's records, would
+        make live producers forgotten, and their repeats be taken for new batches. A producer in the
+        middle of a transaction is never forgotten.
         """
         since_ms: dict[ProducerId, int] = {}
         gone: list[ProducerId] = []

@@ -477,8 +477,12 @@ class PartitionTable:
                 yield host.partition, host.replica.last_epoch, host.replica.log_end
 
     def apply_retention(self) -> None:
-        """Take segments out that may leave."""
-        now_ms = self.clock.wall_ms()
+        """Take segments out that may leave, and forget idle producers.
+
+        Segments are old by the wall clock, as the timestamps of their records are. Producers are idle by
+        a clock that never jumps.
+        """
+        wall_ms, boottime_ms = self.clock.wall_ms(), self.clock.boottime_ms()
         for host in list(self.by_id.values()):
             if self.offline_reason:
                 return
@@ -487,9 +491,9 @@ class PartitionTable:
             before = host.log.log_start_offset
             try:
                 with host.guard():
-                    host.log.apply_retention(
-                        now_ms=now_ms,
-                        producer_idle_ms_max=self._settings.producer_id_expiration_ms,
+                    host.log.apply_retention(now_ms=wall_ms)
+                    host.log.producers.expire(
+                        now_ms=boottime_ms, idle_ms_max=self._settings.producer_id_expiration_ms
                     )
             except StorageFailed as failure:
                 self.storage_failed(failure)
