@@ -63,7 +63,7 @@ class AclEntry:
 
 
 def create_acls(work: Workspace, entries: tuple[AclEntry, ...]) -> tuple[Outcome, ...]:
-    """Add entries; one that is there already is no error and is not added again."""
+    """Add entries; an entry that exists already is no error and is not added again."""
     present = {_content(record) for record in work.image.acls.values()}
     outcomes = []
     for entry in entries:
@@ -83,10 +83,10 @@ def create_acls(work: Workspace, entries: tuple[AclEntry, ...]) -> tuple[Outcome
 def delete_acls(
     work: Workspace, filters: tuple[AclEntry, ...]
 ) -> tuple[tuple[Outcome, tuple[AclEntry, ...]], ...]:
-    """Delete what each filter finds; an entry is told for the first filter that found it.
+    """Delete the entries that each filter matches; an entry is reported for the first filter that matches it.
 
-    A filter that leaves nothing open names its one entry. Any other looks at all of them, and only
-    so many such looks fit into one request: the rest is refused.
+    A filter without wildcards names its one entry. Any other filter is compared with all entries, and a request
+    may have only so many comparisons: the rest is refused.
     """
     named = {_content(record): record for record in work.image.acls.values()}
     looks_left = LOOKS_MAX
@@ -117,12 +117,12 @@ def _leaves_nothing_open(wanted: AclEntry) -> bool:
 
 
 def find_acls(image: MetadataImage, wanted: AclEntry) -> tuple[AclEntry, ...]:
-    """All entries that a filter finds."""
+    """Return all entries that a filter matches."""
     return tuple(_content(record) for record in image.acls.values() if matches(wanted, record))
 
 
 def matches(wanted: AclEntry, record: AccessControlEntry) -> bool:
-    """Whether a filter finds an entry."""
+    """Return whether a filter matches an entry."""
     return (
         wanted.resource_type in (ANY, record.resource_type)
         and _matches_resource(wanted, record)
@@ -198,7 +198,7 @@ _HASHES: Final = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramUpsertion:
-    """A credential to set; `mechanism` is checked here."""
+    """A credential to set; `alter_scram_users` checks its mechanism."""
 
     user: str
     mechanism: int
@@ -221,7 +221,7 @@ class ScramDeletion:
 def alter_scram_users(
     work: Workspace, upsertions: tuple[ScramUpsertion, ...], deletions: tuple[ScramDeletion, ...]
 ) -> tuple[tuple[str, Outcome], ...]:
-    """Set and remove; one outcome per user, and nothing of a user's with any error happens."""
+    """Set and remove credentials, with one outcome per user; a user with any error is not changed."""
     items: list[ScramUpsertion | ScramDeletion] = [*upsertions, *deletions]
     named = Counter((item.user, item.mechanism) for item in items)
     outcomes: dict[str, Outcome] = {user: GOOD for user, _ in named}
@@ -302,7 +302,7 @@ _CLIENT_TYPES: Final = frozenset({"user", "client-id"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaAlteration:
-    """A quota to set, or (None) to remove. A part's name None is the default of its type."""
+    """A quota to set, or (None) to remove. The name None of a part is the default of its type."""
 
     entity: QuotaEntity
     key: str
@@ -312,7 +312,7 @@ class QuotaAlteration:
 def alter_quotas(
     work: Workspace, alterations: tuple[QuotaAlteration, ...], *, validate_only: bool = False
 ) -> tuple[Outcome, ...]:
-    """Set and remove; each for itself, in the order of the request."""
+    """Set and remove quotas, each for itself, in the order of the request."""
     outcomes = []
     for alteration in alterations:
         refusal = _quota_refusal(alteration)

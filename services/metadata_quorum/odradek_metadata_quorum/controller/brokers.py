@@ -1,12 +1,12 @@
-"""Brokers live, leave and die: heartbeats, fencing, controlled shutdown.
+"""Registered brokers send heartbeats, are fenced and unfenced, and shut down in order.
 
     (unknown) --register--> FENCED --heartbeat says ready--> UNFENCED --want_shutdown--> IN SHUTDOWN
                               ^  ^                            |    ^    cannot_write         |   |
                               |  |                            |    +--- can write again -----+   |
                               |  +--------- fence (R20) ------+----------------------------------+
-                register again+---- from any state: a new life
+                register again+---- from any state: a new registration
 
-How a life begins and is forgotten: registration.py.
+How brokers register and are unregistered: registration.py.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from odradek_protocol.metadata.records import NO_LEADER, BrokerRegistrationChang
 
 
 def heartbeat(work: Workspace, request: HeartbeatRequest) -> HeartbeatResponse:
-    """Take note of a heartbeat and do what it asks for: fence, unfence, let go.
+    """Note a heartbeat and do what it asks for: fence, unfence, begin or end a shutdown.
 
-    A broker that cannot write is, to its partitions, one that is about to stop: it leaves each ISR that stays at
-    its minimum without it, and leads only what nobody else can lead. That it is elected for, too: readers need it.
+    A broker that cannot write is treated like one that shuts down: it leaves each ISR that keeps its minimum
+    size without it, and leads only what no other broker can lead. It may be elected for that, because readers
+    need a leader.
     """
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
@@ -80,9 +81,9 @@ def _heartbeat_response(work: Workspace, request: HeartbeatRequest) -> Heartbeat
 def _note_offline_directories(
     work: Workspace, broker: BrokerState, request: HeartbeatRequest
 ) -> None:
-    """R11: a broker without a directory that works is fenced and its copies count as lost.
+    """R11: a broker without a working directory is fenced and its copies count as lost.
 
-    What does not fit into this batch follows with its next heartbeats, which say it again.
+    What does not fit into this batch follows with its next heartbeats, which repeat the request.
     """
     offline = {*broker.offline_directory_ids, *request.offline_directory_ids}
     offline &= {*broker.directory_ids}
@@ -120,7 +121,7 @@ def _registration_change(
 
 
 def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
-    """Others lead what a bug ended there; its copies stay as good as they were."""
+    """Elect other leaders for replicas that failed on an internal error. Their copies keep their state."""
     if not request.broken_partitions:
         work.broken.pop(request.broker_id, None)
         return
@@ -131,7 +132,7 @@ def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
 
 
 def _fence(work: Workspace, reasons: Mapping[BrokerId, str]) -> None:
-    """R20: fence brokers; what does not fit into this batch is due at the next ticks."""
+    """R20: fence brokers. What does not fit into this batch is due at the next ticks."""
     for broker_id, reason in sorted(reasons.items()):
         broker = work.image.brokers[broker_id]
         work.memory(broker_id).fenced_because = reason
@@ -142,7 +143,7 @@ def _fence(work: Workspace, reasons: Mapping[BrokerId, str]) -> None:
 
 
 def fence_dead(work: Workspace, fences: Iterable[Fence]) -> None:
-    """Fence brokers whose stream broke or that were silent too long, and remember it."""
+    """Fence brokers whose stream broke or that were silent too long, and remember when."""
     reasons = {}
     for fence in fences:
         broker = work.image.brokers.get(fence.broker_id)
@@ -162,7 +163,7 @@ def fence_dead(work: Workspace, fences: Iterable[Fence]) -> None:
 
 
 def _may_unfence(work: Workspace, broker: BrokerState, request: HeartbeatRequest) -> bool:
-    """R23."""
+    """Return whether a fenced broker may be unfenced (R23)."""
     if request.want_fence or request.want_shutdown:
         return False
     if request.image_offset < broker.broker_epoch:
@@ -175,7 +176,7 @@ def _may_unfence(work: Workspace, broker: BrokerState, request: HeartbeatRequest
 
 
 def _unfence(work: Workspace, broker: BrokerState) -> None:
-    """One that cannot write may lead what it has; its next heartbeat takes away what others can."""
+    """Unfence a broker. One that cannot write may lead what it has; its next heartbeat moves what others can lead."""
     in_shutdown = False if broker.in_shutdown else None
     work.write(_registration_change(broker, fenced=False, in_shutdown=in_shutdown))
     work.liveness.watch(broker.broker_id, now_ms=work.now_ms)
@@ -191,7 +192,7 @@ def _begin_shutdown(work: Workspace, broker: BrokerState) -> None:
 
 
 def _end_shutdown(work: Workspace, broker: BrokerState) -> None:
-    """A broker that could not write can again."""
+    """End the shutdown of a broker that could not write and can again."""
     work.write(_registration_change(broker, in_shutdown=False))
     work.memory(broker.broker_id).shutdown_offset = None
     leaderless = [s for s in work.partitions_of(broker.broker_id) if s.leader == NO_LEADER]
@@ -199,7 +200,7 @@ def _end_shutdown(work: Workspace, broker: BrokerState) -> None:
 
 
 def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
-    """Whether its leaderships have moved and the live brokers know, or have had time to."""
+    """Return whether the leaderships have moved and the live brokers know it, or had time to learn it."""
     if broker.fenced:
         return True
     if not broker.in_shutdown:
@@ -236,10 +237,10 @@ def _can_move(work: Workspace, state: PartitionState) -> bool:
 
 
 def _is_missed(work: Workspace, state: PartitionState, leaving: BrokerId) -> bool:
-    """Whether acks=all would stop without this member of the ISR, and a live replica may soon replace it.
+    """Return whether acks=all would stop without this member of the ISR, while a live replica may soon replace it.
 
-    In a rolling restart the one before may still be catching up. Where nobody can come, nor is
-    awaited: the last brokers of a cluster that is shut down go at once.
+    In a rolling restart the broker that restarted before may still be catching up. Where no other replica is
+    live, as for the last brokers of a cluster that is shut down, the broker is not held back.
     """
     if leaving not in state.isr:
         return False

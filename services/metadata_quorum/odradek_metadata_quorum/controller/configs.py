@@ -28,7 +28,7 @@ MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 
 class AlterOperation(IntEnum):
-    """What happens to a config: Kafka's numbers."""
+    """What happens to a config, in Kafka's numbers."""
 
     SET = 0
     DELETE = 1
@@ -47,7 +47,7 @@ class ConfigOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsResource:
-    """Changes of one resource; with `replaces_all`, configs not named go back to their default."""
+    """Changes of one resource; with `replaces_all`, configs that are not named return to their default."""
 
     resource_type: ConfigResourceType
     resource_name: str
@@ -70,7 +70,7 @@ class _Refused(Exception):
 
 
 def alter_configs(work: Workspace, request: AlterConfigsRequest) -> tuple[Outcome, ...]:
-    """Judge each resource for itself; in the order of the request."""
+    """Alter each resource for itself; outcomes are in the order of the request."""
     outcomes = []
     named = Counter((r.resource_type, r.resource_name) for r in request.resources)
     for resource in request.resources:
@@ -87,7 +87,7 @@ def alter_configs(work: Workspace, request: AlterConfigsRequest) -> tuple[Outcom
 
 
 def _target(work: Workspace, resource: AlterConfigsResource) -> dict[str, str]:
-    """The resource's own configs afterwards."""
+    """Return the resource's own configs after the changes."""
     _check_resource(work, resource)
     present = work.image.config_of(resource.resource_type, resource.resource_name)
     values = {} if resource.replaces_all else dict(present)

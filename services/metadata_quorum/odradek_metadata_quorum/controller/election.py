@@ -1,18 +1,18 @@
-"""Who leads a partition, who stays in its ISR, who keeps a claim: pure rules on one partition.
+"""Rules on one partition: which replica leads it, which stay in its ISR, which keep a claim in its ELR.
 
 `settle` is the whole of fencing, unfencing, restart and controlled shutdown as far as partitions
 are concerned: given what the brokers are *now*, it says what a partition must become, or None if it
-is well as it is. The controller records what happened to a broker and then settles the partitions
+is right already. The controller records what happened to a broker and then settles the partitions
 of that broker; because the rule looks only at the present, doing it twice changes nothing, and a
 new controller finishes what an old one began by settling everything.
 
 What a replica can be, worst first:
 
     FENCED      not registered, or fenced,     leaves the ISR; below the minimum it enters the ELR
-                or a bug ended its replica
-    LEAVING     in controlled shutdown         goes on leading only if nobody else can; leaves an
+                or its replica failed
+    LEAVING     in controlled shutdown         leads on only if no other replica can; leaves an
                                                ISR that stays at its minimum without it
-    READ_ONLY   LEAVING, not to stop, but      like LEAVING; elected if nobody better can be: it
+    READ_ONLY   LEAVING, not to stop, but      like LEAVING; elected if no better replica can be: it
                 because its disk is full       serves readers, and producers are refused
     LIVE        may lead
     STREAMING   LIVE, and its heartbeat stream is open: leads rather than one that is only LIVE
@@ -21,11 +21,11 @@ The order of election (R21): first in replica order that is in the ISR and STREA
 then READ_ONLY, unless the present leader is LEAVING and can go on; only if the ISR is empty, the
 same over the ELR, and the ISR becomes that one. A READ_ONLY leader gives way as soon as a LIVE
 replica is in the ISR. A replica in `lost` has lost bytes since it was good: it is never elected
-here (R22, see recovery.py).
+here (R22, leaders.py).
 
 Why no acknowledged record is lost: it is in every member of the ISR of its time and below the high
-watermark, which needs |ISR| >= min. Whoever leaves a full ISR loses its claim; whoever leaves a
-smaller one keeps it in the ELR, because the watermark stood still since. So each of ISR and ELR
+watermark, which needs |ISR| >= min. A replica that leaves a full ISR loses its claim; one that leaves a
+smaller one keeps it in the ELR, because the high watermark has not moved since. So each of ISR and ELR
 holds all that was acknowledged, unless it lost bytes; and then it is in `lost`.
 
 I6 holds by construction: a member leaves ISR and ELR both only if it lost bytes and another member
@@ -43,7 +43,7 @@ from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
 
 
 class Standing(IntEnum):
-    """What a broker is good for, see above."""
+    """How far a broker can serve a partition now; the module's docstring explains the values."""
 
     FENCED = 0
     LEAVING = 1
@@ -95,7 +95,7 @@ def settle(
 def _split_isr(
     state: PartitionState, lost_now: set[BrokerId], standing_of: StandingOf, minimum: int
 ) -> tuple[Brokers, Brokers]:
-    """Who stays in the ISR, and who leaves it fenced."""
+    """Return the members that stay in the ISR, and the fenced ones that leave it."""
     staying = [b for b in state.isr if b not in lost_now and standing_of(b) > Standing.FENCED]
     fenced = tuple(b for b in state.isr if b not in lost_now and standing_of(b) is Standing.FENCED)
     for broker in [b for b in staying if standing_of(b) < Standing.LIVE]:
@@ -112,7 +112,7 @@ def _keeps_leading(leader: BrokerId, isr: Brokers, standing_of: StandingOf) -> B
 def _elect(
     replicas: Brokers, isr: Brokers, elr: Brokers, lost: Brokers, standing_of: StandingOf
 ) -> tuple[BrokerId, Brokers, Brokers]:
-    """R21: leader, ISR and ELR after a clean election; NO_LEADER if nobody may."""
+    """Return leader, ISR and ELR after a clean election (R21); NO_LEADER if no replica may lead."""
     pool = isr or elr
     for wanted in (Standing.STREAMING, Standing.LIVE, Standing.READ_ONLY):
         for broker in replicas:
@@ -124,13 +124,13 @@ def _elect(
 
 
 def clean_candidate_exists(state: PartitionState, standing_of: StandingOf) -> bool:
-    """Whether a leader can be had without asking anyone for its log end."""
+    """Return whether a leader can be elected without asking any broker for its log end."""
     leader, _, _ = _elect(state.replicas, state.isr, state.elr, state.lost, standing_of)
     return leader != NO_LEADER
 
 
 def elect_preferred(state: PartitionState, standing_of: StandingOf) -> PartitionChange | None:
-    """The election of the first replica, if it is in sync, may lead and does not lead."""
+    """Elect the first replica, if it is in sync, may lead and does not lead."""
     preferred = state.replicas[0]
     if state.leader == preferred or preferred not in state.isr or preferred in state.lost:
         return None
@@ -140,7 +140,7 @@ def elect_preferred(state: PartitionState, standing_of: StandingOf) -> Partition
 
 
 def elect_unclean(state: PartitionState, leader: BrokerId) -> PartitionChange:
-    """R22: this one leads, its log is the partition's from now on, and it is RECOVERING."""
+    """Elect a replica uncleanly (R22): its log becomes the partition's, and it is RECOVERING."""
     return PartitionChange(
         topic_id=state.topic_id,
         partition=state.partition,
@@ -153,7 +153,7 @@ def elect_unclean(state: PartitionState, leader: BrokerId) -> PartitionChange:
 
 
 def elr_after(state: PartitionState, isr: Brokers, minimum: int) -> Brokers:
-    """The ELR when the leader proposes this ISR (R18)."""
+    """Return the ELR when the leader proposes this ISR (R18)."""
     if len(isr) >= minimum:
         return ()
     claims = ({*state.elr, *state.isr} - {*isr}) - {*state.lost}
@@ -169,7 +169,7 @@ def difference(
     lost: Brokers,
     recovering: bool | None = None,
 ) -> PartitionChange | None:
-    """The change from `state` to these values; None if they are the present ones."""
+    """Return the change from `state` to these values; None if they are the present ones."""
     change = PartitionChange(
         topic_id=state.topic_id,
         partition=state.partition,

@@ -48,7 +48,7 @@ class FeatureDescription:
 
 
 def describe_features(work: Workspace) -> tuple[FeatureDescription, ...]:
-    """All features of this program, by name."""
+    """Describe all features of this program, by name."""
     described = []
     for name, (lowest, highest) in sorted(SUPPORTED_FEATURES.items()):
         common = highest
@@ -102,12 +102,12 @@ def update_feature(
 
 
 def new_incarnation(draws: Draws) -> MetadataIncarnation:
-    """The incarnation of a log that has none yet."""
+    """Draw the incarnation of a log that has none yet."""
     return MetadataIncarnation(incarnation_id=MetadataIncarnationId(draws.randbytes(16)))
 
 
 def _unable(work: Workspace, name: str, level: int) -> list[str]:
-    """The members that do not support a level, with what they do support."""
+    """List the members that do not support a level, with the levels that they support."""
     unable = []
     for controller_id in work.settings.voters:
         features = registered_features(work, controller_id)
@@ -137,7 +137,7 @@ REGISTRATION_MS_MAX: Final = 10_000
 
 
 def register_controller(work: Workspace, request: RegisterControllerRequest) -> Outcome:
-    """Note what a voter supports; the same registration again writes nothing."""
+    """Note what a voter supports; the same registration writes nothing a second time."""
     voters = work.settings.voters
     if request.controller_id not in voters:
         return Outcome(
@@ -162,7 +162,7 @@ def register_controller(work: Workspace, request: RegisterControllerRequest) -> 
 
 
 def registered_features(work: Workspace, controller_id: ControllerId) -> FeatureLevels | None:
-    """The highest levels that a voter supports; None when it has not registered."""
+    """Return the highest levels that a voter supports; None if it has not registered."""
     memory = work.controllers.get(controller_id)
     if memory is not None and work.now_ms - memory.registered_at_ms <= REGISTRATION_MS_MAX:
         return memory.features

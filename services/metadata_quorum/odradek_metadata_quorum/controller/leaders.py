@@ -48,7 +48,7 @@ from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
 
 
 def elect_leaders(work: Workspace, request: ElectLeadersRequest) -> tuple[PartitionResult, ...]:
-    """Elect by command. Without partitions named: all, and only those that changed are told."""
+    """Elect by command. Without named partitions all are elected, and only those that changed are reported."""
     results: list[PartitionResult] = []
     changes = 0
     for partition in request.partitions or _all_partitions(work):
@@ -157,7 +157,7 @@ CHECK_INTERVAL_MS = 200  # looking at 10,000 partitions takes about 2 ms
 
 
 def pursue(work: Workspace) -> None:
-    """Look at all leaderless partitions: begin to ask, or elect who has the longest log."""
+    """Look at all partitions without a leader: begin to ask for log ends, or elect the longest log."""
     checked_at_ms = work.leaderless_checked_at_ms
     if checked_at_ms is not None and work.now_ms < checked_at_ms + CHECK_INTERVAL_MS:
         return
@@ -186,7 +186,7 @@ def pursue(work: Workspace) -> None:
 
 
 def _pursue_one(work: Workspace, state: PartitionState, inquiry: Inquiry) -> BrokerId | None:
-    """Who leads; None: nobody yet."""
+    """Return the broker to elect; None: not yet."""
     known_good = {*state.isr, *state.elr, *state.lost}
     if {*state.isr, *state.elr} <= {*state.lost}:
         _ask(work, inquiry)
@@ -202,7 +202,7 @@ def _pursue_one(work: Workspace, state: PartitionState, inquiry: Inquiry) -> Bro
 
 
 def is_unclean_allowed(work: Workspace, state: PartitionState) -> bool:
-    """Whether the topic puts availability above acknowledged records."""
+    """Return whether the topic prefers availability to acknowledged records."""
     definition = TOPIC_CONFIGS["unclean.leader.election.enable"]
     topic = work.image.topics[state.topic_id]
     return definition.parse(resolve_topic_config(work.image, topic.name, definition)[0]) is True
@@ -233,7 +233,7 @@ def _longest(
 
 
 def log_end_told(work: Workspace, inquiry: Inquiry, broker_id: BrokerId) -> tuple[int, int] | None:
-    """(last epoch, log end) that a broker told in its present life."""
+    """Return (last epoch, log end) as a broker reported it in its present registration."""
     told = inquiry.log_ends.get(broker_id)
     if told is None or told[0] != work.image.brokers[broker_id].broker_epoch:
         return None
@@ -241,13 +241,13 @@ def log_end_told(work: Workspace, inquiry: Inquiry, broker_id: BrokerId) -> tupl
 
 
 def live_replicas(work: Workspace, state: PartitionState) -> list[BrokerId]:
-    """Those that may lead this partition now, were they in sync; in replica order."""
+    """Return the replicas, in their order, that could lead this partition now if they were in sync."""
     standing_of = work.standing_in(state)
     return [b for b in state.replicas if standing_of(b) >= Standing.LIVE]
 
 
 def _log_ends_wanted(work: Workspace) -> dict[BrokerId, list[TopicIdPartition]]:
-    """What each broker is to report next: found once for all of them, and not at each heartbeat."""
+    """List what each broker is to report next. This is done once for all brokers, not at each heartbeat."""
     wanted: dict[BrokerId, list[TopicIdPartition]] = {}
     for (topic_id, index), inquiry in work.inquiries.items():
         if inquiry.asked_at_ms is None:
@@ -267,7 +267,7 @@ def _has_told(work: Workspace, inquiry: Inquiry, broker_id: BrokerId) -> bool:
 
 
 def wanted_log_ends(work: Workspace, broker_id: BrokerId) -> tuple[TopicIdPartition, ...]:
-    """What a broker is to report, a bounded piece of it; one that is not live may not know."""
+    """Return a bounded part of what a broker is to report; nothing if it is not live, since it may not know."""
     if work.standing_of(broker_id) < Standing.LIVE:
         return ()
     return tuple(
@@ -279,7 +279,7 @@ def wanted_log_ends(work: Workspace, broker_id: BrokerId) -> tuple[TopicIdPartit
 
 
 def report_log_ends(work: Workspace, request: ReportLogEndsRequest) -> ErrorCode:
-    """Take note of what a broker holds; answers to questions that nobody asks now are dropped."""
+    """Note a broker's log ends; reports that are no longer wanted are dropped."""
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
         return error

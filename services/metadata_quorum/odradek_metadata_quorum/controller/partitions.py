@@ -44,7 +44,7 @@ from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
 
 
 def alter_partitions(work: Workspace, request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """Judge each proposal for itself; those that are taken are one batch."""
+    """Judge each proposal for itself; the accepted ones are one batch."""
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
         return AlterPartitionResponse(error=error)
@@ -123,10 +123,9 @@ def alter_reassignments(
     *,
     keep_replication_factor: bool = False,
 ) -> tuple[PartitionResult, ...]:
-    """Begin, change or cancel moves; each for itself.
+    """Begin, change or cancel moves, each for itself.
 
-    With `keep_replication_factor` those are refused that change how many replicas there are once
-    all moves are done (KIP-860).
+    With `keep_replication_factor`, moves that change the final number of replicas are refused (KIP-860).
     """
     return tuple(
         PartitionResult(
@@ -201,7 +200,7 @@ def _cancel(work: Workspace, state: PartitionState) -> Outcome:
 def completed(
     work: Workspace, state: PartitionState, isr: tuple[BrokerId, ...], *, recovering: bool
 ) -> PartitionChange | None:
-    """The end of a move, if this ISR holds all that is wanted; else None."""
+    """Return the end of a move if this ISR holds all wanted replicas; else None."""
     if not state.adding and not state.removing:
         return None
     staying = {*state.replicas} - {*state.removing}
@@ -216,7 +215,7 @@ def completed(
 def _finished(
     work: Workspace, state: PartitionState, moving: PartitionChange, *, recovering: bool
 ) -> PartitionChange:
-    """The state after the removed replicas are gone, as one change from `state`."""
+    """Return the state after the removed replicas are gone, as one change from `state`."""
     assert moving.replicas is not None, moving
     assert moving.isr is not None, moving
     removing = {*(moving.removing or ())}
@@ -273,7 +272,7 @@ def _settle_now(work: Workspace, before: PartitionState) -> None:
 
 
 def assignment_refusal(work: Workspace, replicas: tuple[BrokerId, ...]) -> Outcome | None:
-    """What is wrong with replicas given by hand; None: nothing."""
+    """Say what is wrong with an assignment that a client made; None: nothing."""
     if not replicas or len(set(replicas)) != len(replicas):
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,

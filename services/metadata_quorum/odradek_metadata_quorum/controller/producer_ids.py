@@ -1,4 +1,4 @@
-"""Blocks of producer ids: each id is given out once in a cluster's life (KIP-730)."""
+"""Blocks of producer ids: the cluster allocates each id once (KIP-730)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRODUCER_ID_MAX: Final = 2**63 - 1
 def allocate_producer_ids(
     work: Workspace, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
-    """The next block, for a registered broker; a block whose answer is lost is never used."""
+    """Allocate the next block for a registered broker. A block whose response is lost is never used."""
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
         return AllocateProducerIdsResponse(error=error)

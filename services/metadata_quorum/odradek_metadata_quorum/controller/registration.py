@@ -1,13 +1,13 @@
-"""A broker's life begins, and is forgotten.
+"""Brokers register, and are unregistered.
 
-A registration is one batch: the new life begins fenced, what the old one led moves (or is without a
-leader) with a new leader epoch, and a broker that may have lost bytes leaves every ISR and ELR.
-It never waits for the old life to be fenced. The old life gets STALE_BROKER_EPOCH from its next
-heartbeat on, and its acknowledgements carry an old epoch.
+A registration is one batch: the new registration begins fenced, the leaderships of the old one move (or the
+partitions are without a leader) with a new leader epoch, and a broker that may have lost bytes leaves every
+ISR and ELR. It never waits until the old registration is fenced. The old process gets STALE_BROKER_EPOCH from
+its next heartbeat on, and its acknowledgements carry an old epoch.
 
-Whoever claims to have lost nothing must prove it: class CLEAN names the broker epoch of the life
-that ended cleanly, and it must be the last one; class PROCESS must come with the directories of the
-last life. Otherwise the class is POWER.
+A broker that claims to have lost nothing must prove it: class CLEAN names the broker epoch of the last
+registration, which the clean shutdown wrote to the disk; class PROCESS comes with the directories of
+the last registration. Otherwise the class is POWER.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from odradek_protocol.metadata.records import (
 
 
 def register(work: Workspace, request: RegisterRequest) -> RegisterResponse:
-    """Begin a life of a broker; the same incarnation gets the same answer again."""
+    """Register a broker; the same incarnation gets the same response again."""
     before = work.image.brokers.get(request.broker_id)
     if before is not None and before.incarnation_id == request.incarnation_id:
         return RegisterResponse(broker_epoch=before.broker_epoch)
@@ -76,7 +76,7 @@ def register(work: Workspace, request: RegisterRequest) -> RegisterResponse:
 def _registration_changes(
     work: Workspace, request: RegisterRequest, restart_class: RestartClass
 ) -> list[PartitionChange]:
-    """What becomes of the partitions of a broker that is fenced, and may have lost bytes."""
+    """Return the changes of the partitions of a broker that is fenced and may have lost bytes."""
     changes = []
     for state in work.partitions_of(request.broker_id):
         key = TopicIdPartition(state.topic_id, state.partition)
@@ -157,7 +157,7 @@ def other_metadata(
     followed: MetadataIncarnationId | None,
     present: MetadataIncarnationId | None,
 ) -> str:
-    """What happened when a broker meets a metadata log that is not the one it has followed."""
+    """Say what happened when a broker meets a metadata log that is not the one it has followed."""
     return (
         f"broker {broker_id} has followed the metadata log {incarnation_text(followed)}, the "
         f"controllers have {incarnation_text(present)}: they lost their data directories and began "
@@ -170,7 +170,7 @@ def other_metadata(
 
 
 def incarnation_text(incarnation_id: MetadataIncarnationId | None) -> str:
-    """An incarnation as people read and type it."""
+    """Return an incarnation as people read and type it."""
     return "(none)" if incarnation_id is None else incarnation_id.hex()
 
 
@@ -224,7 +224,7 @@ def _proven_class(request: RegisterRequest, before: BrokerState | None) -> Resta
 
 
 def unregister(work: Workspace, broker_id: BrokerId) -> Outcome:
-    """Forget a broker that will not come back; it must be fenced, and lead nothing by then."""
+    """Remove the registration of a broker that will not come back; it must be fenced, and then leads nothing."""
     broker = work.image.brokers.get(broker_id)
     if broker is None:
         return Outcome(

@@ -64,7 +64,7 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing went wrong."""
+        """Whether there is no error."""
         return self.error is ErrorCode.NONE
 
 
@@ -115,7 +115,7 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterRequest:
-    """A broker's life begins."""
+    """A broker's registration."""
 
     cluster_id: str
     broker_id: BrokerId
@@ -134,7 +134,7 @@ class RegisterRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterResponse:
-    """The registration's number, if it was accepted."""
+    """The broker epoch, if the registration was accepted."""
 
     outcome: Outcome = GOOD
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
@@ -142,7 +142,7 @@ class RegisterResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterControllerRequest:
-    """A voter says which feature levels its program supports, again and again while it lives."""
+    """A voter's registration with the feature levels of its program, repeated while it lives."""
 
     controller_id: ControllerId
     incarnation_id: IncarnationId
@@ -153,7 +153,7 @@ class RegisterControllerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatRequest:
-    """A broker lives, and how; sent to every controller."""
+    """A broker's heartbeat, sent to every controller."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -168,7 +168,7 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatResponse:
-    """What the broker is to know; only an active controller's answer renews its lease."""
+    """The state of the broker; only an active controller's response renews its lease."""
 
     error: ErrorCode = ErrorCode.NONE
     seq: int = 0
@@ -181,7 +181,7 @@ class HeartbeatResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
-    """What one replica still holds."""
+    """The log end of one replica."""
 
     partition: TopicIdPartition
     last_epoch: int
@@ -199,7 +199,7 @@ class ReportLogEndsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsRequest:
-    """A broker wants producer ids."""
+    """A broker's request for producer ids."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -207,7 +207,7 @@ class AllocateProducerIdsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsResponse:
-    """A block of producer ids that nobody else has."""
+    """A block of producer ids, given to one broker only."""
 
     error: ErrorCode = ErrorCode.NONE
     producer_id_start: ProducerId = ProducerId(-1)  # noqa: RUF009  # a NewType costs nothing
@@ -230,7 +230,7 @@ class AlterPartitionItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionRequest:
-    """A leader's proposals."""
+    """A leader's proposals of in-sync replicas."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -239,7 +239,7 @@ class AlterPartitionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionResult:
-    """What became of a proposal; the new epoch is true only once the image says so."""
+    """The result of one proposal; the leader adopts the new epoch only when its image shows it."""
 
     partition: TopicIdPartition
     error: ErrorCode = ErrorCode.NONE
@@ -248,7 +248,7 @@ class AlterPartitionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionResponse:
-    """In the order of the request."""
+    """The results of the proposals, in the order of the request."""
 
     error: ErrorCode = ErrorCode.NONE
     partitions: tuple[AlterPartitionResult, ...] = ()
@@ -272,7 +272,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """What became of one partition of a command."""
+    """The result for one partition of a command."""
 
     partition: TopicPartition
     outcome: Outcome = GOOD
@@ -283,7 +283,7 @@ class PartitionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to be; -1 means the cluster's default, or as the assignments say."""
+    """A topic to create; a count of -1 means the cluster's default, or that of the assignments."""
 
     name: str
     partition_count: int = -1
@@ -308,7 +308,7 @@ class CreateTopicsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPartitions:
-    """How many partitions a topic shall have in all."""
+    """The number of partitions that a topic is to have in all."""
 
     name: str
     total_count: int
@@ -334,7 +334,7 @@ class DeleteTopicsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """What became of one topic."""
+    """The result for one topic."""
 
     name: TopicName
     topic_id: TopicId = NO_TOPIC_ID

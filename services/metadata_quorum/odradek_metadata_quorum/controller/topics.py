@@ -70,7 +70,7 @@ TOPIC_PARTITIONS_MAX: Final = 100_000
 
 
 class _Refused(Exception):
-    """This topic cannot be; carries why."""
+    """A topic is refused, for the reason in `outcome`."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -86,7 +86,7 @@ class _Survey:
 
     @staticmethod
     def of(work: Workspace) -> _Survey:
-        """The survey of the last request while it is valid, or a new one."""
+        """Return the survey of the last request while it is valid, or a new one."""
         survey = work.survey
         if not isinstance(survey, _Survey) or not survey._is_valid(work):
             work.survey = survey = _Survey(work)
@@ -105,7 +105,7 @@ class _Survey:
         return self._image is work.image and self._next_offset == work.next_offset
 
     def close(self) -> None:
-        """The request is judged: what was accepted is written at this decision's offset."""
+        """End the request: what was accepted is written at this decision's offset."""
         self._next_offset = MetadataOffset(self._work.next_offset + bool(self._work.written))
 
     def check_count(self, name: str, count: int, *, present: int = 0) -> None:
@@ -124,7 +124,7 @@ class _Survey:
             )
 
     def collision(self, name: str) -> str | None:
-        """A topic whose name is the same in the names of metrics."""
+        """Return a topic that has the same name in metrics."""
         if "." not in name and "_" not in name:
             return None
         if self._by_metric_name is None:
@@ -134,7 +134,7 @@ class _Survey:
         return self._by_metric_name.get(_metric_name(name))
 
     def placed(self, partition_count: int, replication_factor: int) -> Assignments:
-        """Replicas for new partitions, by how many each broker is preferred to lead by now."""
+        """Place replicas for new partitions, by the number of partitions that prefer each broker."""
         candidates = [
             Candidate(
                 broker_id=broker.broker_id,
@@ -151,7 +151,7 @@ class _Survey:
             raise _Refused(ErrorCode.INVALID_REPLICATION_FACTOR, str(error)) from error
 
     def accept(self, name: str, assignments: Assignments, *, validate_only: bool) -> None:
-        """A topic has these partitions more, unless they were only asked about."""
+        """Count a topic's new partitions, unless the request only validates."""
         if validate_only:
             return
         self._partitions += len(assignments)
@@ -334,7 +334,7 @@ def _write_partitions(
 
 
 def create_partitions(work: Workspace, request: CreatePartitionsRequest) -> tuple[TopicResult, ...]:
-    """Add partitions; those that are there keep their replicas. Too many are refused as a whole."""
+    """Add partitions; existing ones keep their replicas. A request for too many is refused as a whole."""
     total = 0
     for wanted in request.topics:
         if (topic := work.image.topic(wanted.name)) is not None:
@@ -433,7 +433,7 @@ def _delete(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A broker that may take replicas. `leader_count`: how many partitions prefer it by now."""
+    """A broker that may get replicas. `leader_count`: the number of partitions that prefer it as leader."""
 
     broker_id: BrokerId
     rack: str | None
@@ -442,16 +442,16 @@ class Candidate:
 
 
 class PlacementError(ValueError):
-    """There are too few brokers; the message says how many are wanted and there."""
+    """There are too few brokers; the message says how many are needed and how many exist."""
 
 
 def place(
     partition_count: int, replication_factor: int, candidates: Iterable[Candidate], *, draw: int
 ) -> list[tuple[BrokerId, ...]]:
-    """The replicas of each new partition, preferred leader first.
+    """Return the replicas of each new partition, the preferred leader first.
 
     Raises:
-        PlacementError: fewer brokers than replicas, or none that is live.
+        PlacementError: there are fewer brokers than replicas, or none that is live.
     """
     brokers = sorted(candidates, key=lambda candidate: candidate.broker_id)
     live = [candidate for candidate in brokers if candidate.is_live]
@@ -481,7 +481,7 @@ def place(
 
 
 def _ring(live: Sequence[Candidate]) -> list[Candidate]:
-    """The brokers so that racks alternate; those without a rack are one rack."""
+    """Order the brokers so that racks alternate; brokers without a rack are one rack."""
     by_rack: dict[str, list[Candidate]] = {}
     for candidate in live:
         by_rack.setdefault(candidate.rack or "", []).append(candidate)
@@ -497,7 +497,7 @@ def _start(ring: Sequence[Candidate], draw: int) -> int:
 
 
 def _fill(chosen: list[Candidate], others: Sequence[Candidate], replication_factor: int) -> None:
-    """Add others, those of the rack that is used least first, in their order."""
+    """Add other brokers in their order, those of the least used rack first."""
     if len(chosen) == replication_factor:
         return
     rest = list(others)

@@ -47,7 +47,7 @@ from odradek_protocol.metadata.records import MetadataRecord, PartitionChange
 
 @dataclass(slots=True)
 class BrokerMemory:
-    """What a controller remembers of a broker besides its records."""
+    """A controller's soft state of one broker."""
 
     image_offset: int = -1  # how far its image has come
     fenced_at_ms: list[int] = field(default_factory=list)  # lately, for the flap delay
@@ -62,7 +62,7 @@ class BrokerMemory:
 
 @dataclass(slots=True)
 class ControllerMemory:
-    """What a voter registered last with this controller, while it was active."""
+    """The last registration of a voter with this controller, while this one was active."""
 
     features: FeatureLevels
     registered_at_ms: int
@@ -79,7 +79,7 @@ class Inquiry:
 
 @dataclass(slots=True, kw_only=True)
 class Workspace:
-    """See the module's text. Made at activation, thrown away at resignation."""
+    """The state that handlers work on, made when a controller opens and thrown away when it resigns."""
 
     settings: ControllerSettings
     draws: Draws
@@ -102,13 +102,13 @@ class Workspace:
     survey: object | None = None  # what topics.py counted for the last request, and may count on
 
     def write(self, *records: MetadataRecord) -> None:
-        """Add to the decision under way, and make it true in the working image."""
+        """Add records to the decision under way, and replay them into the working image."""
         for record in records:
             self.written.append(record)
             self.image.replay(self.next_offset, self.epoch, record)
 
     def take_written(self) -> tuple[MetadataRecord, ...]:
-        """The decision's records; the next record goes to the next offset."""
+        """Return the decision's records and advance the offset for the next one."""
         records = tuple(self.written)
         self.written.clear()
         if records:
@@ -116,11 +116,11 @@ class Workspace:
         return records
 
     def memory(self, broker_id: BrokerId) -> BrokerMemory:
-        """What is remembered of a broker."""
+        """Return the soft state of a broker."""
         return self.memories.setdefault(broker_id, BrokerMemory())
 
     def standing_of(self, broker_id: BrokerId) -> Standing:
-        """What a broker is good for, now."""
+        """Return what a broker may be for any partition now."""
         broker = self.image.brokers.get(broker_id)
         if broker is None or broker.fenced:
             return Standing.FENCED
@@ -131,10 +131,10 @@ class Workspace:
         return Standing.STREAMING if self.liveness.is_connected(broker_id) else Standing.LIVE
 
     def standing_in(self, state: PartitionState) -> StandingOf:
-        """What each broker is good for as a replica of this partition: FENCED where a bug ended it.
+        """Return what each broker may be for this partition: FENCED if its replica failed on an internal error.
 
-        It tells so with each heartbeat until it restarts. A new controller may elect it before it
-        hears of that: it serves nobody then, and is replaced.
+        A broker reports such replicas with each heartbeat until it restarts. A new controller may elect one before it
+        hears of that; the replica then serves nothing, and is replaced.
         """
         if not self.broken:
             return self.standing_of
@@ -148,10 +148,10 @@ class Workspace:
         return standing_of
 
     def broker_error(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> ErrorCode:
-        """NONE if this is the present life of a registered broker.
+        """Return NONE if this is the present registration of a broker.
 
-        NOT_CONTROLLER if it registered in a future that this controller does not know: at another
-        one, that deposed it.
+        NOT_CONTROLLER means that the broker registered later than anything this controller knows: at another
+        controller, which deposed this one.
         """
         broker = self.image.brokers.get(broker_id)
         if broker is None:
@@ -162,13 +162,13 @@ class Workspace:
         return ErrorCode.NONE if broker_epoch == broker.broker_epoch else ErrorCode.NOT_CONTROLLER
 
     def partitions_of(self, broker_id: BrokerId) -> list[PartitionState]:
-        """Partitions that this broker has a replica of."""
+        """List the partitions that this broker has a replica of."""
         return [state for state in self.image.partitions() if broker_id in state.replicas]
 
     def settled(
         self, state: PartitionState, lost: Iterable[BrokerId] = ()
     ) -> PartitionChange | None:
-        """What a partition must become with its brokers as they are now (election.py)."""
+        """Return the change that a partition needs with its brokers as they are now (election.py)."""
         return settle(
             state,
             standing_of=self.standing_in(state),
@@ -177,9 +177,9 @@ class Workspace:
         )
 
     def settle_all(self, states: Iterable[PartitionState]) -> None:
-        """Write what partitions must become, elections first, as far as `settle_next` goes.
+        """Write the changes that partitions need, elections first, as far as `settle_next` goes.
 
-        Those left out are settled by the next ticks (`is_repair_due`).
+        The next ticks settle the rest (`is_repair_due`).
         """
         waiting = self.elections_first(states)
         self.settle_next(waiting)
@@ -187,10 +187,10 @@ class Workspace:
             self.is_repair_due = True
 
     def settle_next(self, waiting: deque[PartitionKey]) -> None:
-        """Take partitions off the queue and write what they must become: one batch at most.
+        """Take partitions off the queue and write the changes they need, one batch at most.
 
-        No more are looked at than the caller's loop bears to wait for: a controller that stood
-        still for an election timeout would be deposed before it had proposed anything.
+        The number of partitions that are looked at is bounded: a controller that stopped its event loop for an
+        election timeout would be deposed before it had proposed anything.
         """
         changes: list[PartitionChange] = []
         for _ in range(min(len(waiting), self.settings.partitions_looked_at_max)):
@@ -203,16 +203,16 @@ class Workspace:
         self.write(*changes)
 
     def elections_first(self, states: Iterable[PartitionState]) -> deque[PartitionKey]:
-        """The partitions in their order, but before all others those without a live leader."""
+        """Return the partitions in their order, those without a live leader first."""
         ordered = sorted(states, key=lambda state: self.image.is_live(state.leader))
         return deque((state.topic_id, state.partition) for state in ordered)
 
     def config(self, name: str) -> bool | int | float | str | tuple[str, ...]:
-        """A cluster-wide config's value now."""
+        """Return the present value of a cluster-wide config."""
         return cluster_config(self.image, name)
 
     def state_of(self, partition: TopicIdPartition) -> PartitionState | None:
-        """A partition's state in the working image."""
+        """Return a partition's state in the working image."""
         return self.image.partition(partition.topic_id, partition.partition)
 
 
@@ -220,14 +220,17 @@ _FIRST_DELAY_MS: Final = 1_000
 
 
 def note_fencing(work: Workspace, broker_id: BrokerId) -> None:
-    """A broker is fenced now because it died, or seemed to."""
+    """Remember that a broker is fenced now because it died, or seemed to."""
     memory = work.memory(broker_id)
     since = work.now_ms - work.settings.flap_window_ms
     memory.fenced_at_ms = [*[at for at in memory.fenced_at_ms if at > since][-15:], work.now_ms]
 
 
 def unfence_delay_ms(work: Workspace, broker_id: BrokerId) -> int:
-    """0, 1, 2, 4 ... s for the first, second, third, fourth fencing within the window."""
+    """Return 0, 1, 2, 4 ... s for one, two, three, four ... fencings within the window, in ms.
+
+    Each death of a broker moves leaders, and so does each return.
+    """
     since = work.now_ms - work.settings.flap_window_ms
     times = sum(at > since for at in work.memory(broker_id).fenced_at_ms)
     if times < 2:
@@ -236,6 +239,6 @@ def unfence_delay_ms(work: Workspace, broker_id: BrokerId) -> int:
 
 
 def is_calm(work: Workspace, broker_id: BrokerId) -> bool:
-    """Whether a broker has not flapped lately: only then it gets preferred leaderships back."""
+    """Return whether a broker has not flapped lately; only such a broker gets preferred leaderships back."""
     since = work.now_ms - work.settings.flap_window_ms
     return sum(at > since for at in work.memory(broker_id).fenced_at_ms) < 2

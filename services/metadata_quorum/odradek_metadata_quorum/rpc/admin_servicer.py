@@ -1,7 +1,7 @@
-"""Administration, on gRPC, for the brokers that pass on what their clients ask.
+"""The admin service of a controller, for brokers that forward the requests of their clients.
 
-The brokers have authorized the caller; here only members of the cluster may call. Everywhere but at
-the active controller a call ends with FAILED_PRECONDITION: ask another one.
+The brokers have authorized the client; here only members of the cluster may call. At a member that is
+not the active controller a call ends with FAILED_PRECONDITION, and the broker tries another member.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ DESCRIBED_MAX: Final = 2_000  # resources whose configs one answer tells, some 5
 
 
 class AdminServicer(pb_grpc.AdminServiceServicer):
-    """One member's admin service."""
+    """The admin service of one member of the quorum."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         cluster_id: str,
         describe_members: Callable[[], tuple[int, list[str]]],
     ) -> None:
-        """`describe_members` gives the active controller's id (-1: unknown) and all endpoints."""
+        """`describe_members` returns the active controller's id (-1: unknown) and the endpoints of all members."""
         self._host = host
         self._peers = peers
         self._cluster_id = cluster_id
@@ -102,7 +102,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def ElectLeaders(
         self, request: pb.ElectLeadersRequest, context: Context
     ) -> pb.ElectLeadersResponse:
-        """Answer once the elections are committed."""
+        """Elect leaders; respond once the elections are committed."""
         await self._bounded(context, len(request.partitions))
         wanted = await self._parsed(context, lambda: wire.elect_leaders_request(request))
         decision = await self._decide(context, leaders.elect_leaders, wanted)
@@ -114,7 +114,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def AlterPartitionReassignments(
         self, request: pb.AlterPartitionReassignmentsRequest, context: Context
     ) -> pb.AlterPartitionReassignmentsResponse:
-        """Answer once the moves have begun."""
+        """Begin or cancel moves; respond once that is committed."""
         await self._bounded(context, len(request.reassignments))
         decision = await self._decide(
             context,
@@ -130,7 +130,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DeleteRecords(
         self, request: pb.DeleteRecordsRequest, context: Context
     ) -> pb.DeleteRecordsResponse:
-        """The leaders' business; metadata knows no offsets of records."""
+        """Refuse: the partitions' leaders delete records, and brokers send this to them."""
         await refuse(context, grpc.StatusCode.UNIMPLEMENTED, "ask the partitions' leaders")
 
     # --- configs and features
@@ -138,7 +138,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeConfigs(
         self, request: pb.DescribeConfigsRequest, context: Context
     ) -> pb.DescribeConfigsResponse:
-        """Configs that can be altered."""
+        """Describe the configs that can be altered."""
         await self._bounded(context, len(request.resources), DESCRIBED_MAX)
         image = await self._image(context)
         return pb.DescribeConfigsResponse(
@@ -151,7 +151,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def AlterConfigs(
         self, request: pb.AlterConfigsRequest, context: Context
     ) -> pb.AlterConfigsResponse:
-        """Answer once they are committed."""
+        """Alter configs; respond once the changes are committed."""
         await self._bounded(context, len(request.resources))
         wanted = await self._parsed(context, lambda: wire.alter_configs_request(request))
         decision = await self._decide(context, configs.alter_configs, wanted)
@@ -171,7 +171,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def UpdateFeatures(
         self, request: pb.UpdateFeaturesRequest, context: Context
     ) -> pb.UpdateFeaturesResponse:
-        """Answer once it is committed."""
+        """Set a feature's level; respond once that is committed."""
         decision = await self._decide(
             context,
             features.update_feature,
@@ -210,7 +210,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def CreateAcls(
         self, request: pb.CreateAclsRequest, context: Context
     ) -> pb.CreateAclsResponse:
-        """Answer once they are committed."""
+        """Add access control entries; respond once they are committed."""
         await self._bounded(context, len(request.entries))
         entries = tuple(map(wire.acl_entry, request.entries))
         decision = await self._decide(context, access.create_acls, entries)
@@ -221,7 +221,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DeleteAcls(
         self, request: pb.DeleteAclsRequest, context: Context
     ) -> pb.DeleteAclsResponse:
-        """Answer once they are gone."""
+        """Delete access control entries; respond once that is committed."""
         await self._bounded(context, len(request.filters))
         filters = tuple(map(wire.acl_entry, request.filters))
         decision = await self._decide(context, access.delete_acls, filters)
@@ -240,7 +240,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeAcls(
         self, request: pb.DescribeAclsRequest, context: Context
     ) -> pb.DescribeAclsResponse:
-        """All entries that the filter finds."""
+        """List the access control entries that the filter matches."""
         image = await self._image(context)
         entries = access.find_acls(image, wire.acl_entry(request.filter))
         return pb.DescribeAclsResponse(entries=map(wire.acl_message, entries))
@@ -248,7 +248,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def AlterScramUsers(
         self, request: pb.AlterScramUsersRequest, context: Context
     ) -> pb.AlterScramUsersResponse:
-        """Answer once they are committed."""
+        """Set and remove SCRAM credentials; respond once that is committed."""
         await self._bounded(context, len(request.upsertions) + len(request.deletions))
         upsertions, deletions = wire.scram_upsertions(request), wire.scram_deletions(request)
         decision = await self._decide(context, access.alter_scram_users, upsertions, deletions)
@@ -265,14 +265,14 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeScramUsers(
         self, request: pb.DescribeScramUsersRequest, context: Context
     ) -> pb.DescribeScramUsersResponse:
-        """Users and their mechanisms, never their keys."""
+        """List users with their mechanisms, never their keys."""
         image = await self._image(context)
         return pb.DescribeScramUsersResponse(users=_scram_users(image, list(request.names)))
 
     async def AlterQuotas(
         self, request: pb.AlterQuotasRequest, context: Context
     ) -> pb.AlterQuotasResponse:
-        """Answer once they are committed."""
+        """Set and remove quotas; respond once that is committed."""
         await self._bounded(context, len(request.entries))
         alterations = wire.quota_alterations(request)
         decision = await self._decide(
@@ -285,7 +285,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeQuotas(
         self, request: pb.DescribeQuotasRequest, context: Context
     ) -> pb.DescribeQuotasResponse:
-        """All quotas."""
+        """List all quotas."""
         image = await self._image(context)
         return pb.DescribeQuotasResponse(
             entries=[
@@ -300,7 +300,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def UnregisterBroker(
         self, request: pb.UnregisterBrokerRequest, context: Context
     ) -> pb.UnregisterBrokerResponse:
-        """Answer once it is forgotten."""
+        """Remove a broker's registration; respond once that is committed."""
         decision = await self._decide(context, registration.unregister, BrokerId(request.broker_id))
         return pb.UnregisterBrokerResponse(
             error_code=decision.response.error,
@@ -311,7 +311,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeMetadataQuorum(
         self, request: pb.DescribeMetadataQuorumRequest, context: Context
     ) -> pb.DescribeMetadataQuorumResponse:
-        """Brokers answer this, with ControllerService.DescribeQuorum of any member."""
+        """Refuse: brokers serve this, by ControllerService.DescribeQuorum of any member."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask a broker")
         raise AssertionError("abort raises")
 
@@ -325,7 +325,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeCluster(
         self, request: pb.DescribeClusterRequest, context: Context
     ) -> pb.DescribeClusterResponse:
-        """Brokers, fenced ones too, and controllers."""
+        """Describe brokers, fenced ones too, and controllers."""
         image = await self._image(context)
         active_id, endpoints = self._describe_members()
         led = Counter(state.leader for state in image.partitions())
@@ -359,7 +359,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     # --- below
 
     async def _image(self, context: Context) -> MetadataImage:
-        """The committed image: the newest when it was taken, as a majority confirmed since."""
+        """Return the committed image, after a majority has confirmed that this controller is still active."""
         return (await self._decide(context, lambda work: work.committed)).response
 
     async def _decide(
@@ -388,7 +388,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             await asyncio.sleep(0)
 
     async def _bounded(self, context: Context, count: int, count_max: int = ITEMS_MAX) -> None:
-        """Members only, and no more than that of them at once; before anything is looked at."""
+        """Refuse a caller that is no member, and then a request with too many items, before anything is read of it."""
         await self._peers.require_member(context)
         if count > count_max:
             message = f"{count} items in one request, at most {count_max}: split it"

@@ -1,4 +1,4 @@
-"""What brokers ask of the controllers, on gRPC: registration, heartbeats, proposals, the feed."""
+"""The controller service, for brokers and other controllers: registration, heartbeats, proposals, the feed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class QuorumMember(FeedSource, Protocol):
 
 
 class ControllerServicer(pb_grpc.ControllerServiceServicer):
-    """One member's controller service."""
+    """The controller service of one member of the quorum."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
         self._describe_quorum = describe_quorum
 
     async def Register(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
-        """Answer once the registration is committed."""
+        """Register a broker; respond once the registration is committed."""
         await self._peers.require_registering_broker(context, request.broker_id)
         response, error = await self._decide(registration.register, wire.register_request(request))
         if response is None:
@@ -75,7 +75,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def RegisterController(
         self, request: pb.RegisterControllerRequest, context: Context
     ) -> pb.RegisterControllerResponse:
-        """Answer once it is committed, or remembered."""
+        """Register a voter; respond once the registration is committed, or remembered."""
         await self._peers.require_controller(context, request.controller_id)
         response, error = await self._decide(
             features.register_controller, wire.register_controller_request(request)
@@ -89,10 +89,10 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def Heartbeat(  # type: ignore[override]  # a coroutine that writes: it ends at once
         self, request_iterator: AsyncIterator[pb.HeartbeatRequest], context: Context
     ) -> None:
-        """Answer each heartbeat; the end of the stream, however it comes, is told as a break.
+        """Respond to each heartbeat; the end of the stream, for whatever reason, counts as a break.
 
-        Not a generator: a cancelled generator is closed whenever it is collected, and a death
-        must be noticed now.
+        This is no generator: a cancelled generator is closed only when it is collected, and the death of a broker
+        must be noticed at once.
         """
         broker_id: BrokerId | None = None
         try:
@@ -118,7 +118,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def AlterPartition(
         self, request: pb.AlterPartitionRequest, context: Context
     ) -> pb.AlterPartitionResponse:
-        """Answer once the changes are committed."""
+        """Alter in-sync replicas; respond once the changes are committed."""
         await self._peers.require_broker(context, request.broker_id)
         response, error = await self._decide(
             partitions.alter_partitions, wire.alter_partition_request(request)
@@ -130,7 +130,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def MetadataFeed(
         self, request: pb.MetadataFeedRequest, context: Context
     ) -> AsyncIterator[pb.MetadataFeedResponse]:
-        """Stream until the reader goes."""
+        """Stream committed metadata until the reader ends the call."""
         await self._peers.require_member(context)
         try:
             async for message in feed(self._quorum, request.from_offset, request.last_epoch):
@@ -141,7 +141,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def ReportLogEnds(
         self, request: pb.ReportLogEndsRequest, context: Context
     ) -> pb.ReportLogEndsResponse:
-        """Take note."""
+        """Note the log ends of a broker's replicas."""
         await self._peers.require_broker(context, request.broker_id)
         if len(request.partitions) > PARTITIONS_MAX:
             return pb.ReportLogEndsResponse(error_code=ErrorCode.INVALID_REQUEST)
@@ -153,7 +153,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def AllocateProducerIds(
         self, request: pb.AllocateProducerIdsRequest, context: Context
     ) -> pb.AllocateProducerIdsResponse:
-        """Answer once the block is committed."""
+        """Allocate a block of producer ids; respond once it is committed."""
         await self._peers.require_broker(context, request.broker_id)
         response, error = await self._decide(
             producer_ids.allocate_producer_ids, wire.allocate_request(request)
@@ -165,7 +165,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def DescribeQuorum(
         self, request: pb.DescribeQuorumRequest, context: Context
     ) -> pb.DescribeQuorumResponse:
-        """What this member knows of the quorum."""
+        """Describe the quorum as this member sees it."""
         await self._peers.require_member(context)
         return self._describe_quorum()
 
@@ -179,7 +179,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
         except (Overloaded, Unconfirmed):
             return None, ErrorCode.REQUEST_TIMED_OUT
         except BatchTooLarge as error:
-            _log.error("A request does not fit into one batch", reason=str(error))
+            _log.error("Refused a request that does not fit into one batch", reason=str(error))
             return None, ErrorCode.INVALID_REQUEST
 
     def _active_id(self) -> int:

@@ -1,8 +1,8 @@
 """The metadata feed: committed entries from an offset on, or a snapshot and what follows it.
 
-Every member serves it, standbys too, and serves only what it has applied (what is applied is
-committed). Order is the log's, nothing is left out but the inside of a snapshot, and
-nothing is sent before an offset that was already sent: the feed never goes backwards.
+Every member serves it, standbys too, and sends only entries that it has applied (what is applied is
+committed). Entries come in the order of the log, only those inside a snapshot are left out, and no
+entry follows a later one: the feed never goes backwards.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ STOPPING_PAUSE_S: Final = 0.01
 
 
 class FeedSource(Protocol):
-    """What the feed needs of the quorum."""
+    """The part of the quorum that the feed uses."""
 
     @property
     def applied(self) -> int:
-        """The last entry applied."""
+        """Offset of the last applied entry."""
 
     async def wait_applied(self, offset: int, timeout_s: float) -> int:
-        """Wait for an entry to be applied, at most so long."""
+        """Wait, at most `timeout_s`, until an entry is applied; return the offset of the last applied one."""
 
     def entries(self, from_offset: int, bytes_max: int) -> Sequence[CommittedEntry] | None:
-        """Applied entries; None where the log is trimmed."""
+        """Applied entries from an offset on; None if the log is trimmed there."""
 
     async def latest_snapshot(self) -> StateSnapshot | None:
-        """The newest snapshot."""
+        """The newest snapshot, if there is one."""
 
 
 class FeedMismatch(Exception):
-    """The reader's history is not this log's: it followed another cluster."""
+    """The reader's history is not that of this log: it followed another cluster."""
 
 
 async def feed(
     source: FeedSource, from_offset: int, last_epoch: int
 ) -> AsyncIterator[pb.MetadataFeedResponse]:
-    """Messages for one reader, for ever; first, at once, where it stands.
+    """Yield messages for one reader without end; the first, at once, says how far this log goes.
 
     Raises:
         FeedMismatch: the entry before `from_offset` has another epoch here.
@@ -100,7 +100,7 @@ def _batches(entries: Sequence[CommittedEntry], end_offset: int) -> pb.MetadataF
 
 
 def _chunks(snapshot: StateSnapshot) -> Iterator[pb.MetadataFeedResponse]:
-    """One at a time: a hundred readers of a large image must not hold it a hundred times more."""
+    """Yield the pieces one at a time, so that a hundred readers of a large image hold it once."""
     checksum = crc32c(snapshot.data)
     starts = range(0, max(len(snapshot.data), 1), CHUNK_BYTES)
     for start in starts:

@@ -25,7 +25,7 @@ _log = event_log(__name__)
 
 
 class MetadataStateMachine:
-    """Feeds one controller. The committed image is the whole replicated state."""
+    """Replays the quorum's entries into one controller, whose committed image is the whole replicated state."""
 
     def __init__(self, controller: Controller, on_applied: Callable[[], None]) -> None:
         """`on_applied` is called after each entry, when the controller's state has changed."""
@@ -65,7 +65,7 @@ class MetadataStateMachine:
         return lambda: snapshot_bytes(image)
 
     def restore(self, offset: int, epoch: int, data: bytes) -> Callable[[], None]:
-        """Decode a snapshot, on any thread (3 s for 200,000 partitions); the callable puts it in place."""
+        """Decode a snapshot on any thread (3 s for 200,000 partitions); the returned callable installs it."""
         image = read_snapshot(data)
         image.advance(MetadataOffset(offset), epoch)
 
@@ -77,7 +77,11 @@ class MetadataStateMachine:
 
 
 class ClusterEvents:
-    """Counters since this process started to replay."""
+    """Counters of events in the committed records, since this process began to replay.
+
+    Every member counts the same events; only the active controller logs them, so that a cluster logs a dead
+    broker once and not three times.
+    """
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -87,7 +91,7 @@ class ClusterEvents:
         self.unclean_leader_elections_total = 0
 
     def observe(self, record: MetadataRecord) -> None:
-        """Note one record that is committed and about to be replayed."""
+        """Count one committed record, and log it at the active controller, before it is replayed."""
         self._count(record)
         if self._controller.is_active:
             self._tell(record)
@@ -122,7 +126,7 @@ class ClusterEvents:
             case BrokerRegistrationChange():
                 self._tell_registration_change(record)
             case UnregisterBroker():
-                _log.info("Forgot a broker", broker_id=record.broker_id)
+                _log.info("Unregistered a broker", broker_id=record.broker_id)
             case Topic():
                 _log.info("Created a topic", topic=record.name, topic_id=record.topic_id)
             case RemoveTopic():
@@ -139,9 +143,9 @@ class ClusterEvents:
         if record.fenced is False:
             _log.info("Unfenced a broker", broker_id=broker_id)
         if record.in_shutdown is True:
-            _log.info("A broker shuts down, or cannot write", broker_id=broker_id)
+            _log.info("Broker began to shut down, or cannot write", broker_id=broker_id)
         if record.offline_directory_ids:
-            _log.warning("A broker lost a directory", broker_id=broker_id)
+            _log.warning("Broker lost a directory", broker_id=broker_id)
 
     def _topic(self, topic_id: TopicId) -> str:
         return self._controller.committed.topics[topic_id].name

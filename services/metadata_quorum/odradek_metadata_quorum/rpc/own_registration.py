@@ -1,7 +1,7 @@
-"""This controller's own registration: repeated with whichever controller is active.
+"""This controller's own registration, repeated with the active controller of the moment.
 
-It says which feature levels the program of this voter supports. An active controller of an older
-program does not know the call; it is asked again until another one is active.
+It names the feature levels that the program of this voter supports. An active controller of an older
+program does not know the call; this one repeats it until another controller is active.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = event_log(__name__)
 
 
 class OwnRegistration:
-    """`run` is its task; lives on the event loop."""
+    """Registers this controller with the active one, again and again; `run` is its task."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class OwnRegistration:
         identity: Callable[[], ClusterIdentity],
         tls: TlsFiles | None,
     ) -> None:
-        """`peers` are the addresses of all controller services; `identity` as known at a call."""
+        """`peers` has the addresses of all controller services; `identity` is read at each call."""
         self._node_id = node_id
         self._peers = peers
         self._listeners = listeners
@@ -70,7 +70,7 @@ class OwnRegistration:
             await self._channels.close()
 
     async def _register(self) -> bool:
-        """One attempt; whether anybody was asked."""
+        """Try once; return whether a controller was asked."""
         leader_id = self._quorum.leader_id
         if leader_id is None:
             return False
@@ -120,7 +120,7 @@ class OwnRegistration:
         return True
 
     def _refused(self, reason: str) -> None:
-        """Tell of each reason once."""
+        """Log each reason once."""
         if reason != self._refusal:
             self._refusal = reason
             _log.error(

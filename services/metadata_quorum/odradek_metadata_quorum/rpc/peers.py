@@ -1,4 +1,4 @@
-"""Who may call: members of this cluster; with TLS on, peers are who their certificates say."""
+"""Authorization of callers: only members of this cluster may call; with TLS their certificates name them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Headers = Iterable[tuple[str, str | bytes]]
 
 
 class Peers:
-    """Judges callers by their certificates, without TLS by what they say of their cluster only."""
+    """Checks callers by their certificates and by the cluster that they name; without TLS only by the latter."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Peers:
     ) -> None:
         """`why_stranger` says why a call with these headers is of another cluster; empty: it is not.
 
-        `must_wait` says whether that cannot be judged yet.
+        `must_wait` returns whether this member cannot tell yet.
         """
         self._has_tls = has_tls
         self._why_stranger = why_stranger
@@ -40,21 +40,21 @@ class Peers:
         self._strangers: dict[str, None] = {}  # told of; the oldest goes
 
     async def require_registering_broker(self, context: Context, broker_id: int) -> None:
-        """Only this broker itself; the registration says of which cluster it is, and is answered."""
+        """Require the broker itself. The registration names its cluster, and its response refuses another one."""
         await self._require(context, ("broker",), broker_id)
 
     async def require_broker(self, context: Context, broker_id: int) -> None:
-        """Only this broker itself speaks for a broker."""
+        """Require the broker itself: no other may speak for it."""
         await self._require(context, ("broker",), broker_id)
         await self._refuse_stranger(context)
 
     async def require_controller(self, context: Context, controller_id: int) -> None:
-        """Only this controller itself speaks for a controller."""
+        """Require the controller itself: no other may speak for it."""
         await self._require(context, ("controller",), controller_id)
         await self._refuse_stranger(context)
 
     async def require_member(self, context: Context) -> None:
-        """Only brokers and controllers of the cluster."""
+        """Require a broker or a controller of the cluster."""
         await self._require(context, ("broker", "controller"), None)
         await self._refuse_stranger(context)
 

@@ -1,4 +1,4 @@
-"""Between the messages of the controller service and the controller's own values."""
+"""Conversions between the messages of the controller service and the controller's values."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _RESTART_CLASSES = {
 
 
 def register_request(message: pb.RegisterRequest) -> RegisterRequest:
-    """What is not said counts as the worst: class POWER."""
+    """Convert from the message; a restart class that is not set counts as the worst, POWER."""
     return RegisterRequest(
         cluster_id=message.cluster_id,
         broker_id=BrokerId(message.broker_id),
@@ -61,7 +61,7 @@ def register_request(message: pb.RegisterRequest) -> RegisterRequest:
 def register_controller_request(
     message: pb.RegisterControllerRequest,
 ) -> RegisterControllerRequest:
-    """As the controller takes it."""
+    """Convert from the message."""
     return RegisterControllerRequest(
         controller_id=ControllerId(message.controller_id),
         incarnation_id=IncarnationId(message.incarnation_id),
@@ -84,7 +84,7 @@ def _endpoints(listeners: Iterable[common_pb2.Listener]) -> tuple[Endpoint, ...]
 
 
 def register_response(response: RegisterResponse, active_id: int) -> pb.RegisterResponse:
-    """As the wire has it."""
+    """Convert to the message."""
     return pb.RegisterResponse(
         error_code=response.outcome.error,
         error_message=response.outcome.message,
@@ -94,7 +94,7 @@ def register_response(response: RegisterResponse, active_id: int) -> pb.Register
 
 
 def heartbeat_request(message: pb.HeartbeatRequest) -> HeartbeatRequest:
-    """As the controller takes it; the age of the loop is judged by the broker itself."""
+    """Convert from the message. The broker itself judges the age of its loop."""
     return HeartbeatRequest(
         broker_id=BrokerId(message.broker_id),
         broker_epoch=BrokerEpoch(message.broker_epoch),
@@ -109,7 +109,7 @@ def heartbeat_request(message: pb.HeartbeatRequest) -> HeartbeatRequest:
 
 
 def heartbeat_response(response: HeartbeatResponse, active_id: int) -> pb.HeartbeatResponse:
-    """As the wire has it."""
+    """Convert to the message."""
     return pb.HeartbeatResponse(
         error_code=response.error,
         seq=response.seq,
@@ -123,7 +123,7 @@ def heartbeat_response(response: HeartbeatResponse, active_id: int) -> pb.Heartb
 
 
 def alter_partition_request(message: pb.AlterPartitionRequest) -> AlterPartitionRequest:
-    """As the controller takes it."""
+    """Convert from the message."""
     return AlterPartitionRequest(
         broker_id=BrokerId(message.broker_id),
         broker_epoch=BrokerEpoch(message.broker_epoch),
@@ -144,7 +144,7 @@ def alter_partition_request(message: pb.AlterPartitionRequest) -> AlterPartition
 
 
 def alter_partition_response(response: AlterPartitionResponse) -> pb.AlterPartitionResponse:
-    """As the wire has it."""
+    """Convert to the message."""
     return pb.AlterPartitionResponse(
         error_code=response.error,
         partitions=[
@@ -159,7 +159,7 @@ def alter_partition_response(response: AlterPartitionResponse) -> pb.AlterPartit
 
 
 def report_log_ends_request(message: pb.ReportLogEndsRequest) -> ReportLogEndsRequest:
-    """As the controller takes it."""
+    """Convert from the message."""
     return ReportLogEndsRequest(
         broker_id=BrokerId(message.broker_id),
         broker_epoch=BrokerEpoch(message.broker_epoch),
@@ -175,14 +175,14 @@ def report_log_ends_request(message: pb.ReportLogEndsRequest) -> ReportLogEndsRe
 
 
 def allocate_request(message: pb.AllocateProducerIdsRequest) -> AllocateProducerIdsRequest:
-    """As the controller takes it."""
+    """Convert from the message."""
     return AllocateProducerIdsRequest(
         broker_id=BrokerId(message.broker_id), broker_epoch=BrokerEpoch(message.broker_epoch)
     )
 
 
 def allocate_response(response: AllocateProducerIdsResponse) -> pb.AllocateProducerIdsResponse:
-    """As the wire has it."""
+    """Convert to the message."""
     return pb.AllocateProducerIdsResponse(
         error_code=response.error,
         producer_id_start=response.producer_id_start,
@@ -191,10 +191,10 @@ def allocate_response(response: AllocateProducerIdsResponse) -> pb.AllocateProdu
 
 
 def partition(message: common_pb2.TopicIdPartition) -> TopicIdPartition:
-    """A partition's name."""
+    """Convert from the message."""
     return TopicIdPartition(TopicId(message.topic_id), PartitionIndex(message.partition))
 
 
 def partition_message(name: TopicIdPartition) -> common_pb2.TopicIdPartition:
-    """A partition's name, as the wire has it."""
+    """Convert to the message."""
     return common_pb2.TopicIdPartition(topic_id=name.topic_id, partition=name.partition)

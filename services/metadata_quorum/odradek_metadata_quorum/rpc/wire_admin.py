@@ -46,7 +46,7 @@ PIECE_PARTITIONS: Final = 100  # what is decided in one turn of the loop, some 1
 
 
 class BadRequest(ValueError):
-    """A message that makes no sense; the text says what is wrong."""
+    """A message has a value that does not exist; the text says which."""
 
 
 def create_topics_pieces(
@@ -54,8 +54,8 @@ def create_topics_pieces(
 ) -> Iterator[CreateTopicsRequest]:
     """Cut a request into pieces of about `PIECE_PARTITIONS` new partitions, each converted when it is taken.
 
-    A count of 0 is a field that was not set, and means -1: `partitions_default`. What only validates is
-    one piece: its topics must see each other's names.
+    A count of 0 is a field that was not set, and means -1: `partitions_default`. A request that only validates
+    is one piece: its topics must see each other's names.
     """
     counts = [
         len(topic.assignments)
@@ -117,7 +117,7 @@ def delete_topics_pieces(message: pb.DeleteTopicsRequest) -> Iterator[DeleteTopi
 
 
 def _pieces(counts: Sequence[int], *, is_whole: bool = False) -> Iterator[slice]:
-    """Ranges of items of at least one and about `PIECE_PARTITIONS` in all; an item counts as one at least."""
+    """Yield ranges of items, each of about `PIECE_PARTITIONS` in all; an item counts as one at least."""
     start = weight = 0
     for index, count in enumerate(counts):
         if weight and weight + max(count, 1) > PIECE_PARTITIONS and not is_whole:
@@ -129,7 +129,7 @@ def _pieces(counts: Sequence[int], *, is_whole: bool = False) -> Iterator[slice]
 
 
 def topic_result(result: TopicResult) -> pb.TopicResult:
-    """As the wire has it."""
+    """Convert to the message."""
     return pb.TopicResult(
         name=result.name,
         topic_id=result.topic_id,
@@ -141,7 +141,7 @@ def topic_result(result: TopicResult) -> pb.TopicResult:
 
 
 def elect_leaders_request(message: pb.ElectLeadersRequest) -> ElectLeadersRequest:
-    """Election types: 0 preferred, 1 unclean."""
+    """Convert from the message; raises `BadRequest` for an election type other than 0 (preferred) and 1 (unclean)."""
     if message.election_type not in (0, 1):
         raise BadRequest(f"election type {message.election_type}: 0 is preferred, 1 is unclean")
     return ElectLeadersRequest(
@@ -152,7 +152,7 @@ def elect_leaders_request(message: pb.ElectLeadersRequest) -> ElectLeadersReques
 def reassignments(
     message: pb.AlterPartitionReassignmentsRequest,
 ) -> tuple[Reassignment, ...]:
-    """No replicas: cancel."""
+    """Convert from the message; an empty list of replicas cancels a move."""
     return tuple(
         Reassignment(
             partition=partition(item.partition),
@@ -163,7 +163,7 @@ def reassignments(
 
 
 def partition_result(result: PartitionResult) -> pb.PartitionResult:
-    """As the wire has it."""
+    """Convert to the message."""
     return pb.PartitionResult(
         partition=common_pb2.TopicPartition(
             topic=result.partition.topic, partition=result.partition.partition
@@ -174,7 +174,7 @@ def partition_result(result: PartitionResult) -> pb.PartitionResult:
 
 
 def alter_configs_request(message: pb.AlterConfigsRequest) -> AlterConfigsRequest:
-    """Raises `BadRequest` for a resource type or an operation that does not exist."""
+    """Convert from the message; raises `BadRequest` for an unknown resource type or operation."""
     return AlterConfigsRequest(
         resources=tuple(
             AlterConfigsResource(
@@ -190,7 +190,7 @@ def alter_configs_request(message: pb.AlterConfigsRequest) -> AlterConfigsReques
 
 
 def resource_type(number: int) -> ConfigResourceType:
-    """Raises `BadRequest` for one that does not exist."""
+    """Convert from the message; raises `BadRequest` for an unknown type."""
     try:
         return ConfigResourceType(number)
     except ValueError:
@@ -212,7 +212,7 @@ def _operation(message: pb.AlterConfigsOperation) -> ConfigOperation:
 
 
 def acl_entry(message: pb.AclEntry) -> AclEntry:
-    """An entry or a filter; in a filter, 0 is a field that was not set, and means ANY."""
+    """Convert an entry or a filter; in a filter, 0 is a field that was not set, and means ANY."""
     return AclEntry(
         resource_type=message.resource_type or 1,
         resource_name=message.resource_name,
@@ -225,7 +225,7 @@ def acl_entry(message: pb.AclEntry) -> AclEntry:
 
 
 def acl_message(entry: AclEntry) -> pb.AclEntry:
-    """As the wire has it."""
+    """Convert to the message."""
     return pb.AclEntry(
         resource_type=entry.resource_type,
         resource_name=entry.resource_name,
@@ -238,7 +238,7 @@ def acl_message(entry: AclEntry) -> pb.AclEntry:
 
 
 def scram_upsertions(message: pb.AlterScramUsersRequest) -> tuple[ScramUpsertion, ...]:
-    """As the controller takes them."""
+    """Convert from the message."""
     return tuple(
         ScramUpsertion(
             user=item.name,
@@ -252,14 +252,14 @@ def scram_upsertions(message: pb.AlterScramUsersRequest) -> tuple[ScramUpsertion
 
 
 def scram_deletions(message: pb.AlterScramUsersRequest) -> tuple[ScramDeletion, ...]:
-    """As the controller takes them."""
+    """Convert from the message."""
     return tuple(
         ScramDeletion(user=item.name, mechanism=item.mechanism) for item in message.deletions
     )
 
 
 def quota_alterations(message: pb.AlterQuotasRequest) -> tuple[QuotaAlteration, ...]:
-    """A name or a value that is not set is the default, or a removal."""
+    """Convert from the message; an unset name means the default of its type, an unset value a removal."""
     return tuple(
         QuotaAlteration(
             entity=tuple(
@@ -273,7 +273,7 @@ def quota_alterations(message: pb.AlterQuotasRequest) -> tuple[QuotaAlteration, 
 
 
 def quota_message(entity: QuotaEntity, key: str, value: float) -> pb.QuotaEntry:
-    """As the wire has it."""
+    """Convert to the message."""
     return pb.QuotaEntry(
         entity=[pb.QuotaEntityPart(type=kind, name=name) for kind, name in entity],
         key=key,
@@ -282,7 +282,7 @@ def quota_message(entity: QuotaEntity, key: str, value: float) -> pb.QuotaEntry:
 
 
 def item_results(outcomes: Iterable[Outcome]) -> list[pb.ItemResult]:
-    """As the wire has them."""
+    """Convert to messages."""
     return [
         pb.ItemResult(error_code=outcome.error, error_message=outcome.message)
         for outcome in outcomes
@@ -290,7 +290,7 @@ def item_results(outcomes: Iterable[Outcome]) -> list[pb.ItemResult]:
 
 
 def partition(message: common_pb2.TopicPartition) -> TopicPartition:
-    """A partition's name."""
+    """Convert from the message."""
     return TopicPartition(TopicName(message.topic), PartitionIndex(message.partition))
 
 
@@ -301,7 +301,7 @@ def _assignments(messages: Iterable[pb.ReplicaAssignment]) -> tuple[tuple[Broker
 def describe(
     image: MetadataImage, resource: pb.ConfigResource, *, with_documentation: bool
 ) -> pb.ConfigResourceResult:
-    """The configs of one resource that can be altered; brokers add their static ones."""
+    """Return the configs of a resource that can be altered, with their sources; brokers add their static ones."""
     result = pb.ConfigResourceResult(type=resource.type, name=resource.name)
     if resource.type == pb.CONFIG_RESOURCE_TYPE_TOPIC:
         if image.topic(resource.name) is None:
