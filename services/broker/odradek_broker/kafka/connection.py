@@ -307,7 +307,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         slot: Slot,
         handler: Handler,
         body: memoryview,
-        decoding: Generator[None, None, Any] | None = None,
+        decoding: Generator[None, None, object] | None = None,
     ) -> None:
         """Answer in turns; `decoding` is what was begun of it."""
         self._slots.append(slot)
@@ -320,7 +320,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         slot: Slot,
         handler: Handler,
         body: memoryview,
-        decoding: Generator[None, None, Any] | None,
+        decoding: Generator[None, None, object] | None,
     ) -> Response:
         """Decode and handle a long request in turns with other work."""
         session = self._session

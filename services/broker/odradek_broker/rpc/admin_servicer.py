@@ -1,4 +1,4 @@
-"""AdminService at a broker: passed on to the active controller, but for what only brokers know."""
+"""AdminService at a broker: it forwards to the active controller what brokers do not know themselves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odradek_broker.cluster import metadata_changes
 from odradek_broker.cluster.controller_client import ControllerClient, NoController
 from odradek_broker.data_directory import DirectoryInventory
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.rpc.callers import ServerContext, answers_in_turns, in_turns
+from odradek_broker.rpc.callers import ServerContext, in_turns, results_in_turns
 from odradek_broker.settings import REPLICATION
 from odradek_protocol.identity import (
     NO_BROKER,
@@ -31,7 +31,7 @@ from odradek_protocol.rpc.v1 import controller_service_pb2 as controller_pb
 from odradek_runtime.grpc_endpoints import InternalChannels
 
 _TIMEOUT_DEFAULT_S: Final = 10.0
-_PEER_MARGIN_S: Final = 2.0  # a peer that is asked to wait says itself that it waited in vain
+_PEER_MARGIN_S: Final = 2.0  # so that a peer reports its own timeout first
 _TIMEOUT_MAX_S: Final = 60.0
 _SHARE_OF_DEADLINE: Final = 0.8
 DescribeBroker = Callable[[pb.ConfigResource], pb.ConfigResourceResult]
@@ -100,19 +100,17 @@ class AdminServicer:
     async def DescribeMetadataQuorum(
         self, request: pb.DescribeMetadataQuorumRequest, context: ServerContext
     ) -> pb.DescribeMetadataQuorumResponse:
-        """The leader's view; without one, that of whichever controller answers."""
+        """Describe the quorum as its leader sees it, or without a leader as the first controller that responds."""
         quorum = await self._forward(
             "DescribeQuorum", controller_pb.DescribeQuorumRequest(), context, is_admin=False
         )
         assert isinstance(quorum, controller_pb.DescribeQuorumResponse), type(quorum)
         return pb.DescribeMetadataQuorumResponse(quorum=quorum)
 
-    # --- configs ---------------------------------------------------------------------------------
-
     async def DescribeConfigs(
         self, request: pb.DescribeConfigsRequest, context: ServerContext
     ) -> pb.DescribeConfigsResponse:
-        """Brokers tell their own; the controller tells the rest."""
+        """Describe configs: each broker describes its own, the controller all others."""
         results: list[pb.ConfigResourceResult | None] = [None] * len(request.resources)
         forwarded: list[int] = []
         async for number, resource in in_turns(enumerate(request.resources)):
@@ -135,7 +133,9 @@ class AdminServicer:
             assert isinstance(response, pb.DescribeConfigsResponse), type(response)
             for number, result in zip(forwarded, response.resources, strict=True):
                 results[number] = result
-        return pb.DescribeConfigsResponse(resources=[one for one in results if one is not None])
+        return pb.DescribeConfigsResponse(
+            resources=[result for result in results if result is not None]
+        )
 
     async def _ask_broker(
         self, resource: pb.ConfigResource, request: pb.DescribeConfigsRequest
@@ -151,7 +151,7 @@ class AdminServicer:
             refused.error_message = f"broker {resource.name} is not there"
             return refused
         try:
-            answer = await stub.DescribeConfigs(
+            response = await stub.DescribeConfigs(
                 pb.DescribeConfigsRequest(
                     resources=[resource], include_documentation=request.include_documentation
                 ),
@@ -159,22 +159,20 @@ class AdminServicer:
             )
         except grpc.aio.AioRpcError as error:
             refused.error_code = ErrorCode.BROKER_NOT_AVAILABLE
-            refused.error_message = f"broker {resource.name} does not answer: {error.details()}"
+            refused.error_message = f"broker {resource.name} does not respond: {error.details()}"
             return refused
-        found: pb.ConfigResourceResult = answer.resources[0]
-        return found
-
-    # --- data directories --------------------------------------------------------------------------
+        described: pb.ConfigResourceResult = response.resources[0]
+        return described
 
     async def DescribeLogDirs(
         self, request: pb.DescribeLogDirsRequest, _context: ServerContext
     ) -> pb.DescribeLogDirsResponse:
         """Describe this broker's data directory, and ask the other brokers for theirs, some at a time."""
         broker_ids = list(dict.fromkeys(request.broker_ids)) or sorted(self._service.image.brokers)
-        answers = await answers_in_turns(
+        brokers = await results_in_turns(
             broker_ids, lambda broker_id: self._log_dirs_of(BrokerId(broker_id), request)
         )
-        return pb.DescribeLogDirsResponse(brokers=answers)
+        return pb.DescribeLogDirsResponse(brokers=brokers)
 
     async def _log_dirs_of(
         self, broker_id: BrokerId, request: pb.DescribeLogDirsRequest
@@ -218,21 +216,20 @@ class AdminServicer:
                 directory.partitions.add(partition=partition, size_bytes=log.size_bytes)
         return pb.BrokerLogDirs(broker_id=self._broker_id, log_dirs=[directory])
 
-    # --- records ---------------------------------------------------------------------------------
-
     async def DeleteRecords(
         self, request: pb.DeleteRecordsRequest, context: ServerContext
     ) -> pb.DeleteRecordsResponse:
-        """At the leaders: here, or passed on to the broker that leads."""
+        """Delete records at the partitions' leaders: here, or at the brokers that lead them."""
         timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else _TIMEOUT_DEFAULT_S
         timeout_ms = int(min(timeout_s, _TIMEOUT_MAX_S) * 1000)
         by_leader: dict[BrokerId, list[int]] = {}
-        async for number, one in in_turns(enumerate(request.partitions)):
-            topic, index = TopicName(one.partition.topic), PartitionIndex(one.partition.partition)
+        async for number, deletion in in_turns(enumerate(request.partitions)):
+            topic = TopicName(deletion.partition.topic)
+            index = PartitionIndex(deletion.partition.partition)
             leader = self._service.leader_of(topic, index).broker_id
             is_here = leader in (NO_BROKER, self._broker_id)
             by_leader.setdefault(self._broker_id if is_here else leader, []).append(number)
-        answers = await asyncio.gather(
+        by_broker = await asyncio.gather(
             *(
                 self._delete_at(leader, [request.partitions[n] for n in numbers], timeout_ms)
                 for leader, numbers in by_leader.items()
@@ -240,8 +237,8 @@ class AdminServicer:
         )
         results = {
             number: result
-            for numbers, answer in zip(by_leader.values(), answers, strict=True)
-            for number, result in zip(numbers, answer, strict=True)
+            for numbers, broker_results in zip(by_leader.values(), by_broker, strict=True)
+            for number, result in zip(numbers, broker_results, strict=True)
         }
         return pb.DeleteRecordsResponse(partitions=[results[n] for n in sorted(results)])
 
@@ -249,18 +246,22 @@ class AdminServicer:
         self, leader: BrokerId, wanted: list[pb.PartitionOffset], timeout_ms: int
     ) -> list[pb.PartitionResult]:
         if leader == self._broker_id:
-            return await answers_in_turns(wanted, lambda one: self._delete_here(one, timeout_ms))
+            return await results_in_turns(
+                wanted, lambda deletion: self._delete_here(deletion, timeout_ms)
+            )
         stub = await self._peer(leader)
         if stub is not None:
             try:
-                answer: pb.DeleteRecordsResponse = await stub.DeleteRecords(
+                response: pb.DeleteRecordsResponse = await stub.DeleteRecords(
                     pb.DeleteRecordsRequest(partitions=wanted, timeout_ms=timeout_ms),
                     timeout=timeout_ms / 1000 + _PEER_MARGIN_S,
                 )
-                return list(answer.partitions)
+                return list(response.partitions)
             except grpc.aio.AioRpcError:
                 pass
-        return [_result(one.partition, ErrorCode.LEADER_NOT_AVAILABLE, -1) for one in wanted]
+        return [
+            _result(deletion.partition, ErrorCode.LEADER_NOT_AVAILABLE, -1) for deletion in wanted
+        ]
 
     async def _delete_here(self, wanted: pb.PartitionOffset, timeout_ms: int) -> pb.PartitionResult:
         outcome = await self._service.delete_records(
@@ -281,7 +282,7 @@ class AdminServicer:
 
 
 def _timeout_s(request: Message, context: ServerContext) -> float:
-    """How long the controller may take: the broker responds with the reason before the caller gives up."""
+    """Return how long the controller may take, so that the broker can respond with the reason before the deadline."""
     timeout_s = _TIMEOUT_DEFAULT_S
     timeout_ms = getattr(request, "timeout_ms", 0)
     if timeout_ms > 0:
@@ -306,7 +307,7 @@ def _result(
 
 
 def add_to(server: grpc.aio.Server, servicer: AdminServicer) -> str:
-    """Register the servicer; returns the service's full name."""
+    """Register the servicer, and return the service's full name."""
     # The decorator adds what the generated base class declares.
     complete = cast(pb_grpc.AdminServiceServicer, servicer)
     pb_grpc.add_AdminServiceServicer_to_server(complete, server)

@@ -1,9 +1,9 @@
-"""AuthService: logins by SASL over gRPC. The exchange is the Kafka listeners'; it ends with a session.
+"""AuthService: logins by SASL over gRPC. The exchange is that of the Kafka listeners; it ends with a session.
 
-Tokens come in the metadata, which gRPC bounds at 16 KiB, and no message is read: a stranger cannot make
-the broker take the 64 MiB that a message may have. A login that is not over in LOGIN_S_MAX is forgotten.
-At most LOGINS_MAX are under way, and LOGINS_PER_HOST_MAX of one address that shows no certificate. Who
-fails is told so, without the reason, and the reason is in the audit log.
+Tokens come in the metadata, which gRPC bounds at 16 KiB, and no message is read: a caller that has not logged in cannot
+make the broker take the 64 MiB that a message may have. A login that does not complete within LOGIN_S_MAX is dropped.
+At most LOGINS_MAX are in progress, and LOGINS_PER_HOST_MAX of one address without a certificate. A failed login is
+reported without the reason, which is logged to the audit log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _audit = event_log("odradek_broker.audit")
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Login:
-    """One that is under way, between two steps or at one."""
+    """A login in progress."""
 
     exchange: SaslExchange
     host: str
@@ -47,7 +47,7 @@ class _Login:
 
 
 class AuthServicer:
-    """`mechanisms` are those of its listener; none: nobody logs in there. `tokens` judges OAUTHBEARER's."""
+    """Serves the logins of one listener, by its `mechanisms`. `tokens` verifies those of OAUTHBEARER."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class AuthServicer:
         self._credentials = credentials
         self._sessions = sessions
         self._tokens = tokens
-        self._under_way: dict[str, _Login] = {}
+        self._in_progress: dict[str, _Login] = {}
         self._of_host: Counter[str] = Counter()
 
     async def authenticate(self, _requests: object, context: ServerContext) -> None:
-        """One step of a login. The request is a stream to gRPC, so that its message need not be read."""
+        """Take one step of a login. For gRPC the request is a stream, so that its message need not be read."""
         if not self._mechanisms:
             await context.abort(
                 grpc.StatusCode.UNIMPLEMENTED,
@@ -76,7 +76,7 @@ class AuthServicer:
         # gRPC gives text for headers, and bytes for those whose name ends in -bin.
         mechanism, token = str(headers.get(MECHANISM, "")), headers.get(TOKEN, b"")
         name = str(headers.get(EXCHANGE, "")) or await self._begin(mechanism, host, context)
-        login = self._under_way.get(name)
+        login = self._in_progress.get(name)
         try:
             if login is None:
                 raise LoginFailed("no such exchange, or it took too long")
@@ -89,9 +89,9 @@ class AuthServicer:
         await context.write(response)
 
     async def _begin(self, mechanism: str, host: str, context: ServerContext) -> str:
-        """The name of a new exchange."""
+        """Begin an exchange, and return its name."""
         has_certificate = bool(context.auth_context().get("x509_pem_cert"))
-        if len(self._under_way) >= LOGINS_MAX or (
+        if len(self._in_progress) >= LOGINS_MAX or (
             self._of_host[host] >= LOGINS_PER_HOST_MAX and not has_certificate
         ):
             await context.abort(grpc.StatusCode.UNAVAILABLE, "too many logins at once")
@@ -106,7 +106,7 @@ class AuthServicer:
             )
         name = secrets.token_urlsafe(_NAME_BYTES)
         timer = asyncio.get_running_loop().call_later(LOGIN_S_MAX, self._end, name)
-        self._under_way[name] = _Login(exchange=exchange, host=host, timer=timer)
+        self._in_progress[name] = _Login(exchange=exchange, host=host, timer=timer)
         self._of_host[host] += 1
         return name
 
@@ -127,8 +127,8 @@ class AuthServicer:
         )
 
     def _end(self, name: str) -> bool:
-        """Forget it; False if it was forgotten before."""
-        login = self._under_way.pop(name, None)
+        """Drop a login; return False if it was dropped before."""
+        login = self._in_progress.pop(name, None)
         if login is None:
             return False
         login.timer.cancel()
@@ -139,7 +139,7 @@ class AuthServicer:
 
 
 def add_to(server: grpc.aio.Server, servicer: AuthServicer) -> str:
-    """Register the servicer; returns the service's full name."""
+    """Register the servicer, and return the service's full name."""
     handler: MethodHandler = grpc.stream_stream_rpc_method_handler(
         servicer.authenticate, response_serializer=pb.AuthenticateResponse.SerializeToString
     )

@@ -1,11 +1,12 @@
-"""What stands before every gRPC servicer for clients: who calls is found out, and refused what he has no right to.
+"""Authorization before every gRPC servicer for clients: identifies the caller, and refuses calls without the right.
 
-Unary methods are checked here, by a table; a method that is not in it is refused. Streams, and Metadata,
-which hides what the caller may not see, ask their `Caller` by themselves. A stream ends when the session
-that it was opened with does.
+Unary methods are checked here, by the tables of `access.rights` and `access.grpc_rights`; a method in neither is
+refused. Streams, and Metadata, which omits what the caller may not see, ask their `Caller` themselves. A stream ends
+with the session that it was opened with.
 
-Where a login is wanted, nothing that a stranger sends is read: a message may have 33 MiB. He may log in
-(by metadata) and ask for the broker's health as a whole. What others send is taken in with bounds (`grpc_intake`).
+Where a login is required, the broker reads nothing that a caller sends before it: a message may have 33 MiB. Such a
+caller may log in (by metadata) and ask for the broker's health as a whole. Other requests are read within the bounds of
+`rpc.intake`.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ from odradek_broker.rpc.callers import (
 from odradek_broker.rpc.intake import GrpcIntake
 from odradek_protocol.access import Operation, ResourceType
 
-_LOGIN: Final = "/odradek.v1.AuthService/"  # how one becomes somebody
+_LOGIN: Final = "/odradek.v1.AuthService/"  # where callers log in
 _HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 _PUBLIC: Final = ("/grpc.health.", "/grpc.reflection.")
 _PRODUCE: Final = "/odradek.v1.BrokerService/Produce"
 _WRITES_SOMEWHERE: Final = [(Operation.WRITE, ResourceType.TOPIC, None)]
 _PERCENT_A_CALL: Final = 0.03
-"""Of a second: what a unary call costs a broker's loop (300 us). How long it takes says nothing: it mostly waits."""
+"""The part of a second that a unary call takes of a broker's loop (300 us). Its duration is mostly waiting."""
 
 
 Unary: TypeAlias = Callable[[Message, ServerContext], Awaitable[Message]]
@@ -54,7 +55,7 @@ Conversation: TypeAlias = Callable[[object, ServerContext], Awaitable[None]]
 
 
 class Authorization(grpc.aio.ServerInterceptor):
-    """Finds out who calls, and refuses what he has no right to before a servicer sees it."""
+    """Identifies callers, and refuses calls that they have no right to before a servicer sees them."""
 
     def __init__(
         self, callers: Callers, quotas: Quotas | None = None, intake: GrpcIntake | None = None
@@ -68,21 +69,21 @@ class Authorization(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MethodHandler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> MethodHandler:
-        """Wrap the handler of the method; all handlers read their requests themselves, when that is due."""
+        """Wrap the handler of a method. All wrapped handlers read their requests themselves, when it is their turn."""
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
-        if handler is None or method.startswith(_LOGIN):  # a login is metadata, and reads nothing
+        if handler is None or method.startswith(_LOGIN):  # a login reads metadata alone
             return handler
         made = grpc.stream_stream_rpc_method_handler
         if not self._callers.may_be_heard(handler_call_details.invocation_metadata):
-            # Who has not logged in cannot make the broker take a message to refuse them.
+            # A caller that has not logged in is refused before the broker reads a message of its.
             return (
                 _unread_check(handler) if method == _HEALTH_CHECK else made(self._refusal(method))
             )
         is_public = method.startswith(_PUBLIC)
         if handler.unary_unary is not None:
             inner = handler.unary_unary if is_public else self._checked(method, handler.unary_unary)
-            wrapped = self._answered(method, handler, inner)
+            wrapped = self._unary(method, handler, inner)
         else:
             assert is_public or method in CHECKED_BY_SERVICERS, (
                 f"{method} is a stream without checks"
@@ -99,17 +100,17 @@ class Authorization(grpc.aio.ServerInterceptor):
         return made(wrapped, response_serializer=handler.response_serializer)
 
     async def _admitted(self, method: str, context: ServerContext, *, is_stream: bool) -> Caller:
-        """Who calls, if there is room for another call of theirs."""
+        """Return the caller if its share has room for another call; abort the call otherwise."""
         caller = await self._identified(method, context)
         refused = self._intake.refusal(caller.owner, is_stream=is_stream)
         if refused is not None:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refused)
         return caller
 
-    def _answered(self, method: str, handler: MethodHandler, inner: Unary) -> Conversation:
+    def _unary(self, method: str, handler: MethodHandler, inner: Unary) -> Conversation:
         message = _request_of(method)
 
-        async def answered(_requests: object, context: ServerContext) -> None:
+        async def respond(_requests: object, context: ServerContext) -> None:
             caller = await self._admitted(method, context, is_stream=False)
             intake, owner = self._intake, caller.owner
             with intake.held(owner):
@@ -120,7 +121,7 @@ class Authorization(grpc.aio.ServerInterceptor):
                     response = await inner(request, context)
                 await context.write(response)
 
-        return answered
+        return respond
 
     def _pushed(self, method: str, handler: MethodHandler) -> Conversation:
         message = _request_of(method)
@@ -160,23 +161,23 @@ class Authorization(grpc.aio.ServerInterceptor):
                         await context.abort(
                             grpc.StatusCode.PERMISSION_DENIED, caller.denied(method, need)
                         )
-            answer = await inner(request, context)
+            response = await inner(request, context)
             throttle_ms = self._throttle_ms(method, caller, request)
             if throttle_ms:  # by delay, not by error
                 await asyncio.sleep(throttle_ms / 1000)
             if hidden is not None and self._callers.authorizer.is_on:
                 field, need_of = hidden
-                items = getattr(answer, field)
+                items = getattr(response, field)
                 seen = [item async for item in in_turns(items) if caller.has(need_of(item))]
                 if len(seen) < len(items):
-                    answer.ClearField(field)
-                    getattr(answer, field).extend(seen)
-            return answer
+                    response.ClearField(field)
+                    getattr(response, field).extend(seen)
+            return response
 
         return checked
 
     def _throttle_ms(self, method: str, caller: Caller, request: Message) -> int:
-        """Count a request that was served, as the Kafka listeners do."""
+        """Count a served request against the caller's quotas, as the Kafka listeners do; return its delay."""
         cost = MUTATIONS.get(method)
         who = (caller.principal, caller.client_id)
         wait_ms = (
@@ -232,7 +233,7 @@ def _request_of(method: str) -> Descriptor:
 
 
 async def _serve(served: object, context: ServerContext) -> None:
-    """Finish a stream: of a generator of responses, or of a handler that writes them by itself."""
+    """Run a stream's handler: a generator of responses, or a coroutine that writes them itself."""
     if isinstance(served, AsyncIterator):
         async for response in served:
             await context.write(response)
@@ -242,7 +243,7 @@ async def _serve(served: object, context: ServerContext) -> None:
 
 
 def _unread_check(handler: MethodHandler) -> MethodHandler:
-    """The answer for the broker as a whole, whatever service the request names."""
+    """Make a handler that reports the health of the broker as a whole, whatever service the request names."""
 
     async def check(_requests: object, context: ServerContext) -> None:
         await context.write(await handler.unary_unary(health_pb2.HealthCheckRequest(), context))
@@ -254,7 +255,7 @@ def _unread_check(handler: MethodHandler) -> MethodHandler:
 
 @contextmanager
 def _ends_with(session: GrpcSession | None) -> Iterator[None]:
-    """Cancel this task when the session ends."""
+    """Cancel the current task when the session ends."""
     task = asyncio.current_task()
     if session is None or task is None:
         yield

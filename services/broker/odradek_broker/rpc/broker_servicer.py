@@ -1,4 +1,4 @@
-"""BrokerService: what clients ask of a broker over gRPC."""
+"""BrokerService: records, offsets, metadata and producer ids for gRPC clients."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.rpc.callers import (
     MethodHandler,
     ServerContext,
-    answers_in_turns,
     current_caller,
     in_turns,
+    results_in_turns,
 )
 from odradek_broker.rpc.fetch_stream import FetchStream
 from odradek_broker.rpc.metadata_view import (
@@ -43,7 +43,7 @@ _SERVICE = "odradek.v1.BrokerService"
 
 
 class BrokerServicer(pb_grpc.BrokerServiceServicer):
-    """Answers clients from this broker's partitions and image."""
+    """Serves clients from this broker's partitions and image."""
 
     def __init__(
         self,
@@ -64,19 +64,19 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
 
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
     async def Produce(self, _requests: object, context: ServerContext) -> None:  # type: ignore[override]
-        """See ProduceStream."""
+        """Serve a stream of produce requests (`ProduceStream`)."""
         await ProduceStream(self._service, current_caller(), self._quotas, context).serve()
 
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
     async def Fetch(self, _requests: object, context: ServerContext) -> None:  # type: ignore[override]
-        """See FetchStream."""
+        """Serve a stream that pushes records (`FetchStream`)."""
         await FetchStream(self._service, current_caller(), self._quotas, context).serve()
 
     async def ListOffsets(
         self, request: pb.ListOffsetsRequest, context: ServerContext
     ) -> pb.ListOffsetsResponse:
-        """Each partition for itself; those that wait for the disk do so together, some at a time."""
-        results = await answers_in_turns(
+        """Look up the offset of each partition. Some partitions at a time wait for the disk together."""
+        results = await results_in_turns(
             request.partitions, lambda one: self._list_offset(one, request.read_committed)
         )
         return pb.ListOffsetsResponse(partitions=results)
@@ -115,7 +115,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     async def OffsetForLeaderEpoch(
         self, request: pb.OffsetForLeaderEpochRequest, context: ServerContext
     ) -> pb.OffsetForLeaderEpochResponse:
-        """Where leader epochs end."""
+        """Return where leader epochs end."""
         response = pb.OffsetForLeaderEpochResponse()
         async for one in in_turns(request.partitions):
             outcome = self._service.offset_for_leader_epoch(
@@ -136,10 +136,10 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     async def Metadata(
         self, request: pb.MetadataRequest, context: ServerContext
     ) -> pb.MetadataResponse:
-        """From the image; creates missing topics if both sides want that."""
+        """Describe topics from the image; create missing ones if the client and the cluster allow it."""
         caller = current_caller()
         errors: dict[str, ErrorCode] = {}
-        named = list(dict.fromkeys(request.topics))  # a name is answered once
+        named = list(dict.fromkeys(request.topics))  # a topic is described once
         if request.allow_auto_topic_creation and self._topic_creation.is_enabled:
             creatable = [name async for name in in_turns(named) if caller.has(may_create(name))]
             errors = await self._topic_creation.ensure(creatable)
@@ -157,7 +157,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
                 response.topics.extend(topic_infos(image, [name], errors))
             else:
                 hidden.append(name)
-        if not request.all_topics:  # who asks by name learns that he may not know
+        if not request.all_topics:  # a caller that names a topic gets the refusal
             async for name in in_turns(sorted(hidden)):
                 response.topics.add(
                     name=name,
@@ -169,13 +169,13 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     async def WatchMetadata(
         self, request: pb.WatchMetadataRequest, context: ServerContext
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
-        """The whole at once, then what changed, once per turn of the loop at most."""
+        """Send all metadata, then the changes, at most once per turn of the loop."""
         caller = current_caller()
         named = list(dict.fromkeys(request.topics))
         changed = asyncio.Event()
         changed.set()
         unwatch = self._service.watch_image(lambda _: changed.set())
-        told: dict[TopicId, list[PartitionState]] = {}
+        sent: dict[TopicId, list[PartitionState]] = {}
         names_told: dict[TopicId, str] = {}
         brokers_told: list[pb.BrokerInfo] = []
         offline_told: frozenset[int] = frozenset()
@@ -195,15 +195,15 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
                     if topic is None or not caller.may(Operation.DESCRIBE, name):
                         continue
                     seen.add(topic.topic_id)
-                    is_news = told.get(topic.topic_id) != topic.partitions
-                    if is_news or offline != offline_told:
-                        told[topic.topic_id] = topic.partitions.copy()
+                    has_changed = sent.get(topic.topic_id) != topic.partitions
+                    if has_changed or offline != offline_told:
+                        sent[topic.topic_id] = topic.partitions.copy()
                         names_told[topic.topic_id] = topic.name
                         infos.append(topic_info(image, topic))
-                gone = [topic_id for topic_id in told if topic_id not in seen]
-                removed = [names_told.pop(topic_id) for topic_id in gone]
-                for topic_id in gone:
-                    del told[topic_id]
+                deleted = [topic_id for topic_id in sent if topic_id not in seen]
+                removed = [names_told.pop(topic_id) for topic_id in deleted]
+                for topic_id in deleted:
+                    del sent[topic_id]
                 if is_first or infos or removed or brokers != brokers_told:
                     brokers_told, offline_told = brokers, offline
                     yield pb.WatchMetadataResponse(
@@ -226,14 +226,14 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
             cluster_id=self._cluster_id,
             brokers=infos,
             topics=topics,
-            controller_id=min((one.broker_id for one in infos), default=-1),
+            controller_id=min((info.broker_id for info in infos), default=-1),
             metadata_offset=image.offset,
         )
 
     async def InitProducerId(
         self, request: pb.InitProducerIdRequest, context: ServerContext
     ) -> pb.InitProducerIdResponse:
-        """A new id with epoch 0; transactional ids need the transaction coordinator."""
+        """Return a new producer id with epoch 0. Transactional ids are refused: there is no transaction coordinator."""
         if request.transactional_id:
             return pb.InitProducerIdResponse(
                 error_code=ErrorCode.UNSUPPORTED_VERSION, producer_id=-1, producer_epoch=-1
@@ -251,7 +251,7 @@ def _serialize(message: Message) -> bytes:
 
 
 def add_to(server: grpc.aio.Server, servicer: BrokerServicer) -> str:
-    """Register the servicer; returns the service's full name.
+    """Register the servicer, and return the service's full name.
 
     By hand, not by the generated function: Produce and Fetch take bytes, and Fetch writes bytes (`record_messages`).
     """

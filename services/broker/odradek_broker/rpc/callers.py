@@ -1,16 +1,17 @@
-"""Who calls over gRPC.
+"""The callers of gRPC methods: how a broker identifies them, and what they may do.
 
-Who he is, the first that fits:
+A caller's principal is the first of these that applies:
 
-  1. `odradek-on-behalf-of`: the principal that a gateway speaks for. Believed only of a peer whose
-     certificate's principal stands in `delegation.principals`; then the rights of the principal
-     that is named count, and the gateway's own not at all. Of anybody else the call is refused, and
-     so is a call for a super user: a gateway that is taken over must not become the administrator.
+  1. `odradek-on-behalf-of`: the principal that a gateway speaks for. The header is accepted only from a peer whose
+     certificate's principal is in `delegation.principals`; then the rights of the principal that it names count, and
+     the gateway's own do not. From any other peer the call is refused, and so is a call for a super user: a
+     compromised gateway must not become the administrator.
   2. `authorization: Bearer SESSION`: the user of a login (`AuthService.Authenticate`).
   3. The subject of the certificate, as on Kafka's listeners.
-  4. User:ANONYMOUS, which a listener that wants a login (SASL_...) refuses.
+  4. User:ANONYMOUS, which a listener that requires a login (SASL_...) refuses.
 
-Every refusal is a line in the audit log: the same once a minute, each owner's at a rate, none of any length.
+Every refusal is logged to the audit log: the same one once a minute, those of one owner at a limited rate, and names
+only up to a length.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from odradek_runtime.tls import ANONYMOUS, principal_of_certificate
 
 _audit = event_log("odradek_broker.audit")
 CLIENT_ID: Final = "odradek-client-id"
-"""Metadata by which a client names itself, for quotas."""
+"""The metadata in which a client sends its client id, for quotas."""
 ON_BEHALF_OF: Final = "odradek-on-behalf-of"
 ON_BEHALF_OF_HOST: Final = "odradek-on-behalf-of-host"
 SESSION: Final = "authorization"
 _BEARER: Final = "bearer "
 _PRINCIPAL_CHARACTERS_MAX: Final = 1024
-_OTHERS: Final = LoopTurns()  # for calls of other brokers
+_BROKERS: Final = LoopTurns()  # for calls of other brokers
 _AT_ONCE: Final = 20
 # Any: what servicers use of a context does not depend on the messages of its method.
 ServerContext: TypeAlias = grpc.aio.ServicerContext[Any, Any]
@@ -54,7 +55,7 @@ R = TypeVar("R")
 
 
 class Refused(Exception):
-    """The call ends with this status; `kind` is the audit's word for it."""
+    """The call ends with this status; `kind` is its event in the audit log."""
 
     def __init__(self, code: grpc.StatusCode, details: str, *, kind: str, principal: str) -> None:
         super().__init__(details)
@@ -65,7 +66,7 @@ class Refused(Exception):
 
 
 class Caller:
-    """Who made one call, and on which listener."""
+    """The caller of one call, and the listener that it used."""
 
     __slots__ = (
         "_authorizer",
@@ -91,7 +92,7 @@ class Caller:
         via: str = "",
         refusals: RefusalLines | None = None,
     ) -> None:
-        """`via` is the gateway that speaks for the principal; `pace` that of the call's work on the loop."""
+        """`via` is the gateway that speaks for the principal; `pace` is the pace of the call's work on the loop."""
         self._refusals = refusals or RefusalLines()
         self.pace: Pace | None = None
         self._authorizer = authorizer
@@ -104,17 +105,17 @@ class Caller:
 
     @property
     def owner(self) -> str:
-        """Who pays for what this caller takes (`odradek_runtime.budget.shares`)."""
+        """The owner whose share this caller's memory and time count against (`odradek_runtime.budget.shares`)."""
         return owner_of(self.principal, self.host)
 
     def may(self, operation: Operation, topic: str) -> bool:
-        """Whether he may do this to a topic."""
+        """Whether the caller may do this with a topic."""
         return not self._authorizer.is_on or self._authorizer.allows(
             self.principal, self.host, operation, ResourceType.TOPIC, topic
         )
 
     def has(self, need: Need) -> bool:
-        """Whether he has one of the rights that would do."""
+        """Whether the caller has one of the rights of a need."""
         return not self._authorizer.is_on or any(
             self._authorizer.allows_any(self.principal, self.host, operation, kind)
             if name is None
@@ -123,21 +124,21 @@ class Caller:
         )
 
     def denied(self, request: str, need: Need) -> str:
-        """Write the refusal into the audit log; what to tell the caller."""
-        wanted = " or ".join(
+        """Log a refusal to the audit log, and return the text for the caller."""
+        rights = " or ".join(
             f"{operation.name} on {kind.name} {shortened(name or '(any)')}"
             for operation, kind, name in need
         )
-        fields = {"request": request, "needs": wanted, "via": self.via}
+        fields = {"request": request, "needs": rights, "via": self.via}
         log_refusal(self._refusals, "Denied", self.principal, self.host, **fields)
-        return f"{self.principal} needs {wanted or 'a right that nobody has'}"
+        return f"{self.principal} needs {rights or 'a right that nobody has'}"
 
     def denied_topic(
         self, request: str, operation: Operation, topic: str, given_name: str | None = None
     ) -> str:
-        """Like `denied`. `given_name` is what the caller called the topic, which may be by its id alone.
+        """Like `denied`. `given_name` is the topic's name in the request, which may have its id alone.
 
-        The response has no other name: an id must not buy the name of a topic that the caller may not see.
+        The text has no other name: a caller that knows an id must not learn the name of a topic that it may not see.
         """
         sentence = self.denied(request, [(operation, ResourceType.TOPIC, topic)])
         if given_name is None or given_name == topic:
@@ -149,38 +150,38 @@ _current: ContextVar[Caller] = ContextVar("odradek_grpc_caller")
 
 
 def serve_as(caller: Caller) -> None:
-    """This task serves his call."""
+    """Set the caller whose call this task serves."""
     _current.set(caller)
 
 
 def current_caller() -> Caller:
-    """Who made the call that this task serves."""
+    """Return the caller of the call that this task serves."""
     return _current.get()
 
 
 def client_caller() -> Caller | None:
-    """Likewise; None for a call of another broker, on the listener where only brokers come in."""
+    """Like `current_caller`; None for a call of another broker, on the listener for brokers alone."""
     return _current.get(None)
 
 
 async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """The items of a request one after the other, with turns for others where they are due."""
+    """Iterate over the items of a request, and give way to other work between them."""
     caller = client_caller()
     pace = None if caller is None else caller.pace
-    async for item in (pace or _OTHERS.pace("brokers")).items(items):
+    async for item in (pace or _BROKERS.pace("brokers")).items(items):
         yield item
 
 
-async def answers_in_turns(items: Sequence[T], answer: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Each item's answer, with turns for others; some items at a time wait for theirs together."""
-    answers: list[R] = []
+async def results_in_turns(items: Sequence[T], handle: Callable[[T], Awaitable[R]]) -> list[R]:
+    """Return the result of each item. Some items at a time are awaited together, with turns for other work."""
+    results: list[R] = []
     async for start in in_turns(range(0, len(items), _AT_ONCE)):
-        answers += await asyncio.gather(*map(answer, items[start : start + _AT_ONCE]))
-    return answers
+        results += await asyncio.gather(*map(handle, items[start : start + _AT_ONCE]))
+    return results
 
 
 class Callers:
-    """Finds out who calls on one listener."""
+    """Identifies the callers on one listener."""
 
     def __init__(
         self,
@@ -200,23 +201,23 @@ class Callers:
         self._delegates = frozenset(delegates)
 
     def identify(self, context: ServerContext) -> Caller:
-        """Raises Refused for somebody who is not who he says, or says nothing where he must."""
-        found: dict[str, str] = {}
+        """Return the caller. Raises Refused for a false identity, and for a missing one where it is required."""
+        headers: dict[str, str] = {}
         for key, value in context.invocation_metadata() or ():
             if key in (CLIENT_ID, ON_BEHALF_OF, ON_BEHALF_OF_HOST, SESSION):
-                if key in found and key != CLIENT_ID:
+                if key in headers and key != CLIENT_ID:
                     raise _unauthenticated(f"two {key} headers")
-                found[key] = value if isinstance(value, str) else value.decode(errors="replace")
+                headers[key] = value if isinstance(value, str) else value.decode(errors="replace")
         host = host_of(context.peer())
         pems: list[bytes] = list(context.auth_context().get("x509_pem_cert", ()))
         principal = principal_of_certificate(pems[0]) if pems else ANONYMOUS
         session: GrpcSession | None = None
         via = ""
-        if ON_BEHALF_OF in found or ON_BEHALF_OF_HOST in found:
-            via, principal = principal, self._named(principal, found.get(ON_BEHALF_OF, ""))
-            host = found.get(ON_BEHALF_OF_HOST) or host
-        elif SESSION in found:
-            session = self._session(found[SESSION])
+        if ON_BEHALF_OF in headers or ON_BEHALF_OF_HOST in headers:
+            via, principal = principal, self._named(principal, headers.get(ON_BEHALF_OF, ""))
+            host = headers.get(ON_BEHALF_OF_HOST) or host
+        elif SESSION in headers:
+            session = self._session(headers[SESSION])
             principal = session.principal
         elif self._wants_login:
             raise _unauthenticated("log in first (AuthService.Authenticate)")
@@ -224,7 +225,7 @@ class Callers:
             self.authorizer,
             principal=principal,
             host=host,
-            client_id=found.get(CLIENT_ID, ""),
+            client_id=headers.get(CLIENT_ID, ""),
             listener=self._listener,
             session=session,
             via=via,
@@ -232,12 +233,12 @@ class Callers:
         )
 
     def may_be_heard(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
-        """Whether headers alone leave room for somebody who may call at all."""
+        """Whether a call with these headers may have its request read: its login may still turn out invalid."""
         if not self._wants_login:
             return True
-        told = [str(value) for key, value in metadata or () if key == SESSION]
+        sessions = [str(value) for key, value in metadata or () if key == SESSION]
         try:
-            return len(told) == 1 and self._session(told[0]) is not None
+            return len(sessions) == 1 and self._session(sessions[0]) is not None
         except Refused:
             return False
 
@@ -285,7 +286,7 @@ def _unauthenticated(details: str) -> Refused:
 def log_refusal(
     refusals: RefusalLines, kind: str, principal: str, host: str, **fields: str
 ) -> None:
-    """Write a line into the audit log, unless the same was written a moment ago or the owner has too many."""
+    """Log a refusal to the audit log, unless the same was logged a moment ago or the owner has too many."""
     written = {name: shortened(value) for name, value in fields.items() if value}
     entry = (kind, *written.values())
     unlogged = refusals.admit(owner_of(principal, host), entry, monotonic_ms() / 1000)
@@ -296,6 +297,6 @@ def log_refusal(
 
 
 def host_of(peer: str) -> str:
-    """`ipv4:10.0.0.1:4711` and `ipv6:%5B::1%5D:4711` without what is around the address."""
+    """Return the address in a peer's name such as `ipv4:10.0.0.1:4711` or `ipv6:%5B::1%5D:4711`."""
     address = peer.split(":", 1)[-1].rpartition(":")[0]
     return address.replace("%5B", "").replace("%5D", "").strip("[]")

@@ -1,4 +1,4 @@
-"""One client's Fetch stream: a changing set of partitions, pushed as far as the credit goes.
+"""One client's Fetch stream: a changing set of partitions whose records are pushed as far as the credit goes.
 
 The stream's task sleeps until a partition moves, credit comes or the set changes; then partitions
 take turns, each message bounded in bytes. An error or the asked-for end takes a partition out of
@@ -45,7 +45,7 @@ Key = tuple[str, bytes, int]
 
 @dataclass(slots=True)
 class _Position:
-    """How far one partition of the stream is."""
+    """The position of one partition of the stream."""
 
     topic: TopicName
     topic_id: TopicId | None
@@ -81,7 +81,7 @@ class FetchStream:
         self._gathered_at_ms = 0
 
     async def serve(self) -> None:
-        """Read what the client wants and push; returns when the client has ended."""
+        """Read the client's requests and push records, until the client ends the stream."""
         try:
             with call_errors():
                 async with asyncio.TaskGroup() as group:
@@ -98,12 +98,10 @@ class FetchStream:
                 host.watchers.pop(self, None)
 
     def on_partition_moved(self, host: PartitionHost) -> None:
-        """There may be something new to push, or an error."""
+        """Check the partition: there may be new records to push, or an error."""
         for key in self._keys_of_host.get(host, ()):
             self._due[key] = None
         self._wake.set()
-
-    # --- the set ---------------------------------------------------------------------------------
 
     async def _decoded(self, data: bytes) -> pb.FetchRequest:
         pace = self._caller.pace
@@ -122,7 +120,10 @@ class FetchStream:
             wanted = request.settings.message_bytes_max or MESSAGE_BYTES_DEFAULT
             self._message_bytes_max = min(max(wanted, 1), MESSAGE_BYTES_MAX)
         if request.remove:
-            removed = {(one.topic, one.partition) async for one in in_turns(request.remove)}
+            removed = {
+                (partition.topic, partition.partition)
+                async for partition in in_turns(request.remove)
+            }
             async for key in in_turns(list(self._positions)):
                 if (key[0], key[2]) in removed:
                     self._drop(key)
@@ -158,15 +159,13 @@ class FetchStream:
         self._due.pop(key, None)
         if position is None:
             return
-        self._gathered = [one for one in self._gathered if one[0] is not position]
+        self._gathered = [entry for entry in self._gathered if entry[0] is not position]
         if position.host is not None:
             keys = self._keys_of_host[position.host]
             keys.discard(key)
             if not keys:
                 del self._keys_of_host[position.host]
                 position.host.watchers.pop(self, None)
-
-    # --- pushing ---------------------------------------------------------------------------------
 
     async def _push(self) -> None:
         while True:
@@ -181,7 +180,7 @@ class FetchStream:
                 await self._send()
 
     async def _wait(self) -> None:
-        """For a reason to look; while something is gathered, no longer than the client allows."""
+        """Wait until a partition may have records; while some are gathered, no longer than the client allows."""
         if not self._gathered:
             await self._wake.wait()
             return
@@ -202,7 +201,7 @@ class FetchStream:
         )
 
     async def _gather(self) -> None:
-        """Read what is due until a message is full."""
+        """Read the partitions that are due until a message is full."""
         for key in list(self._due):
             if self._gathered_bytes >= min(self._message_bytes_max, self._credit_bytes):
                 return
@@ -212,7 +211,7 @@ class FetchStream:
                 continue
             outcome = await self._read(position)
             if self._positions.get(key) is not position:
-                continue  # removed, or added anew, while it was read
+                continue  # removed, or added again, while it was read
             ended = 0 <= position.end_offset <= outcome.next_offset
             if outcome.error is not ErrorCode.NONE or outcome.preferred_read_replica != NO_BROKER:
                 self._gathered.append((position, outcome, False))
@@ -226,7 +225,9 @@ class FetchStream:
                 if ended:
                     self._forget(key)
                 else:
-                    self._due[key] = None  # there may be more; its turn comes after the others
+                    self._due[key] = (
+                        None  # there may be more records; the other partitions come first
+                    )
 
     async def _read(self, position: _Position) -> ReadOutcome:
         name = position.topic_id or position.topic
@@ -236,7 +237,7 @@ class FetchStream:
         preferred = self._service.preferred_replica(name, position.partition, settings.rack)
         if preferred is not None:
             return preferred
-        found = self._service.read_now(
+        outcome = self._service.read_now(
             FetchWant(
                 topic=position.topic,
                 topic_id=position.topic_id,
@@ -247,7 +248,7 @@ class FetchStream:
             ),
             read_committed=settings.read_committed,
         )
-        return found if isinstance(found, ReadOutcome) else await found
+        return outcome if isinstance(outcome, ReadOutcome) else await outcome
 
     def _may_read(self, position: _Position) -> bool:
         name = position.topic
@@ -260,7 +261,7 @@ class FetchStream:
         return False
 
     def _forget(self, key: Key) -> None:
-        """Take a partition out of the set; what is gathered of it still goes."""
+        """Remove a partition from the set. Records of it that are gathered already are still sent."""
         gathered = self._gathered
         self._gathered = []
         self._drop(key)
@@ -277,7 +278,7 @@ class FetchStream:
         for position, outcome, ended in gathered:
             self._add(response, position, outcome, ended)
         await self._context.write(response.encode(throttle_ms=throttle_ms))
-        if throttle_ms:  # who is over his quota is served later
+        if throttle_ms:  # a client beyond its quota is served later
             await asyncio.sleep(throttle_ms / 1000)
 
     def _add(
@@ -297,9 +298,9 @@ class FetchStream:
             fetch_id=position.fetch_id,
             preferred_read_replica=gated.preferred_read_replica,
         )
-        for one in gated.aborted or ():
+        for aborted in gated.aborted or ():
             data.aborted_transactions.add(
-                producer_id=one.producer_id, first_offset=one.first_offset
+                producer_id=aborted.producer_id, first_offset=aborted.first_offset
             )
         if gated.error is not ErrorCode.NONE:
             if gated.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:

@@ -1,4 +1,8 @@
-"""GroupService at a broker: each call at the coordinator of its group, wherever that is."""
+"""GroupService at a broker: each call is served by the coordinator of its group, here or at another broker.
+
+A call that was forwarded once is not forwarded again (`odradek-forwarded`): it could circle between two brokers whose
+images differ. The client retries NOT_COORDINATOR.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.rpc import group_wire as wire
-from odradek_broker.rpc.callers import ServerContext, answers_in_turns, client_caller, in_turns
+from odradek_broker.rpc.callers import ServerContext, client_caller, in_turns, results_in_turns
 from odradek_broker.settings import REPLICATION
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import BrokerId, GroupId
@@ -33,7 +37,7 @@ ManyRequest = TypeVar("ManyRequest", pb.DescribeGroupsRequest, pb.DeleteGroupsRe
 
 
 class GroupRouting:
-    """`here` does a request, or a group's part of it; `refuse` makes the answer that is only an error.
+    """Routes calls: `here` serves a request, or a group's part of it; `refuse` makes a response with an error alone.
 
     A call that is passed on is the same `method` of the other broker.
     """
@@ -60,7 +64,7 @@ class GroupRouting:
         here: Callable[[Request], Awaitable[Response]],
         refuse: Callable[[ErrorCode], Response],
     ) -> Response:
-        """The answer of the group's coordinator."""
+        """Return the response of the group's coordinator."""
         group_id: str = request.group_id  # type: ignore[attr-defined]  # messages share no type
 
         async def there(stub: Stub) -> Response:
@@ -79,13 +83,13 @@ class GroupRouting:
         here: Callable[[str], Awaitable[Response]],
         refuse: Callable[[str, ErrorCode], Response],
     ) -> list[Response]:
-        """The answers of the coordinators of all groups, in the order of the request."""
+        """Return the responses of the coordinators of all groups, in the order of the request."""
         if len(request.group_ids) > GROUPS_MAX:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"at most {GROUPS_MAX} groups a call"
             )
 
-        async def one(group_id: str) -> Response:
+        async def routed(group_id: str) -> Response:
             async def there(stub: Stub) -> Response:
                 responses = await getattr(stub, method)(
                     type(request)(group_ids=[group_id]), timeout=_TIMEOUT_S, metadata=_ONCE
@@ -101,10 +105,10 @@ class GroupRouting:
                 lambda code: refuse(group_id, code),
             )
 
-        return await answers_in_turns(request.group_ids, one)
+        return await results_in_turns(request.group_ids, routed)
 
     async def listings_elsewhere(self) -> list[pb.ListGroupsResponse]:
-        """What each other broker that lives coordinates; an error for one that does not tell."""
+        """Return the groups that each other live broker coordinates; an error for one that does not respond."""
         others = [
             broker.broker_id
             for broker in self._partitions.image.brokers.values()
@@ -117,12 +121,12 @@ class GroupRouting:
         if stub is None:
             return pb.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         try:
-            told: pb.ListGroupsResponse = await stub.ListGroups(
+            response: pb.ListGroupsResponse = await stub.ListGroups(
                 pb.ListGroupsRequest(local_only=True), timeout=_TIMEOUT_S
             )
         except grpc.aio.AioRpcError:
             return pb.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return told
+        return response
 
     async def _route(
         self,
@@ -162,7 +166,7 @@ class GroupRouting:
 
 
 class GroupServicer(pb_grpc.GroupServiceServicer):
-    """One method per RPC, and beside it what that does where the group is."""
+    """One method per RPC, and in it a function that the coordinator of the group runs."""
 
     def __init__(
         self,
@@ -179,19 +183,17 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
             broker_id=broker_id, coordinator=coordinator, partitions=partitions, peers=peers
         )
 
-    # --- members -----------------------------------------------------------------------------------
-
     async def GroupHeartbeat(
         self, request: pb.GroupHeartbeatRequest, context: ServerContext
     ) -> pb.GroupHeartbeatResponse:
-        """Join, stay, leave."""
+        """Join a group, stay in it, or leave it."""
         caller = client_caller()
         if caller is not None:
             request.principal, request.host = caller.principal, caller.host
 
         async def beat(request: pb.GroupHeartbeatRequest) -> pb.GroupHeartbeatResponse:
-            told = await self._coordinator.consumer_heartbeat(wire.beat(request))
-            return wire.beat_answer(told, self._partitions.image)
+            outcome = await self._coordinator.consumer_heartbeat(wire.beat(request))
+            return wire.beat_response(outcome, self._partitions.image)
 
         return await self._routing.at_coordinator(
             "GroupHeartbeat",
@@ -204,7 +206,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     async def CommitOffsets(
         self, request: pb.CommitOffsetsRequest, context: ServerContext
     ) -> pb.CommitOffsetsResponse:
-        """All or none of the offsets are taken, but for metadata that is too large."""
+        """Commit all offsets, or none; offsets with too large metadata are refused one by one."""
         return await self._routing.at_coordinator(
             "CommitOffsets",
             request,
@@ -214,13 +216,13 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         )
 
     async def _commit(self, request: pb.CommitOffsetsRequest) -> pb.CommitOffsetsResponse:
-        told = await self._coordinator.commit(wire.commit(request))
-        return pb.CommitOffsetsResponse(error_code=told.error, offsets=wire.results(told))
+        committed = await self._coordinator.commit(wire.commit(request))
+        return pb.CommitOffsetsResponse(error_code=committed.error, offsets=wire.results(committed))
 
     async def FetchOffsets(
         self, request: pb.FetchOffsetsRequest, context: ServerContext
     ) -> pb.FetchOffsetsResponse:
-        """Committed offsets; -1 for a partition without."""
+        """Return committed offsets; -1 for a partition without one."""
         return await self._routing.at_coordinator(
             "FetchOffsets",
             request,
@@ -232,33 +234,31 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     async def _fetch(self, request: pb.FetchOffsetsRequest) -> pb.FetchOffsetsResponse:
         return wire.committed(await self._coordinator.fetch_offsets(wire.fetch(request)))
 
-    # --- administration ----------------------------------------------------------------------------
-
     async def ListGroups(
         self, request: pb.ListGroupsRequest, context: ServerContext
     ) -> pb.ListGroupsResponse:
-        """Those of all brokers, or only this one's."""
-        answer = pb.ListGroupsResponse()
+        """List the groups of all brokers, or of this one alone."""
+        response = pb.ListGroupsResponse()
         try:
             for listing in self._coordinator.listings():
-                answer.groups.add(
+                response.groups.add(
                     group_id=listing.group_id,
                     protocol_type=listing.protocol_type,
                     state=listing.state,
                     group_type=listing.group_type,
                 )
         except CoordinatorError as error:
-            answer.error_code = error.code
+            response.error_code = error.code
         if not request.local_only:
-            for told in await self._routing.listings_elsewhere():
-                answer.groups.extend(told.groups)
-                answer.error_code = answer.error_code or told.error_code
-        return answer
+            for elsewhere in await self._routing.listings_elsewhere():
+                response.groups.extend(elsewhere.groups)
+                response.error_code = response.error_code or elsewhere.error_code
+        return response
 
     async def DescribeGroups(
         self, request: pb.DescribeGroupsRequest, context: ServerContext
     ) -> pb.DescribeGroupsResponse:
-        """Each at its coordinator."""
+        """Describe each group at its coordinator."""
         groups = await self._routing.at_coordinators(
             "DescribeGroups",
             request,
@@ -280,7 +280,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     async def DeleteGroups(
         self, request: pb.DeleteGroupsRequest, context: ServerContext
     ) -> pb.DeleteGroupsResponse:
-        """Each at its coordinator."""
+        """Delete each group at its coordinator."""
         results = await self._routing.at_coordinators(
             "DeleteGroups", request, context, here=self._delete, refuse=_result
         )
@@ -292,7 +292,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     async def DeleteOffsets(
         self, request: pb.DeleteOffsetsRequest, context: ServerContext
     ) -> pb.DeleteOffsetsResponse:
-        """At the group's coordinator."""
+        """Delete committed offsets at the group's coordinator."""
         return await self._routing.at_coordinator(
             "DeleteOffsets",
             request,
@@ -302,22 +302,22 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         )
 
     async def _delete_offsets(self, request: pb.DeleteOffsetsRequest) -> pb.DeleteOffsetsResponse:
-        told = await self._coordinator.delete_offsets(
+        deleted = await self._coordinator.delete_offsets(
             GroupId(request.group_id), [wire.partition(p) for p in request.partitions]
         )
-        return pb.DeleteOffsetsResponse(error_code=told.error, offsets=wire.results(told))
+        return pb.DeleteOffsetsResponse(error_code=deleted.error, offsets=wire.results(deleted))
 
 
 def add_to(server: grpc.aio.Server, servicer: GroupServicer) -> str:
-    """Serve it; the service's full name, for reflection."""
+    """Register the servicer, and return the service's full name."""
     pb_grpc.add_GroupServiceServicer_to_server(servicer, server)
     return pb.DESCRIPTOR.services_by_name["GroupService"].full_name
 
 
 def _as_may_be_told(group: pb.GroupDescription) -> pb.GroupDescription:
-    """The group, or only that it reads topics that the caller may not know of (KAFKA-18813)."""
+    """Return the group, or only the error if it reads topics that the caller may not see (KAFKA-18813)."""
     caller = client_caller()
-    topics = {one.topic for member in group.members for one in member.assignment}
+    topics = {partition.topic for member in group.members for partition in member.assignment}
     if caller is None or all(caller.may(Operation.DESCRIBE, topic) for topic in topics):
         return group
     return pb.GroupDescription(

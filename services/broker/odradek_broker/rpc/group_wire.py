@@ -1,4 +1,4 @@
-"""GroupService's messages as the group coordinator's, and back."""
+"""Converts GroupService's messages to the group coordinator's, and back."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 
 
 def beat(request: pb.GroupHeartbeatRequest) -> ConsumerHeartbeat:
-    """A member tells that it is there."""
+    """Convert a member's heartbeat."""
 
-    def maybe(name: str) -> str | None:
+    def optional(name: str) -> str | None:
         return getattr(request, name) if request.HasField(name) else None
 
     names = tuple(TopicName(name) for name in request.subscribed_topics)
-    pattern = maybe("subscribed_pattern")
+    pattern = optional("subscribed_pattern")
     return ConsumerHeartbeat(
         group_id=GroupId(request.group_id),
         member_id=MemberId(request.member_id),
         member_epoch=request.member_epoch,
-        instance_id=maybe("instance_id"),
-        rack_id=maybe("rack"),
+        instance_id=optional("instance_id"),
+        rack_id=optional("rack"),
         rebalance_timeout_ms=request.rebalance_timeout_ms,
         subscribed_topics=names if request.has_subscription else None,
         subscribed_regex=(pattern or "") if request.has_subscription else None,
-        server_assignor=maybe("assignor"),
+        server_assignor=optional("assignor"),
         owned=_assignment(request.owned) if request.has_owned else None,
         client_id="odradek",
         client_host=f"/{request.host}",
@@ -56,40 +56,42 @@ def beat(request: pb.GroupHeartbeatRequest) -> ConsumerHeartbeat:
     )
 
 
-def beat_answer(told: ConsumerHeartbeatAnswer, image: MetadataImage) -> pb.GroupHeartbeatResponse:
-    """What a member is told of that."""
-    answer = pb.GroupHeartbeatResponse(
-        error_code=told.error,
-        error_message=told.error_message or "",
-        member_epoch=told.member_epoch,
-        heartbeat_interval_ms=told.heartbeat_interval_ms,
+def beat_response(
+    outcome: ConsumerHeartbeatAnswer, image: MetadataImage
+) -> pb.GroupHeartbeatResponse:
+    """Convert the outcome of a heartbeat."""
+    response = pb.GroupHeartbeatResponse(
+        error_code=outcome.error,
+        error_message=outcome.error_message or "",
+        member_epoch=outcome.member_epoch,
+        heartbeat_interval_ms=outcome.heartbeat_interval_ms,
     )
-    if told.assignment is not None:
-        answer.has_assignment = True
-        answer.assignment.extend(_partitions(told.assignment, image))
-    return answer
+    if outcome.assignment is not None:
+        response.has_assignment = True
+        response.assignment.extend(_partitions(outcome.assignment, image))
+    return response
 
 
 def commit(request: pb.CommitOffsetsRequest) -> CommitOffsets:
-    """Offsets to be kept."""
+    """Convert offsets to commit."""
     return CommitOffsets(
         group_id=GroupId(request.group_id),
         member_id=MemberId(request.member_id),
         instance_id=request.instance_id if request.HasField("instance_id") else None,
         generation_or_epoch=request.member_epoch if request.member_id else -1,
         offsets={
-            partition(one.partition): CommittedOffset(
-                offset=Offset(one.offset),
-                leader_epoch=LeaderEpoch(one.leader_epoch),
-                metadata=one.metadata,
+            partition(item.partition): CommittedOffset(
+                offset=Offset(item.offset),
+                leader_epoch=LeaderEpoch(item.leader_epoch),
+                metadata=item.metadata,
             )
-            for one in request.offsets
+            for item in request.offsets
         },
     )
 
 
 def fetch(request: pb.FetchOffsetsRequest) -> FetchOffsets:
-    """Which offsets are asked for, by whom."""
+    """Convert a query for committed offsets."""
     return FetchOffsets(
         group_id=GroupId(request.group_id),
         partitions=[partition(p) for p in request.partitions] or None,
@@ -98,31 +100,31 @@ def fetch(request: pb.FetchOffsetsRequest) -> FetchOffsets:
     )
 
 
-def committed(told: FetchedOffsets) -> pb.FetchOffsetsResponse:
-    """The offsets that are kept; -1 for a partition without."""
-    answer = pb.FetchOffsetsResponse(error_code=told.error)
-    for named, offset in told.offsets.items():
-        answer.offsets.add(
+def committed(fetched: FetchedOffsets) -> pb.FetchOffsetsResponse:
+    """Convert committed offsets; -1 for a partition without one."""
+    response = pb.FetchOffsetsResponse(error_code=fetched.error)
+    for named, offset in fetched.offsets.items():
+        response.offsets.add(
             partition=_wire(named),
             offset=-1 if offset is None else offset.offset,
             leader_epoch=-1 if offset is None else offset.leader_epoch,
             metadata="" if offset is None else offset.metadata,
         )
-    return answer
+    return response
 
 
-def results(told: OffsetsAnswer) -> Sequence[pb.GroupOffset]:
-    """What became of each partition's offset."""
+def results(outcome: OffsetsAnswer) -> Sequence[pb.GroupOffset]:
+    """Convert the results of each partition."""
     return [
         pb.GroupOffset(partition=_wire(named), error_code=code)
-        for named, code in told.partitions.items()
+        for named, code in outcome.partitions.items()
     ]
 
 
 def description(
     group: GroupDescription, image: MetadataImage, coordinator_id: BrokerId
 ) -> pb.GroupDescription:
-    """A group as its coordinator sees it."""
+    """Convert the description of a group."""
     described = pb.GroupDescription(
         error_code=group.error,
         group_id=group.group_id,
@@ -146,7 +148,7 @@ def description(
 
 
 def partition(named: common_pb2.TopicPartition) -> TopicPartition:
-    """One that a client names."""
+    """Convert a partition that a client names."""
     return TopicPartition(TopicName(named.topic), PartitionIndex(named.partition))
 
 
@@ -156,20 +158,20 @@ def _wire(partition: TopicPartition) -> common_pb2.TopicPartition:
 
 def _assignment(topics: Iterable[pb.GroupTopicPartitions]) -> Assignment:
     return {
-        TopicId(one.topic_id): frozenset(PartitionIndex(i) for i in one.partitions)
-        for one in topics
-        if one.partitions
+        TopicId(topic.topic_id): frozenset(map(PartitionIndex, topic.partitions))
+        for topic in topics
+        if topic.partitions
     }
 
 
 def _partitions(assignment: Assignment, image: MetadataImage) -> Sequence[pb.GroupTopicPartitions]:
-    told = []
+    partitions = []
     for topic_id, indexes in sorted(assignment.items()):
         topic = image.topics.get(topic_id)
-        if topic is not None:  # deleted meanwhile: the next heartbeat's target has it no more
-            told.append(
+        if topic is not None:  # a deleted topic: the next heartbeat's target lacks it
+            partitions.append(
                 pb.GroupTopicPartitions(
                     topic_id=topic_id, topic=topic.name, partitions=sorted(indexes)
                 )
             )
-    return told
+    return partitions

@@ -1,12 +1,13 @@
-"""What gRPC clients send, taken in with bounds: how many calls, how many half requests, how much a request names.
+"""Bounds on what gRPC clients send: the number of calls, of partial requests, and of items in a request.
 
-gRPC itself only knows one limit of a message's size for a listener, which must let the largest
-record pass, and keeps as much of a message as has arrived for as long as its call lasts. So the
-requests of unary calls are not left to gRPC: a call waits for its turn to be read, unread it costs
-no more than the window of its stream; few are read at once, and each has a time limit. A request is
-counted before it is decoded (`refusal_steps`), and what is long is decoded and served in turns.
+gRPC itself has one limit of the message size for a listener, which must admit the largest record, and keeps what has
+arrived of a message as long as its call lasts. Therefore gRPC does not read the requests of unary calls: a call waits
+for its turn to be read, and costs no more than the window of its stream meanwhile. Few requests are read at once, and
+each has a time limit. A request's items are counted before it is decoded (`refusal_steps`), and a long request is
+decoded and served in turns with other work.
 
-Who pays is `odradek_runtime.budget.shares.owner_of`: the principal, or the address without one.
+All of it counts against the share of `odradek_runtime.budget.shares.owner_of`: the principal, or without one the
+address.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from odradek_runtime.budget.shares import Shares
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIELDS_PER_ITEM_MAX: Final = 12
 _FIELDS_PER_STEP: Final = 200
-_LAST_BYTES: Final = bytes(range(0x80, 0x100))  # all that are not the last byte of a varint
+_LAST_BYTES: Final = bytes(range(0x80, 0x100))  # bytes of a varint that are not its last
 _shapes: dict[str, dict[int, _Field]] = {}
 
 
 class _Field:
-    """What a field of a message is: its items count, its content is walked, its length is bounded."""
+    """What counting needs to know of a field of a message."""
 
     __slots__ = ("inner", "is_packed", "is_repeated", "is_string", "name")
 
@@ -144,9 +145,9 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 M = TypeVar("M", bound=Message)
 REQUEST_BYTES_MAX: Final = 4 << 20
-"""Of all requests but Produce, which carries records."""
+"""The limit of all requests but Produce, which carries records."""
 REQUEST_S_MAX: Final = 10.0
-"""Within which a request is there, from when the broker begins to read it."""
+"""The time within which a request arrives once the broker has begun to read it."""
 _CALLS_MAX, _CALLS_OWNER_MAX = 10_000, 2_000
 _STREAMS_MAX, _STREAMS_OWNER_MAX = 4_096, 512
 _IN_VAIN_MAX, _IN_VAIN_OWNER_MAX = 64, 2
@@ -155,7 +156,7 @@ _READ_AT_ONCE_MAX, _READ_AT_ONCE_OWNER_MAX = 32, 4
 
 
 class GrpcIntake:
-    """One for all listeners of a broker."""
+    """The bounds of one broker, shared by all its gRPC listeners."""
 
     def __init__(
         self, budget: ClientBudget | None = None, *, request_s_max: float = REQUEST_S_MAX
@@ -165,14 +166,14 @@ class GrpcIntake:
         self.calls: Final = Shares(total_max=_CALLS_MAX, owner_max=_CALLS_OWNER_MAX)
         self.streams: Final = Shares(total_max=_STREAMS_MAX, owner_max=_STREAMS_OWNER_MAX)
         self.in_vain: Final = Shares(total_max=_IN_VAIN_MAX, owner_max=_IN_VAIN_OWNER_MAX)
-        """Produce streams of those who may write nowhere: enough for them to be told so by topic."""
+        """Produce streams of callers that may write to no topic: enough for errors by topic."""
         self.unread: Final = Shares(total_max=_UNREAD_MAX, owner_max=_UNREAD_OWNER_MAX)
         self.reads: Final = ShareLines(
             Shares(total_max=_READ_AT_ONCE_MAX, owner_max=_READ_AT_ONCE_OWNER_MAX)
         )
 
     def refusal(self, owner: str, *, is_stream: bool) -> str | None:
-        """Why the owner may not begin another call; None if it may."""
+        """Return why the owner may not begin another call; None if it may."""
         refused = self.calls.refusal(owner, 1, "calls")
         if refused is None and is_stream:
             refused = self.streams.refusal(owner, 1, "streams of requests")
@@ -182,7 +183,7 @@ class GrpcIntake:
     def held(
         self, owner: str, *, is_stream: bool = False, is_in_vain: bool = False
     ) -> Iterator[None]:
-        """Count a call that was not refused, until the body ends."""
+        """Count a call until the body ends."""
         counted = [self.calls, *[self.streams] * is_stream, *[self.in_vain] * is_in_vain]
         for shares in counted:
             shares.take(owner, 1)
@@ -193,7 +194,7 @@ class GrpcIntake:
                 shares.give_back(owner, 1)
 
     async def read(self, context: ServerContext, owner: str) -> bytes:
-        """Read the request of a unary call; ends a call that sends none in time."""
+        """Read the request of a unary call; abort a call that sends none in time."""
         refused = self.unread.refusal(owner, 1, "requests that arrive")
         if refused is not None:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, refused)
@@ -222,9 +223,9 @@ class GrpcIntake:
         message: Descriptor,
         decode: Callable[[bytes], M],
     ) -> AsyncIterator[tuple[M, Pace]]:
-        """The request, and the pace at which to serve it; a call that asks too much ends instead.
+        """Decode a request, and yield it with the pace at which to serve it; abort a call that asks too much.
 
-        What a long request takes in memory is held until the body ends.
+        The memory of a long request counts until the body ends.
         """
         pace = self.budget.turns.pace(owner)
         held = decoded_bytes(len(data)) if len(data) >= LONG_REQUEST_BYTES_MIN else 0
@@ -256,7 +257,7 @@ async def decoded(
     message: Descriptor,
     decode: Callable[[bytes], M],
 ) -> M:
-    """A request that is not too large and names not too much, in turns if it is long; others end the call."""
+    """Decode a request, in turns if it is long; abort the call if the request is too large or names too much."""
     if len(data) > REQUEST_BYTES_MAX:
         await context.abort(
             grpc.StatusCode.RESOURCE_EXHAUSTED,

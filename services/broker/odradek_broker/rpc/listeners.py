@@ -1,14 +1,14 @@
 """The gRPC listeners of a broker: GRPC, GRPC_EXTERNAL, ... for clients, REPLICATION for the other brokers.
 
-Each is a server of its own, since who may come in differs:
+Each is a server of its own, since the ways of authentication differ:
 
-  SSL             a certificate is the principal (`ssl.client.auth=required`), or everybody is ANONYMOUS
-  SASL_SSL        a login is; certificates are not asked for (gRPC can only demand one, or not ask)
-  SASL_PLAINTEXT  likewise, without TLS: loopback
-  REPLICATION     mutual TLS, and the certificate must name a broker that is registered
+  SSL             the certificate is the principal (`ssl.client.auth=required`), or every caller is ANONYMOUS
+  SASL_SSL        the login is the principal; no certificate is requested (gRPC can only require one, or not request it)
+  SASL_PLAINTEXT  the login is the principal, without TLS: for loopback
+  REPLICATION     mutual TLS, and the certificate must name a registered broker
 
-What brokers ask each other on behalf of clients (a group's coordinator, a partition's leader) goes
-to REPLICATION: the broker that passes it on has checked the caller.
+Calls that brokers forward to each other for clients (to a group's coordinator, to a partition's leader) use
+REPLICATION: the broker that forwards a call has checked the caller.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from odradek_runtime.open_files import grpc_connections_max
 from odradek_runtime.tls import TlsFiles, peer_identity
 
 _CLIENT_IDLE_MS_MAX: Final = 120_000
-"""Of a connection without a call. A client of the SDK opens another when it has something to ask."""
+"""The time after which a connection without a call is closed. A client of the SDK opens another when it needs one."""
 _REPLICATE: Final = "/odradek.v1.ReplicationService/Replicate"
 AddServicers = Callable[[grpc.aio.Server], list[str]]
 
@@ -58,7 +58,7 @@ _audit = event_log("odradek_broker.audit")
 
 
 class MembersOnly(grpc.aio.ServerInterceptor):
-    """Of REPLICATION: nobody but brokers of the cluster. Replicate asks more, and by itself."""
+    """Admits only brokers of the cluster to REPLICATION. Replicate checks more, and does it itself."""
 
     def __init__(self, is_registered: Callable[[BrokerId], bool]) -> None:
         self._is_registered = is_registered
@@ -94,7 +94,7 @@ class MembersOnly(grpc.aio.ServerInterceptor):
 
 
 class GrpcListeners:
-    """`bind` takes the ports, `start` serves, `stop` ends it."""
+    """The gRPC listeners of one broker: `bind` takes their ports, `start` serves, `stop` ends all calls."""
 
     def __init__(
         self,
@@ -119,10 +119,10 @@ class GrpcListeners:
         self._is_registered = is_registered
         self._clients: dict[str, grpc.aio.Server] = {}
         self._replication: grpc.aio.Server | None = None
-        self.health = Health()  # of no server, until bound
+        self.health = Health()  # serves nothing until bound
 
     def bind(self) -> dict[str, int]:
-        """Take the ports; by listener's name. Raises ListenRefused."""
+        """Take the ports, and return them by the listener's name. Raises ListenRefused."""
         ports = {}
         for listener in self._settings.listeners:
             if is_grpc_listener(listener.name):
@@ -138,7 +138,7 @@ class GrpcListeners:
         return ports
 
     def _connection_bounds(self, idle_ms_max: int) -> Options:
-        """Of each gRPC listener: without them a stranger takes the descriptors of the whole broker."""
+        """Return the options of a server. Without them one client could take all descriptors of the broker."""
         settings = self._settings
         listeners = sum(
             listener.name == REPLICATION or is_grpc_listener(listener.name)
@@ -173,7 +173,7 @@ class GrpcListeners:
         )
 
     def add(self, to_clients: AddServicers, to_brokers: Callable[[grpc.aio.Server], None]) -> None:
-        """Register the servicers, before the start."""
+        """Register the servicers. Call it before `start`."""
         assert self._replication is not None, "bind first"
         for name, server in self._clients.items():
             login = auth_servicer.AuthServicer(
@@ -187,15 +187,15 @@ class GrpcListeners:
         to_brokers(self._replication)
 
     async def start(self) -> None:
-        """Serve: the other brokers first."""
+        """Start the servers, the one for other brokers first."""
         assert self._replication is not None, "bind first"
         await self._replication.start()
         for server in self._clients.values():
             await server.start()
 
     async def stop(self, grace_s: float) -> None:
-        """End all calls, and give the ports back."""
+        """End all calls, and release the ports."""
         servers = [*self._clients.values()]
         if self._replication is not None:
             servers.append(self._replication)
-        await asyncio.gather(*(one.stop(grace_s) for one in servers))
+        await asyncio.gather(*(server.stop(grace_s) for server in servers))

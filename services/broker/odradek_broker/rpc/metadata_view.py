@@ -1,4 +1,4 @@
-"""The metadata image as clients see it over gRPC."""
+"""The metadata image in the messages that gRPC clients receive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odradek_protocol.rpc.v1 import common_pb2
 
 
 def broker_infos(image: MetadataImage, listener: str = GRPC) -> list[pb.BrokerInfo]:
-    """All brokers that are not fenced; their gRPC endpoints are those of `listener`, by which the client came."""
+    """Describe all brokers that are not fenced, with their gRPC endpoints on the client's `listener`."""
     return [
         pb.BrokerInfo(
             broker_id=broker.broker_id,
@@ -28,7 +28,7 @@ def broker_infos(image: MetadataImage, listener: str = GRPC) -> list[pb.BrokerIn
 
 
 def endpoint_of(broker: BrokerState | None, listener: str) -> str:
-    """host:port of a broker's listener; empty when it has none."""
+    """Return host:port of a broker's listener; empty if it has no such listener."""
     endpoint = None if broker is None else broker.endpoint(listener)
     return "" if endpoint is None else endpoint.address
 
@@ -36,7 +36,7 @@ def endpoint_of(broker: BrokerState | None, listener: str) -> str:
 def leader_hint(
     image: MetadataImage, leader_id: BrokerId, epoch: int, listener: str = GRPC
 ) -> common_pb2.LeaderHint:
-    """Who leads now, and where to reach it by `listener`."""
+    """Name the current leader, and its endpoint on `listener`."""
     leader = image.brokers.get(leader_id)
     return common_pb2.LeaderHint(
         leader_id=leader_id,
@@ -48,7 +48,7 @@ def leader_hint(
 def topic_infos(
     image: MetadataImage, names: Iterable[str], errors: dict[str, ErrorCode] | None = None
 ) -> list[pb.TopicInfo]:
-    """The named topics; those that do not exist with an error."""
+    """Describe the topics named; those that do not exist have an error."""
     infos: list[pb.TopicInfo] = []
     for name in names:
         topic = image.topic(name)
@@ -61,7 +61,7 @@ def topic_infos(
 
 
 def topic_info(image: MetadataImage, topic: TopicState) -> pb.TopicInfo:
-    """One topic with its partitions."""
+    """Describe a topic with its partitions."""
     return pb.TopicInfo(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -71,7 +71,7 @@ def topic_info(image: MetadataImage, topic: TopicState) -> pb.TopicInfo:
 
 
 def all_topics(image: MetadataImage) -> list[TopicName]:
-    """Names of all topics."""
+    """Return the names of all topics."""
     return list(image.topic_ids)
 
 
@@ -86,9 +86,9 @@ def _partition_info(image: MetadataImage, state: PartitionState) -> pb.Partition
         isr=state.isr,
         elr=state.elr,
         offline_replicas=[
-            one
-            for one in state.replicas
-            if (broker := image.brokers.get(one)) is None or broker.fenced
+            replica
+            for replica in state.replicas
+            if (broker := image.brokers.get(replica)) is None or broker.fenced
         ],
         adding_replicas=state.adding,
         removing_replicas=state.removing,

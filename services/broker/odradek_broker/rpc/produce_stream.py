@@ -1,7 +1,7 @@
-"""One client's Produce stream: requests in, answers in the order of completion.
+"""One client's Produce stream: requests in, responses in the order of completion.
 
-The reader stops while too much waits for its answer, so a client cannot fill the broker's memory.
-Each answer passes the gate when it is written (R13).
+The reader stops while too many requests wait for their responses, so a client cannot fill the broker's memory. Each
+response passes the gate when it is written (R13).
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 BYTES_IN_FLIGHT_MAX: Final = 64 << 20
 REQUESTS_IN_FLIGHT_MAX: Final = 1024
-_PARTITIONS_A_PIECE: Final = 100  # appended before others have their turn
+_PARTITIONS_A_PIECE: Final = 100  # appended before other work has its turn
 TIMEOUT_MS_MAX: Final = 600_000
 Context = grpc.aio.ServicerContext[bytes, pb.ProduceResponse]
 
 
 class _Request:
-    """A request whose partitions are being appended and waited for."""
+    """A request whose partitions are appended, or wait for replicas."""
 
     __slots__ = ("acks", "missing", "names", "outcomes", "request_id", "size_bytes", "throttle_ms")
 
     def __init__(self, request: ProduceMessage) -> None:
         self.request_id = request.request_id
         self.acks = request.acks
-        self.names = [(one.topic, one.topic_id, one.partition) for one in request.partitions]
+        self.names = [(part.topic, part.topic_id, part.partition) for part in request.partitions]
         self.outcomes: list[ProduceOutcome | None] = [None] * len(self.names)
         self.missing = len(self.names)
         self.size_bytes = request.size_bytes
@@ -69,10 +69,10 @@ class ProduceStream:
         self._is_ended = False
 
     async def serve(self) -> None:
-        """Read and answer; returns when the client has ended and all is answered."""
+        """Serve requests until the client ends the stream and every request has its response."""
         with call_errors():
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._answer())
+                group.create_task(self._respond())
                 try:
                     while True:
                         data: object = await self._context.read()
@@ -84,7 +84,7 @@ class ProduceStream:
                         except WireError as error:
                             await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
                         throttle_ms = await self._take(request)
-                        if throttle_ms:  # who is over his quota is read later
+                        if throttle_ms:  # a client beyond its quota is read later
                             await asyncio.sleep(throttle_ms / 1000)
                         while (
                             self._bytes_in_flight > BYTES_IN_FLIGHT_MAX
@@ -97,7 +97,7 @@ class ProduceStream:
                     self._wake.set()
 
     async def _take(self, request: ProduceMessage) -> int:
-        """Append; returns for how many ms the client has to wait."""
+        """Append a request's batches, and return for how many ms the client has to wait."""
         waiting = _Request(request)
         waiting.throttle_ms = self._quotas.throttle_ms(
             PRODUCE_RATE, self._caller.principal, self._caller.client_id, request.size_bytes
@@ -106,18 +106,18 @@ class ProduceStream:
         self._requests_in_flight += 1
         timeout_ms = min(max(request.timeout_ms, 0), TIMEOUT_MS_MAX)
         pace = self._caller.pace
-        for number, one in enumerate(request.partitions):
+        for number, part in enumerate(request.partitions):
             if number % _PARTITIONS_A_PIECE == _PARTITIONS_A_PIECE - 1 and pace is not None:
                 await pace.turn()
-            topic: Topic = TopicId(one.topic_id) if one.topic_id else TopicName(one.topic)
-            refused = self._refusal(one.topic, one.topic_id)
+            topic: Topic = TopicId(part.topic_id) if part.topic_id else TopicName(part.topic)
+            refused = self._refusal(part.topic, part.topic_id)
             if refused is not None:
                 self._completed(waiting, number, refused)
                 continue
             self._service.produce(
                 topic,
-                PartitionIndex(one.partition),
-                one.records,
+                PartitionIndex(part.partition),
+                part.records,
                 acks=request.acks,
                 timeout_ms=timeout_ms,
                 on_done=lambda outcome, n=number: self._completed(waiting, n, outcome),  # type: ignore[misc]
@@ -127,7 +127,7 @@ class ProduceStream:
         return waiting.throttle_ms
 
     def _refusal(self, name: str, topic_id: bytes) -> ProduceOutcome | None:
-        """Why the caller must not write there; None if he may."""
+        """Return why the caller may not write to a topic; None if it may."""
         given_name = name
         if topic_id:
             topic = self._service.image.topics.get(TopicId(topic_id))
@@ -140,7 +140,7 @@ class ProduceStream:
         )
 
     def _completed(self, waiting: _Request, number: int, outcome: ProduceOutcome) -> None:
-        assert waiting.outcomes[number] is None, "answered twice"
+        assert waiting.outcomes[number] is None, "completed twice"
         waiting.outcomes[number] = outcome
         waiting.missing -= 1
         if waiting.missing == 0:
@@ -154,7 +154,7 @@ class ProduceStream:
             self._done.append(waiting)
         self._wake.set()
 
-    async def _answer(self) -> None:
+    async def _respond(self) -> None:
         while True:
             while self._done:
                 await self._context.write(self._response(self._done.popleft()))

@@ -1,4 +1,7 @@
-"""ReplicationService on gRPC: hands each follower's stream to FollowerSessions."""
+"""ReplicationService on gRPC: both ends of a replication stream.
+
+The servicer hands each follower's stream to FollowerSessions; `grpc_dial` opens a follower's stream to its leader.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ _STATUS: Final = {
 
 
 class _GrpcFollowerConnection:
-    """The server's end of one call."""
+    """The leader's end of one call."""
 
     def __init__(self, context: ServerContext, *, is_mutual_tls: bool) -> None:
         self._context = context
@@ -57,7 +60,7 @@ class _GrpcFollowerConnection:
 
 
 class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
-    """The replication listener's one service."""
+    """The servicer of followers' streams."""
 
     def __init__(self, sessions: FollowerSessions, *, is_mutual_tls: bool) -> None:
         self._sessions = sessions
@@ -74,10 +77,10 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
 
 
 def add_to(server: grpc.aio.Server, servicer: ReplicationServicer) -> str:
-    """Register the servicer; returns the service's full name."""
+    """Register the servicer, and return the service's full name."""
     handler: MethodHandler = grpc.stream_stream_rpc_method_handler(
         servicer.Replicate, request_deserializer=pb.ReplicateRequest.FromString
-    )  # without a serializer: LeaderStream gives bytes
+    )  # without a serializer: LeaderStream writes bytes
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(_SERVICE, {"Replicate": handler}),)
     )
@@ -90,11 +93,12 @@ _ENDED: Final = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidState
 
 
 class GrpcLeaderConnection:
-    """One call of ReplicationService.Replicate."""
+    """The follower's end of one call of ReplicationService.Replicate."""
 
     def __init__(self, leader: BrokerId, host: str, port: int, tls: TlsFiles | None) -> None:
         self._channel = internal_channel(host, port, tls, peer=f"broker-{leader}")
         # Without a deserializer the batches are not copied out of the message.
+        # Any: the stubs do not know that a call without a deserializer yields bytes.
         opener: Any = self._channel.stream_stream(
             _METHOD, request_serializer=pb.ReplicateRequest.SerializeToString
         )
@@ -128,5 +132,5 @@ class GrpcLeaderConnection:
 
 
 def grpc_dial(tls: TlsFiles | None) -> Dial:
-    """Return what opens connections to leaders over gRPC."""
+    """Return the function that opens connections to leaders over gRPC."""
     return lambda leader, host, port: GrpcLeaderConnection(leader, host, port, tls)

@@ -1,4 +1,4 @@
-"""The gRPC services of a broker: which of them clients see, and which only brokers."""
+"""The gRPC services of a broker: those for clients, and those for brokers alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def add_services(
     quotas: Quotas,
     is_mutual_tls: bool,
 ) -> None:
-    """Register all servicers with the bound listeners, before these start."""
+    """Register all servicers with the bound listeners, before the listeners start."""
     settings, partitions = broker.settings, broker.partitions
     records = broker_servicer.BrokerServicer(
         cluster_id=broker.cluster_id,
@@ -36,7 +36,7 @@ def add_services(
         service=partitions,
         controllers=broker.controllers,
         peers=peers,
-        describe_broker=lambda one: describe_broker(settings, partitions.image, one),
+        describe_broker=lambda resource: describe_broker(settings, partitions.image, resource),
         inventory=DirectoryInventory(broker.table, str(settings.log_dir)),
     )
     group = group_servicer.GroupServicer(
