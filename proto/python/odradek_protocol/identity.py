@@ -42,7 +42,7 @@ NO_PRODUCER_ID: Final = ProducerId(-1)
 
 @dataclass(frozen=True, slots=True)
 class TopicIdPartition:
-    """How every internal message, checkpoint and cache names a partition: by topic id."""
+    """A partition by the id of its topic, as internal messages, checkpoints and caches name it."""
 
     topic_id: TopicId
     partition: PartitionIndex
@@ -53,7 +53,7 @@ class TopicIdPartition:
 
 @dataclass(frozen=True, slots=True)
 class TopicPartition:
-    """How people and older protocol versions name a partition."""
+    """A partition by the name of its topic, as people and older protocol versions name it."""
 
     topic: TopicName
     partition: PartitionIndex
@@ -63,5 +63,5 @@ class TopicPartition:
 
 
 def topic_id_text(topic_id: TopicId) -> str:
-    """The id as people read it, in the usual form of a UUID."""
+    """Return the id in the usual form of a UUID."""
     return str(uuid.UUID(bytes=bytes(topic_id)))

@@ -1,5 +1,5 @@
-"""Metadata records, and the image that replaying them gives.
+"""Metadata records, and the image that results from replaying them.
 
-`records` says what may change, `codec` how it is written, `image` what it adds up to, `delta` what
-a step changed, `snapshot` how an image travels whole, `configs` which configs there are.
+`records` has the changes, `codec` their encoding, `image` their sum and what a step changed, `snapshot` the
+encoding of a whole image, `features` the levels, `config_definitions` and `configs` the configs.
 """

@@ -50,13 +50,13 @@ _Writer = Callable[[Any], Any]
 
 
 def encode_batch(batch: MetadataBatch, *, level: int) -> bytes:
-    """The bytes of a batch at this `metadata.version`, the same for equal batches."""
+    """Encode a batch at this `metadata.version`; equal batches give equal bytes."""
     rows = [_row(record, level) for record in batch.records]
     return _packed([BATCH_FORMAT, batch.controller_epoch, rows])
 
 
 def decode_batch(payload: bytes | memoryview) -> MetadataBatch:
-    """The batch in these bytes; raises `MetadataDecodeError` for anything else."""
+    """Decode a batch; raises `MetadataDecodeError` for anything else."""
     value = _unpacked(payload)
     if not isinstance(value, tuple) or len(value) < 3:
         raise MetadataDecodeError("a batch is an array of three")
@@ -73,22 +73,22 @@ def decode_batch(payload: bytes | memoryview) -> MetadataBatch:
 
 
 def encode_record(record: MetadataRecord, *, level: int) -> bytes:
-    """The bytes of one record, as snapshots hold it."""
+    """Encode one record, as snapshots hold it."""
     return _packed(_row(record, level))
 
 
 def encode_records(records: Sequence[MetadataRecord], *, level: int) -> bytes:
-    """The bytes of several records, as one array."""
+    """Encode several records as one array."""
     return _packed([_row(record, level) for record in records])
 
 
 def decode_record(payload: bytes | memoryview) -> MetadataRecord:
-    """The record in these bytes; raises `MetadataDecodeError` for anything else."""
+    """Decode one record; raises `MetadataDecodeError` for anything else."""
     return _record(_unpacked(payload))
 
 
 def decode_records(payload: bytes | memoryview) -> tuple[MetadataRecord, ...]:
-    """The records in this array; raises `MetadataDecodeError` for anything else."""
+    """Decode an array of records; raises `MetadataDecodeError` for anything else."""
     value = _unpacked(payload)
     if not isinstance(value, tuple):
         raise MetadataDecodeError("records are an array")
@@ -114,7 +114,7 @@ class _Form(NamedTuple):
 
 
 class _Layout:
-    """How one dataclass is laid out: a reader and a writer per field, in order."""
+    """The layout of one dataclass: a reader and a writer per field, in order."""
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
@@ -132,7 +132,7 @@ class _Layout:
         self._forms: dict[int, _Form] = {}
 
     def form(self, level: int) -> _Form:
-        """How a record is written at this `metadata.version`."""
+        """Return the version in which a record is written at this `metadata.version`."""
         form = self._forms.get(level)
         if form is None:
             version = sum(since <= level for since in self.cls.LEVELS) - 1  # type: ignore[attr-defined]  # set on each record type
@@ -169,7 +169,7 @@ class _Layout:
 
 
 def _codec_of(hint: Any) -> tuple[_Reader, _Writer]:  # Any: a typing construct
-    """Reader and writer of a field's type."""
+    """Return reader and writer for a field's type."""
     hint = getattr(hint, "__supertype__", hint)  # a NewType is its base on the wire
     hint = getattr(hint, "__supertype__", hint)
     if get_origin(hint) in (Union, types.UnionType):

@@ -34,7 +34,7 @@ class ConfigError(ValueError):
 
 
 class ConfigType(IntEnum):
-    """How the text of a config is read: Kafka's numbers (DescribeConfigs)."""
+    """The type of a config's value, in Kafka's numbers (DescribeConfigs)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -47,7 +47,7 @@ class ConfigType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from: Kafka's numbers (DescribeConfigs)."""
+    """The source of a config's value, in Kafka's numbers (DescribeConfigs)."""
 
     TOPIC = 1
     BROKER = 2
@@ -81,11 +81,11 @@ class ConfigDefinition:
 
     @property
     def default_name(self) -> str:
-        """The name that the cluster's default of a topic config has."""
+        """The name of the broker config that is the cluster's default of this topic config."""
         return self.broker_name or self.name
 
     def parse(self, text: str) -> ConfigValue:
-        """The value in this text; raises `ConfigError` naming config, value and what fits."""
+        """Parse a value; raises `ConfigError` naming the config, the value and what fits."""
         if len(text) > _VALUE_CHARACTERS_MAX:
             raise ConfigError(f"{self.name}: the value has {len(text)} characters, at most 32767")
         match self.type:
@@ -102,7 +102,7 @@ class ConfigDefinition:
                 return self._ranged(self._whole(text))
 
     def accepts(self) -> str:
-        """What it takes, for people: `a whole number (LONG) from -1`."""
+        """What values fit, for people: `a whole number (LONG) from -1`."""
         match self.type:
             case ConfigType.BOOLEAN:
                 return "true or false"
@@ -158,7 +158,7 @@ class ConfigDefinition:
 
 
 def unknown_config(kind: str, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a name that no config has, with the nearest one that exists."""
+    """Return the error for a name that no config has; it names the nearest one that exists."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
     return ConfigError(f"{name} is no {kind} config{hint}")

@@ -1,4 +1,4 @@
-"""Looking up configs: the one door to their tables, for controller, broker, command line and REST.
+"""Lookups of configs, for controllers, brokers, the command line and REST.
 
 A topic config's value is the topic's own, else the cluster's default (a broker config, set on the
 resource broker ""), else the built-in default. Each is set at run time; none needs a restart.
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def definitions(resource_type: ConfigResourceType) -> dict[str, ConfigDefinition]:
-    """The configs that resources of this type have, by name."""
+    """Return the configs of resources of this type, by name."""
     match resource_type:
         case ConfigResourceType.TOPIC:
             return TOPIC_CONFIGS
@@ -48,7 +48,7 @@ def definitions(resource_type: ConfigResourceType) -> dict[str, ConfigDefinition
 
 
 def definition_of(resource_type: ConfigResourceType, name: str) -> ConfigDefinition:
-    """The config of this name; raises `ConfigError` with the nearest name if there is none."""
+    """Return the config of this name; raises `ConfigError` with the nearest name if there is none."""
     table = definitions(resource_type)
     if (definition := table.get(name)) is None:
         raise unknown_config(resource_type.name.lower(), name, table)
@@ -56,12 +56,12 @@ def definition_of(resource_type: ConfigResourceType, name: str) -> ConfigDefinit
 
 
 def check_config(resource_type: ConfigResourceType, name: str, value: str) -> ConfigValue:
-    """The parsed value; raises `ConfigError` if the config is unknown or takes no such value."""
+    """Parse a config's value; raises `ConfigError` if the config is unknown or does not take the value."""
     return definition_of(resource_type, name).parse(value)
 
 
 def check_together(topic_configs: dict[str, str]) -> None:
-    """Check what no config can check alone, among a topic's own configs; raises `ConfigError`."""
+    """Check a topic's own configs against each other; raises `ConfigError`."""
     lags = [
         topic_configs.get(name, TOPIC_CONFIGS[name].default)
         for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
@@ -75,7 +75,7 @@ def check_together(topic_configs: dict[str, str]) -> None:
 def resolve_topic_config(
     image: MetadataImage, topic: str, definition: ConfigDefinition
 ) -> tuple[str, ConfigSource]:
-    """A topic config's value now, and where it comes from."""
+    """Return a topic config's present value and its source."""
     own = image.config_of(ConfigResourceType.TOPIC, topic)
     if definition.name in own:
         return own[definition.name], ConfigSource.TOPIC
@@ -90,7 +90,7 @@ def resolve_topic_config(
 def resolve_broker_config(
     image: MetadataImage, broker: str, definition: ConfigDefinition
 ) -> tuple[str, ConfigSource]:
-    """A broker config's value now, and where it comes from; broker "" is the default of all."""
+    """Return a broker config's present value and its source; broker "" is the default of all brokers."""
     own = image.config_of(ConfigResourceType.BROKER, broker)
     if broker and definition.name in own:
         return own[definition.name], ConfigSource.BROKER
@@ -101,15 +101,15 @@ def resolve_broker_config(
 
 
 def cluster_config(image: MetadataImage, name: str) -> ConfigValue:
-    """A cluster-wide config's value now, parsed."""
+    """Return a cluster-wide config's present value, parsed."""
     definition = BROKER_CONFIGS[name]
     return definition.parse(resolve_broker_config(image, "", definition)[0])
 
 
 def set_topic_configs(image: MetadataImage, topic: str) -> dict[str, str]:
-    """What is set for a topic's configs, under their topic names; what is not set is left out.
+    """Return the configs that are set for a topic, by their topic names; unset ones are left out.
 
-    The topic's own value wins over the cluster's default; a process adds its own defaults to this.
+    The topic's own value wins over the cluster's default; a process adds its own defaults.
     """
     found: dict[str, str] = {}
     cluster = image.config_of(*ALL_BROKERS)

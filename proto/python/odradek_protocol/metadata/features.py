@@ -58,6 +58,6 @@ OWN_MINIMA: Final[FeatureLevels] = tuple(
 
 
 def highest_supported(registered: Sequence[tuple[str, int]], name: str) -> int:
-    """The highest level of a feature that a member supports, by its registration."""
+    """Return the highest level of a feature that a member supports by its registration."""
     levels = dict(registered) if registered else UNREGISTERED_LEVELS
     return levels.get(name, 0)

@@ -86,7 +86,7 @@ _NO_CONFIGS: Final[MappingProxyType[str, str]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerState:
-    """The present life of a broker, as committed."""
+    """A broker's present registration, as committed."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch  # offset of its registration
@@ -103,11 +103,11 @@ class BrokerState:
 
     @property
     def is_live(self) -> bool:
-        """Whether it may lead and join ISRs: unfenced and in no shutdown."""
+        """Whether the broker may lead and join ISRs: it is unfenced and not shutting down."""
         return not self.fenced and not self.in_shutdown
 
     def endpoint(self, name: str) -> Endpoint | None:
-        """Its endpoint of this listener name, if it has one."""
+        """Return the broker's endpoint for a listener, if it has one."""
         return next((e for e in self.endpoints if e.name == name), None)
 
 
@@ -122,7 +122,7 @@ class TopicState:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataImage:
-    """All metadata up to `offset`, inclusive. Read its fields; change nothing but by `replay`."""
+    """All metadata up to `offset`, inclusive. Any code may read its fields; only `replay` changes them."""
 
     offset: MetadataOffset = NO_METADATA_OFFSET
     epoch: int = 0
@@ -146,45 +146,45 @@ class MetadataImage:
         return self.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
 
     def feature_level(self, name: str) -> int:
-        """The level of a feature that is in use; 0 for one that is off."""
+        """Return the level of a feature that is in use; 0: the feature is off."""
         if name == TRANSACTION_VERSION and not self.has_identity:
             return 0  # see `features`
         return self.features.get(name, 0)
 
     @property
     def has_identity(self) -> bool:
-        """Whether the level allows the records that say whose metadata this is."""
+        """Whether the level allows the records that identify the metadata log."""
         return self.metadata_version >= METADATA_VERSION_WITH_IDENTITY
 
     def topic(self, name: str) -> TopicState | None:
-        """The topic that has this name now."""
+        """Return the topic that has this name now."""
         topic_id = self.topic_ids.get(TopicName(name))
         return None if topic_id is None else self.topics[topic_id]
 
     def partition(self, topic_id: TopicId, index: int) -> PartitionState | None:
-        """The state of a partition, None if there is no such topic or partition."""
+        """Return the state of a partition; None if there is no such topic or partition."""
         topic = self.topics.get(topic_id)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]
 
     def partitions(self) -> Iterator[PartitionState]:
-        """All partitions, by topic in order of creation, then by index."""
+        """Iterate over all partitions, by topic in order of creation, then by index."""
         for topic in self.topics.values():
             yield from topic.partitions
 
     def is_live(self, broker_id: BrokerId) -> bool:
-        """Whether a broker is registered, unfenced and in no shutdown."""
+        """Return whether a broker is registered, unfenced and not shutting down."""
         broker = self.brokers.get(broker_id)
         return broker is not None and broker.is_live
 
     def config_of(self, resource_type: ConfigResourceType, name: str) -> MappingProxyType[str, str]:
-        """What is set on a resource itself; defaults are not in it."""
+        """Return the configs that are set on a resource itself, without defaults."""
         configs = self.configs.get((resource_type, name))
         return _NO_CONFIGS if configs is None else MappingProxyType(configs)
 
     def topic_config(self, topic: str, name: str, *, default_name: str | None = None) -> str | None:
-        """A topic's config: its own, else the cluster's default of it; None: the built-in default.
+        """Return a topic's config: its own value, else the cluster's default; None: the built-in default.
 
         `default_name` is the config's name as a broker default (`log.retention.ms`), when it
         differs from the topic's.
@@ -196,17 +196,17 @@ class MetadataImage:
         return None if cluster is None else cluster.get(default_name or name)
 
     def min_insync_replicas(self, state: PartitionState) -> int:
-        """How many in-sync replicas `acks=all` and the high watermark need; at most all of them.
+        """Return how many in-sync replicas `acks=all` and the high watermark need; at most all of them.
 
-        The one place that says so, for leaders and controller: a partition with fewer replicas
-        than `min.insync.replicas` needs them all (KIP-966's effective minimum).
+        Leaders and the controller both use this: a partition with fewer replicas than
+        `min.insync.replicas` needs them all (KIP-966's effective minimum).
         """
         topic = self.topics[state.topic_id]
         value = self.topic_config(topic.name, "min.insync.replicas")
         return min(1 if value is None else int(value), len(state.replicas))
 
     def copy(self) -> MetadataImage:
-        """An independent image that shares the frozen states."""
+        """Return an independent image that shares the frozen states."""
         return MetadataImage(
             offset=self.offset,
             epoch=self.epoch,
@@ -237,7 +237,7 @@ class MetadataImage:
         record: MetadataRecord,
         delta: MetadataDelta | None = None,
     ) -> None:
-        """Apply one committed record of the entry at `offset`; notes in `delta` what changed.
+        """Apply one committed record of the entry at `offset`; `delta` notes what changed.
 
         Raises:
             NewerProgramNeeded: a feature is set to a level that this program does not support.
@@ -248,7 +248,7 @@ class MetadataImage:
         _REPLAY[type(record)](self, record, delta if delta is not None else MetadataDelta())
 
     def advance(self, offset: MetadataOffset, epoch: int) -> None:
-        """Pass an entry that holds no records (a leader's own mark, or a batch that was void)."""
+        """Pass an entry without records (a leader's no-op, or a void batch)."""
         assert offset >= self.offset, f"replay goes back: {self.offset} -> {offset}"
         self.offset, self.epoch = offset, max(epoch, self.epoch)
 
@@ -379,13 +379,13 @@ class MetadataImage:
     # --- checking
 
     def check(self) -> None:
-        """Assert what no image may violate (see above); for tests and the simulator."""
+        """Assert the invariants in the module's docstring, for tests and the simulator."""
         for state in self.partitions():
             check_partition(state, self.min_insync_replicas(state))
 
 
 def changed(before: PartitionState, record: PartitionChange) -> PartitionState:
-    """The state after a change: epochs as `records` says, the rest as the record has it."""
+    """Return the state after a change: epochs rise as `records` explains, other fields are the record's."""
     leads_anew = record.leader is not None
     return PartitionState(
         topic_id=before.topic_id,
@@ -470,14 +470,14 @@ class MetadataDelta:
 
     @property
     def topics(self) -> set[TopicId]:
-        """Topics that were created, removed or changed in any partition."""
+        """Topics that were created or deleted, or that changed in any partition."""
         return self.topics_created | set(self.topics_removed) | {tid for tid, _ in self.partitions}
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in self.__slots__ if name != "is_of_snapshot")
 
     def topic_removed(self, topic: TopicState) -> None:
-        """Note that a topic went; what was noted of its partitions no longer matters."""
+        """Note that a topic was deleted; earlier notes of its partitions no longer matter."""
         if topic.topic_id in self.topics_created:
             self.topics_created.discard(topic.topic_id)
         else:
@@ -488,21 +488,21 @@ class MetadataDelta:
     def partition_changed(
         self, key: tuple[TopicId, PartitionIndex], before: PartitionState | None
     ) -> None:
-        """Note a partition; only the first state before is kept."""
+        """Note a changed partition; only its first state is kept."""
         self.partitions.setdefault(key, before)
 
     def broker_changed(self, broker_id: BrokerId, before: BrokerState | None) -> None:
-        """Note a broker; only the first state before is kept."""
+        """Note a changed broker; only its first state is kept."""
         self.brokers.setdefault(broker_id, before)
 
 
 def differences(
     before: MetadataImage, after: MetadataImage, *, items_max: int = 1000
 ) -> Iterator[MetadataDelta]:
-    """Deltas that together lead from one image to the other: brokers and configs, then topics.
+    """Yield deltas that together lead from one image to the other: brokers and configs, then topics.
 
-    Each looks at no more than about `items_max` partitions and may be empty: give the event loop a
-    turn between two of them. The images must not change meanwhile.
+    Each looks at no more than about `items_max` partitions and may be empty, so that the caller can give the event
+    loop a turn between two of them. The images must not change meanwhile.
     """
     yield _difference_without_topics(before, after)
     delta, seen = MetadataDelta(is_of_snapshot=True), 0

@@ -41,7 +41,7 @@ from odradek_protocol.identity import (
 
 
 class RestartClass(IntEnum):
-    """What kind of stop came before a broker's start."""
+    """How a broker's last process ended."""
 
     CLEAN = 1  # a controlled shutdown, its marker names the previous broker epoch
     PROCESS = 2  # the process died, the page cache is whole
@@ -49,7 +49,7 @@ class RestartClass(IntEnum):
 
 
 class ConfigResourceType(IntEnum):
-    """What a config belongs to: Kafka's numbers."""
+    """The type of a resource that has configs, in Kafka's numbers."""
 
     TOPIC = 2
     BROKER = 4  # an empty name is the default of all brokers
@@ -57,7 +57,7 @@ class ConfigResourceType(IntEnum):
 
 
 class ScramMechanism(IntEnum):
-    """Which hash a SCRAM credential is for: Kafka's numbers."""
+    """The mechanism of a SCRAM credential, in Kafka's numbers."""
 
     SHA_256 = 1
     SHA_512 = 2
@@ -65,7 +65,7 @@ class ScramMechanism(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a broker listens, under the name of a listener (PLAINTEXT, GRPC, REPLICATION, ...)."""
+    """An address where a broker listens, under the name of a listener (PLAINTEXT, GRPC, REPLICATION, ...)."""
 
     name: str
     host: str
@@ -74,7 +74,7 @@ class Endpoint:
 
     @property
     def address(self) -> str:
-        """As a dialler wants it; an IPv6 address in brackets."""
+        """The endpoint as host:port; an IPv6 address is in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -90,9 +90,9 @@ class FeatureLevel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker:
-    """A life of a broker begins, fenced; the offset of this entry is its broker epoch.
+    """A broker is registered, fenced; the offset of this entry is its broker epoch.
 
-    `broker_epoch` is written in snapshots only, where the offset of the entry is no longer there.
+    `broker_epoch` is written in snapshots only, which do not have the offset of the entry.
     `features` are the highest levels that its program supports, `feature_minima` the lowest above 0.
     """
 
@@ -112,7 +112,7 @@ class RegisterBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistrationChange:
-    """A registered broker is fenced, unfenced, on its way out, or has lost directories."""
+    """A registered broker is fenced or unfenced, begins or ends a shutdown, or has lost directories."""
 
     TYPE_ID: ClassVar[int] = 3
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -125,7 +125,7 @@ class BrokerRegistrationChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnregisterBroker:
-    """A broker will not come back; its registration is forgotten."""
+    """A broker's registration is removed, because it will not come back."""
 
     TYPE_ID: ClassVar[int] = 4
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -135,7 +135,7 @@ class UnregisterBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic exists, with no partition yet."""
+    """A topic is created, without partitions yet."""
 
     TYPE_ID: ClassVar[int] = 5
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -191,7 +191,7 @@ class PartitionChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveTopic:
-    """A topic and its partitions are gone; its name is free."""
+    """A topic and its partitions are deleted; its name is free."""
 
     TYPE_ID: ClassVar[int] = 8
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -200,7 +200,7 @@ class RemoveTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """A config of a resource is set, or (None) back at its default."""
+    """A config of a resource is set, or (None) returns to its default."""
 
     TYPE_ID: ClassVar[int] = 9
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -212,7 +212,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIds:
-    """Producer ids below this one are given out, the last block to this broker."""
+    """Producer ids below this one are allocated, the last block to this broker."""
 
     TYPE_ID: ClassVar[int] = 10
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -250,7 +250,7 @@ class AccessControlEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveAccessControlEntry:
-    """A right is neither granted nor denied any more."""
+    """A right is no longer granted or denied."""
 
     TYPE_ID: ClassVar[int] = 13
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -259,7 +259,7 @@ class RemoveAccessControlEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserScramCredential:
-    """A user can log in with SCRAM (RFC 5802); nobody can learn the password from this."""
+    """A user can log in with SCRAM (RFC 5802); the password cannot be computed from this."""
 
     TYPE_ID: ClassVar[int] = 14
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -276,7 +276,7 @@ class UserScramCredential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveUserScramCredential:
-    """A user cannot log in with this mechanism any more."""
+    """A user can no longer log in with this mechanism."""
 
     TYPE_ID: ClassVar[int] = 15
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -294,10 +294,10 @@ class NoOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataIncarnation:
-    """Which metadata log this is: 16 random bytes, written once, in its first batch.
+    """The identity of this metadata log: 16 random bytes, written once, in its first batch.
 
-    A log that begins again, because the controllers lost their directories, has another one, and
-    whoever followed the lost log refuses it. The log of a program that wrote none gets its own when
+    A log that begins again, because the controllers lost their directories, has another incarnation, and
+    brokers that followed the lost log refuse it. A log whose program wrote none gets one when
     `metadata.version` is raised.
     """
 
@@ -308,7 +308,7 @@ class MetadataIncarnation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterController:
-    """A life of a controller, active or standby, and the feature levels its program supports."""
+    """A controller is registered, active or standby, with the feature levels that its program supports."""
 
     TYPE_ID: ClassVar[int] = 18
     LEVELS: ClassVar[tuple[int, ...]] = (2,)
@@ -366,10 +366,10 @@ NO_LEADER: Final = NO_BROKER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataBatch:
-    """Records that become true together: the payload of one entry of the Raft log.
+    """Records that take effect together: the payload of one entry of the Raft log.
 
     `controller_epoch` is the Raft term of the controller that decided them. A state machine drops
-    a batch whose epoch is not the term of the entry that carries it: an old leader's proposal that
+    a batch whose epoch is not the term of its entry: a deposed leader's proposal that
     was appended late changes nothing, on any member.
     """
 
@@ -378,11 +378,11 @@ class MetadataBatch:
 
 
 class MetadataDecodeError(ValueError):
-    """These bytes are not metadata of a form that this version reads."""
+    """The bytes are not metadata in a form that this program reads."""
 
 
 class NewerProgramNeeded(MetadataDecodeError):
-    """The metadata is sound, but it uses what only a newer program knows. Nothing is damaged."""
+    """The metadata is intact, but it uses features of a newer program."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(

@@ -1,13 +1,13 @@
-"""How an image travels whole: bytes that say the same for the same image, wherever it was built.
+"""The encoding of a whole image: equal images have equal bytes, wherever they were built.
 
     snapshot = magic, frame, frame, ..., end frame        frame = length (u32, big endian), body
 
 The first body is `[format, offset, epoch, metadata.version]` (older programs wrote no fourth item, and
-ignore it), the last `[record count]`; those between are arrays of
-records that, replayed into an empty image, give the image again. Order is by kind and key, so equal
-images have equal bytes and two members can compare theirs by checksum. Frames hold at most
+ignore it), the last `[record count]`. Those between are arrays of
+records that give the image again when they are replayed into an empty one. Records are ordered by kind and key,
+so two members can compare their images by checksum. A frame holds at most
 `RECORDS_PER_FRAME` records: writing and reading can stop after each, to give the event loop a turn.
-Whoever stores or sends a snapshot adds a checksum; the end frame only tells a cut one.
+Code that stores or sends a snapshot adds a checksum; the end frame only shows that nothing is missing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 def write_snapshot(image: MetadataImage) -> Iterator[bytes]:
-    """The pieces of the image's snapshot, in order; the image must not change meanwhile."""
+    """Yield the pieces of the image's snapshot, in order; the image must not change meanwhile."""
     level = image.metadata_version
     head = msgpack.packb([SNAPSHOT_FORMAT, image.offset, image.epoch, level])
     yield MAGIC + _LENGTH.pack(len(head)) + head
@@ -62,14 +62,14 @@ def write_snapshot(image: MetadataImage) -> Iterator[bytes]:
 
 
 def snapshot_bytes(image: MetadataImage) -> bytes:
-    """The whole snapshot at once: 10,000 partitions are about 0.6 MB and 40 ms."""
+    """Return the whole snapshot at once: 10,000 partitions are about 0.6 MB and take 40 ms."""
     return b"".join(write_snapshot(image))
 
 
 def read_snapshot(data: bytes | memoryview) -> MetadataImage:
-    """The image in a whole snapshot; raises `MetadataDecodeError` for anything else.
+    """Return the image in a whole snapshot; raises `MetadataDecodeError` for anything else.
 
-    `NewerProgramNeeded` when it uses what this program does not know.
+    Raises `NewerProgramNeeded` if the snapshot uses features of a newer program.
     """
     reader = SnapshotReader()
     reader.add(data)
@@ -77,9 +77,9 @@ def read_snapshot(data: bytes | memoryview) -> MetadataImage:
 
 
 class SnapshotReader:
-    """Builds an image from a snapshot's bytes, in pieces cut anywhere.
+    """Builds an image from a snapshot's bytes, in pieces of any size.
 
-    `add` replays whole frames as they come; a piece of 64 KiB costs about 5 ms.
+    `add` replays whole frames as they arrive; a piece of 64 KiB takes about 5 ms.
     """
 
     __slots__ = ("_buffer", "_count", "_ended", "_image", "_magic_seen")
@@ -91,7 +91,7 @@ class SnapshotReader:
         self._count = 0
 
     def add(self, data: bytes | memoryview) -> None:
-        """Take the next bytes; raises `MetadataDecodeError` when they cannot be a snapshot's."""
+        """Take the next bytes; raises `MetadataDecodeError` if they cannot belong to a snapshot."""
         self._buffer += data
         if not self._magic_seen:
             if len(self._buffer) < len(MAGIC):
@@ -104,7 +104,7 @@ class SnapshotReader:
             self._take(body)
 
     def finish(self) -> MetadataImage:
-        """The image; raises `MetadataDecodeError` when bytes are missing."""
+        """Return the image; raises `MetadataDecodeError` if bytes are missing."""
         if self._image is None or not self._ended or self._buffer:
             raise MetadataDecodeError("the snapshot is cut")
         return self._image
@@ -170,7 +170,7 @@ def _empty_image(body: bytes) -> MetadataImage:
 
 
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """Records that give this image when replayed into an empty one, in a fixed order."""
+    """Yield records that give this image when replayed into an empty one, in a fixed order."""
     for name, level in sorted(image.features.items()):
         yield FeatureLevel(name=name, level=level)
     if image.incarnation_id is not None:
