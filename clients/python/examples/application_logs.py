@@ -1,7 +1,7 @@
-"""Application logs: Python's `logging` into a topic, and back out by time.
+"""Application logs: send the records of `logging` to a topic, and read them back by time.
 
-The handler uses the synchronous SDK: `send` puts the record into a buffer and returns. Should the cluster be
-away for longer than the buffer lasts, the handler drops lines after 100 ms rather than hold up the program.
+The handler uses the synchronous SDK: `send` puts a record into a buffer and returns. If the cluster is unavailable
+until the buffer is full, the handler waits 100 ms and then drops the line, so that it does not block the program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TOPIC = "logs"
 
 
 class TopicHandler(logging.Handler):
-    """Sends each line as JSON, keyed by its logger, so that a component's lines stay in order."""
+    """Sends each line as JSON with the logger as the key, so that the lines of a component stay in order."""
 
     def __init__(self, client: odradek.sync.Client, topic: str) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class TopicHandler(logging.Handler):
 
 
 def work(log: logging.Logger, jobs: int) -> None:
-    """Something that logs."""
+    """Do something that logs."""
     for job in range(jobs):
         log.info("job %d begins", job)
         if job % 10 == 9:
@@ -68,7 +68,7 @@ def main() -> None:
         handler.close()
 
         with client.consumer(TOPIC) as consumer:
-            consumer.seek_to_timestamp(began_ms)  # from where this program began
+            consumer.seek_to_timestamp(began_ms)  # start at the time when this program started
             lines: list[dict[str, str]] = []
             while len(lines) < 330:
                 records = consumer.getmany(timeout_ms=30_000)

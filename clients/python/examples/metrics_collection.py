@@ -1,6 +1,6 @@
-"""Metrics from many places: twenty hosts send gauges, a collector reads them as one Arrow table.
+"""Metrics of many hosts: twenty hosts send gauges, and a collector reads them as one Arrow table.
 
-A metric may be lost without harm, so these producers ask for the leader's acknowledgement only, and do
+The loss of a metric does no harm, so these producers only request the acknowledgement of the leader and do
 not wait for it. Needs `odradek[arrow]`.
 """
 
@@ -21,7 +21,7 @@ SAMPLES = 200
 
 
 async def report(client: Client, host: int) -> None:
-    """One host's load, sampled."""
+    """Send samples of the load of one host."""
     async with client.producer(
         acks=1, compression="lz4", linger_ms=50, value_serializer=serializers.csv_row
     ) as producer:
@@ -31,7 +31,7 @@ async def report(client: Client, host: int) -> None:
 
 
 async def collect(client: Client) -> pa.Table:
-    """Everything in the topic."""
+    """Read everything in the topic into one table."""
     tables: list[pa.Table] = []
     async with client.consumer(TOPIC, auto_offset_reset="earliest") as consumer:
         ends = await consumer.end_offsets(consumer.assignment())

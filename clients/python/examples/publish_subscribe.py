@@ -1,7 +1,7 @@
-"""Microservices that talk through topics: a shop asks, a pricing service answers.
+"""Request and response between microservices: a shop requests prices, and a pricing service responds.
 
-The shop publishes a request with a correlation id and the topic to reply to, both in headers, and awaits the
-reply. The service knows nothing of the shop. Neither notices when the other one restarts: requests wait in
+The shop publishes a request with a correlation id and the topic of the response, both in headers, and waits for the
+response. The service knows nothing about the shop. Neither notices a restart of the other, because requests wait in
 the log.
 """
 
@@ -23,7 +23,7 @@ REPLY_S_MAX = 30.0
 
 
 async def pricing_service(client: Client) -> None:
-    """Answers every request, for ever."""
+    """Respond to requests for ever."""
     async with client.consumer(REQUESTS) as consumer, client.producer() as producer:
         consumer.seek_to_beginning()
         async for request in consumer:
@@ -40,7 +40,7 @@ async def pricing_service(client: Client) -> None:
 
 
 class Shop:
-    """Asks for prices; one reader gives each reply to whom it belongs."""
+    """Requests prices; one reader passes each response to the call that waits for it."""
 
     def __init__(self, client: Client, producer: Producer) -> None:
         self._client = client
@@ -48,7 +48,7 @@ class Shop:
         self._waiting: dict[bytes, asyncio.Future[dict[str, Any]]] = {}
 
     async def price(self, item: str, count: int) -> dict[str, Any]:
-        """The service's reply. Raises TimeoutError without one in time."""
+        """Request a price and return the response. Raises TimeoutError."""
         correlation_id = uuid.uuid4().bytes
         reply = self._waiting[correlation_id] = asyncio.get_running_loop().create_future()
         try:
@@ -63,7 +63,7 @@ class Shop:
             del self._waiting[correlation_id]
 
     async def read_replies(self) -> None:
-        """For ever. Replies to requests of an earlier life are passed over."""
+        """Read responses for ever, and ignore those to requests from before a restart."""
         async with self._client.consumer(REPLIES) as consumer:
             consumer.seek_to_beginning()
             async for record in consumer:

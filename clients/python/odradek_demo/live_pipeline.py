@@ -1,4 +1,4 @@
-"""The demo's Spark part: a windowed aggregation over the topic while flights stream in, checked by plain Python."""
+"""The Spark part of the demo: a windowed aggregation over the topic while flights arrive, checked by plain Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WAIT_S = 150.0
 
 @dataclass(slots=True, kw_only=True)
 class PipelineOutcome:
-    """What Spark computed, and whether it is what plain Python computes."""
+    """The result of Spark, and its comparison with the result of plain Python."""
 
     skipped_because: str = ""
     failed_because: str = ""
@@ -27,30 +27,30 @@ class PipelineOutcome:
     differing: int = 0
     dropped_by_watermark: int = 0
     carriers: list[tuple[str, int, float, float]] = field(default_factory=list)
-    """Carrier, flights that arrived, mean delay in minutes by Spark and directly."""
+    """Carrier, flights that arrived, mean delay in minutes by Spark and by Python."""
 
     @property
     def is_well(self) -> bool:
-        """The same in every window; or skipped with a reason, which in CI is a failure."""
+        """Whether all windows are equal, or the part was skipped with a reason, which is a failure in CI."""
         if self.skipped_because:
             return not os.environ.get("CI")
         return not self.failed_because and not self.differing and not self.dropped_by_watermark
 
     @property
     def complaint(self) -> str:
-        """What is wrong, when it is not well."""
+        """The failure in words, if it is not well."""
         return self.failed_because or self.skipped_because or "its table differs"
 
 
 class LivePipeline:
-    """The pipeline as a process of its own: `start`, then `finish` when all is produced."""
+    """The pipeline, which runs as a process: `start` it, and `finish` after all records are produced."""
 
     def __init__(self, bootstrap: str, topic: str, records: int) -> None:
         self._arguments = (bootstrap, topic, str(records))
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Begin; does not wait."""
+        """Start the process, without waiting."""
         if importlib.util.find_spec("pyspark_odradek") is None:
             return
         self._process = await asyncio.create_subprocess_exec(
@@ -60,7 +60,7 @@ class LivePipeline:
         )
 
     async def finish(self, values: Iterable[bytes]) -> PipelineOutcome:
-        """Wait for its table and compare it with the same computed from these records."""
+        """Wait for the result table and compare it with the one that Python computes from these records."""
         if self._process is None:
             return PipelineOutcome(skipped_because="the Spark connector is not installed")
         try:
@@ -78,7 +78,7 @@ class LivePipeline:
         return _compare(json.loads(out.splitlines()[-1]), values)
 
     async def cancel(self) -> None:
-        """End it, whatever it does."""
+        """Stop the process at once."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
@@ -94,13 +94,13 @@ def _compare(told: dict[str, Any], values: Iterable[bytes]) -> PipelineOutcome:
         (row["carrier"], row["hour"]): (row["flights"], row["delay_sum_min"])
         for row in told["rows"]
     }
-    wanted = {key: (len(delays), sum(delays)) for key, delays in direct.items()}
-    differing = sum(by_spark.get(key) != wanted.get(key) for key in {*by_spark, *wanted})
-    carriers = sorted({carrier for carrier, _ in wanted})
+    expected = {key: (len(delays), sum(delays)) for key, delays in direct.items()}
+    differing = sum(by_spark.get(key) != expected.get(key) for key in {*by_spark, *expected})
+    carriers = sorted({carrier for carrier, _ in expected})
     table = []
     for carrier in carriers:
         spark_sums = [at for (c, _), at in by_spark.items() if c == carrier]
-        sums = [at for (c, _), at in wanted.items() if c == carrier]
+        sums = [at for (c, _), at in expected.items() if c == carrier]
         flights = sum(count for count, _ in sums)
         by_spark_flights = max(1, sum(count for count, _ in spark_sums))
         table.append(

@@ -1,4 +1,4 @@
-"""How the demo shows itself: progress bars while it works, tables at the end."""
+"""The output of the demo: progress bars while it runs, tables at the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from odradek_demo.run import Kill, Outcome
 
 
 class Bars:
-    """One bar for each stage, made when the stage first reports."""
+    """Progress bars, one per stage, created when the stage first reports."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -43,11 +43,11 @@ class Bars:
         self._progress.stop()
 
     def say(self, line: str) -> None:
-        """A line above the bars."""
+        """Print a line above the bars."""
         self._progress.console.print(line)
 
     def update(self, stage: str, done: int, total: int) -> None:
-        """Stage has done so much."""
+        """Set the progress of a stage."""
         if stage not in self._tasks:
             if not self._console.is_terminal:
                 self.say(stage)
@@ -56,7 +56,7 @@ class Bars:
 
 
 def print_report(console: Console, outcome: Outcome, flights: list[Flight]) -> None:
-    """All tables, the verdict last."""
+    """Print all tables, and the verdict at the end."""
     _print_counts(console, outcome)
     _print_kills(console, outcome)
     _print_replicas(console, outcome)

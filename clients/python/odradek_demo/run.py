@@ -1,9 +1,11 @@
-"""The demo from start to verdict: produce, kill, restart, read back, compare.
+"""The course of the demo: produce, kill, restart, read back, compare.
 
-Two processes are killed with SIGKILL while acks=all records flow: half-way the broker that leads most
-partitions, a little later the active controller. Both are started again while records still flow. The verdict
-is good only if nothing is lost, doubled or out of order within a key, both kills really happened, and
-no pause between acknowledgements was over `PAUSE_S_MAX`.
+Two processes are killed with SIGKILL while records are produced with acks=all: half-way the broker that leads the most
+partitions, a little later the active controller. Both are started again while records are produced. The demo succeeds
+only if no record is lost, duplicated or out of order within a key, both kills took effect, and no pause between
+acknowledgements was longer than `PAUSE_S_MAX`.
+
+Beside that, a group of three members loses one by SIGKILL, and records are produced over REST.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ REPLICAS = 3
 SEGMENT_BYTES = 4 * 1024 * 1024
 PAUSE_S_MAX = 6.0
 REST_RECORDS = 2_000
-CLUSTER_SETTINGS = (  # so that the killed member of the group is missed soon
+CLUSTER_SETTINGS = (  # so that the group soon notices its killed member
     "group.consumer.session.timeout.ms=6000",
     "group.consumer.heartbeat.interval.ms=1000",
 )
@@ -51,7 +53,7 @@ Progress = Callable[[str, int, int], None]  # (what, done, total)
 
 @dataclass(slots=True, kw_only=True)
 class Kill:
-    """One process killed, and what the cluster made of it."""
+    """The kill of one process, and the reaction of the cluster."""
 
     name: str
     pid_before: int
@@ -64,7 +66,7 @@ class Kill:
 
     @property
     def is_real(self) -> bool:
-        """Another process runs now, and the epochs moved on."""
+        """Whether another process runs now and the epochs have grown."""
         return (
             self.pid_after not in (0, self.pid_before)
             and bool(self.epochs_after)
@@ -74,7 +76,7 @@ class Kill:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """All that the report tells."""
+    """The results that the report shows."""
 
     acknowledgements: AcknowledgementLog
     read_back: ReadBack
@@ -88,10 +90,10 @@ class Outcome:
     group: GroupOutcome
     pipeline: PipelineOutcome
     broker_resident_bytes: int
-    """Memory of the largest broker at the end."""
+    """Resident memory of the largest broker at the end."""
 
     def faults(self) -> list[str]:
-        """Why the demo failed; empty when all is well."""
+        """The reasons why the demo failed; empty if it succeeded."""
         read, acknowledgements = self.read_back, self.acknowledgements
         checks = {
             f"{len(self.failed_sends)} sends failed: {self.failed_sends[:1]}": not self.failed_sends,
@@ -124,7 +126,7 @@ class Outcome:
 async def run_demo(
     cluster: EmbeddedCluster, flights: list[Flight], *, rate: int, progress: Progress
 ) -> Outcome:
-    """Everything after the cluster serves and the flights are read."""
+    """Run the demo on a cluster that is ready."""
     async with Client(cluster.bootstrap) as client:
         await client.admin.create_topic(
             TOPIC,
@@ -232,7 +234,7 @@ class _Faults:
         self._at_record = at_record
 
     def note_sent(self, records: int) -> None:
-        """So many were handed to the producer."""
+        """Note the number of records that were sent."""
         self.sent = records
         if records == self._at_record:
             self._half_way.set()
@@ -337,16 +339,16 @@ _SETTLE_S = 45.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOutcome:
-    """How the partitions were shared."""
+    """How the group shared the partitions before and after the kill."""
 
-    before: list[int]  # partitions a member, all alive
-    after: list[int]  # one killed
+    before: list[int]  # partitions per member while all are alive
+    after: list[int]  # partitions per member after one was killed
     killed_pid: int
     seconds: float  # from the kill until all partitions were owned again
 
     @property
     def is_well(self) -> bool:
-        """Everything was owned before and after."""
+        """Whether all partitions were owned before and after the kill."""
         return (
             len(self.before) == MEMBERS
             and len(self.after) == MEMBERS - 1
@@ -355,7 +357,7 @@ class GroupOutcome:
 
 
 async def run_group(admin: Admin, bootstrap: str, topic: str, partitions: int) -> GroupOutcome:
-    """Start the members as processes, wait until they share all, kill one, wait again."""
+    """Start the members as processes, wait until they share all partitions, kill one, and wait again."""
     members = [
         await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "odradek.cli.main", "consume", topic, "--group", GROUP),
@@ -381,7 +383,7 @@ async def run_group(admin: Admin, bootstrap: str, topic: str, partitions: int) -
 
 
 async def _shares(admin: Admin, members: int, partitions: int) -> list[int]:
-    """Partitions a member, once so many members own all; what there is when that takes too long."""
+    """The partitions per member once this many members own all of them, or at the deadline."""
     deadline_s = time.monotonic() + _SETTLE_S
     shares: list[int] = []
     while time.monotonic() < deadline_s:
@@ -389,7 +391,7 @@ async def _shares(admin: Admin, members: int, partitions: int) -> list[int]:
             described = await admin.describe_group(GROUP)
             shares = sorted((len(m.assignment) for m in described.members), reverse=True)
         except OdradekError:
-            shares = []  # nobody has joined yet, or the coordinator is moving
+            shares = []  # no member has joined yet, or the coordinator is moving
         if len(shares) == members and sum(shares) == partitions and min(shares) > 0:
             return shares
         await asyncio.sleep(0.2)
@@ -401,7 +403,7 @@ _TYPE = "application/vnd.kafka.binary.v2+json"
 
 
 def send_by_rest(gateway_url: str, topic: str, flights: Sequence[Flight]) -> list[str]:
-    """Produce in batches; what went wrong, record by record."""
+    """Produce in batches over REST, and return the errors of records."""
     where = urlsplit(gateway_url)
     assert where.hostname is not None, gateway_url
     connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
@@ -422,10 +424,10 @@ def send_by_rest(gateway_url: str, topic: str, flights: Sequence[Flight]) -> lis
                 json.dumps({"records": records}),
                 {"Content-Type": _TYPE},
             )
-            answer = connection.getresponse()
-            body = json.loads(answer.read())
-            if answer.status != 200:
-                errors.append(f"HTTP {answer.status}: {body.get('message')}")
+            response = connection.getresponse()
+            body = json.loads(response.read())
+            if response.status != 200:
+                errors.append(f"HTTP {response.status}: {body.get('message')}")
                 continue
             errors += [str(one["error"]) for one in body["offsets"] if one["error_code"]]
     finally:

@@ -32,7 +32,7 @@ async def test_the_cluster_in_memory_creates_topics_on_demand(
 
 def test_stopping_leaves_no_process_behind(tmp_path: Path) -> None:
     cluster = fixtures.start_dev_cluster(tmp_path)
-    pids = [cluster.process.pid, *cluster.told["pids"].values()]
+    pids = [cluster.process.pid, *cluster.addresses["pids"].values()]
     assert all(Path(f"/proc/{pid}").exists() for pid in pids)
     fixtures.stop_dev_cluster(cluster.process)
     assert not [pid for pid in pids if _is_running(pid)]

@@ -1,8 +1,8 @@
-"""At least once: every order is shipped; if this program dies in the middle, some are handled again.
+"""At least once: every order is shipped; if this program dies in the middle, some are processed again.
 
-The usual way, for what is harmless when repeated or is checked elsewhere. The offsets are committed *after* the records
-were processed. A program that comes back begins at the last commit, so it meets what it had not committed again.
-Without commits of its own, `auto_commit` does the same at intervals.
+This is the usual way for work that is harmless to repeat, or is checked elsewhere. Offsets are committed *after* the
+records were processed. After a restart, the program starts at the last commit and processes again what it had not
+committed. Without explicit commits, `auto_commit` does the same at intervals.
 
     python at_least_once.py [TOPIC] [FILE]     appends a line to FILE for each order
 """
@@ -30,13 +30,13 @@ async def main(topic: str, path: str) -> None:
             for record in await consumer.getmany(max_records=BATCH_RECORDS):
                 await ship(shipped, record.value)
             try:
-                await consumer.commit()  # last: what is committed is done
+                await consumer.commit()  # last: committed records have been processed
             except OdradekError as error:
-                print(f"handled again by the next owner: {error}", file=sys.stderr)
+                print(f"processed again by the next owner: {error}", file=sys.stderr)
 
 
 async def ship(shipped: int, order: bytes) -> None:
-    """What must happen."""
+    """Do the work that must not be skipped."""
     os.write(shipped, order + b"\n")
     await asyncio.sleep(0.001)
 

@@ -1,7 +1,7 @@
 """At most once: each reminder is sent once or, if this program dies in the middle, not at all.
 
-For what must not happen twice and may be missed: reminders, samples, a sound. The offsets are committed *before*
-the records are processed. A program that comes back goes on behind them, whatever became of the processing.
+This is for work that must not happen twice and may be skipped: reminders, samples, a sound. Offsets are committed
+*before* the records are processed. After a restart, the program continues after them, processed or not.
 
     python at_most_once.py [TOPIC] [FILE]     appends a line to FILE for each reminder
 """
@@ -28,15 +28,15 @@ async def main(topic: str, path: str) -> None:
         while True:
             records = await consumer.getmany(max_records=BATCH_RECORDS)
             try:
-                await consumer.commit()  # first: whoever reads on, reads on behind these
+                await consumer.commit()  # first: the next reader continues after these records
             except OdradekError:
-                continue  # not ours any more: somebody else is handed them
+                continue  # another member owns the partition and gets these records
             for record in records:
                 await send_reminder(sent, record.value)
 
 
 async def send_reminder(sent: int, reminder: bytes) -> None:
-    """What must not happen twice."""
+    """Do the work that must not be repeated."""
     os.write(sent, reminder + b"\n")
     await asyncio.sleep(0.001)
 

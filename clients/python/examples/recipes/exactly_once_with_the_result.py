@@ -1,9 +1,9 @@
-"""Exactly once: the offset is kept with the result, in one transaction of the result's own store.
+"""Exactly once: the offset is stored with the result, in one transaction of the store that has the result.
 
-For results in a database or a file. Each batch of payments changes balances and the offset to go on at, all together or
-not at all; on start, and whenever the group hands a partition over, reading begins at the offset that the *store*
-names. The group only shares the partitions out: its committed offsets are not used. A program that was taken for
-dead and still writes finds that its offset has moved, and its transaction changes nothing.
+This is for results in a database or a file. Each batch of payments changes the balances and the next offset, all
+together or not at all. At the start, and whenever the group assigns a partition, reading starts at the offset in the
+*store*. The group only distributes partitions; its committed offsets are not used. If the group considered a program
+dead and it still writes, its offset in the store has moved, and its transaction changes nothing.
 
     python exactly_once_with_the_result.py [TOPIC] [DATABASE]     payments are b"ACCOUNT AMOUNT"
 """
@@ -25,11 +25,11 @@ TABLES = """
 
 
 class Overtaken(Exception):
-    """Another program goes on with this partition."""
+    """Another program has taken over this partition."""
 
 
 class Ledger:
-    """Balances, and the offsets up to which payments are in them."""
+    """The balances, with the offsets up to which they include payments."""
 
     def __init__(self, path: str) -> None:
         self._database = sqlite3.connect(path, isolation_level=None, timeout=30)
@@ -37,7 +37,7 @@ class Ledger:
         self._database.executescript(TABLES)
 
     def next_offset(self, partition: TopicPartition) -> int:
-        """Where to go on; 0 at first."""
+        """The offset to continue at; 0 at first."""
         row = self._database.execute(
             "SELECT next FROM offsets WHERE topic = ? AND part = ?",
             (partition.topic, partition.partition),
@@ -45,7 +45,7 @@ class Ledger:
         return int(row[0]) if row else 0
 
     def apply(self, records: Sequence[ConsumerRecord]) -> None:
-        """All of them, or none. Raises Overtaken."""
+        """Apply all payments or none. Raises Overtaken."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             for record in records:

@@ -1,8 +1,8 @@
 """Idempotent consumer: delivery is at least once, and each event takes effect once, by its id.
 
-For events that may come twice for reasons of their own as well: a service that retried, a file imported again. The id
-of an event (its key) and its effect are written in one transaction; an id that is there already has no effect. Offsets
-are committed afterwards, as in at_least_once.py, and may lag behind: what is read again changes nothing.
+This is for events that may also have duplicates in the topic: a service retried, or a file was imported again. The id
+of an event (its key) and its effect are written in one transaction; an id that exists already has no effect. Offsets
+are committed afterwards, as in at_least_once.py, and may lag behind: events that are read again change nothing.
 
     python idempotent_consumer.py [TOPIC] [DATABASE]     the key is the event's id, the value a number to add up
 """
@@ -26,7 +26,7 @@ TABLES = """
 
 
 class Totals:
-    """A sum over events, each counted once."""
+    """A sum over events, which counts each event once."""
 
     def __init__(self, path: str) -> None:
         self._database = sqlite3.connect(path, isolation_level=None, timeout=30)
@@ -34,7 +34,7 @@ class Totals:
         self._database.executescript(TABLES)
 
     def apply(self, records: Sequence[ConsumerRecord]) -> None:
-        """Those that were not seen before; all of them, or none."""
+        """Apply the events with new ids, all of them or none."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             for record in records:

@@ -35,9 +35,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to be. -1 partitions or replicas: the brokers' default.
+    """A topic to create. -1 partitions or replicas means the brokers' default.
 
-    `assignments`, one list of broker ids per partition (preferred leader first), goes without counts.
+    `assignments` has a list of broker ids per partition, the preferred leader first, and excludes counts.
     """
 
     name: str
@@ -49,7 +49,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOutcome:
-    """What became of one topic of a call that took several. `error` None: done."""
+    """The outcome for one topic of a call for several; `error` is None on success."""
 
     name: str
     topic_id: bytes = b""
@@ -60,7 +60,7 @@ class TopicOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDescription:
-    """A topic and its partitions, by index."""
+    """A topic with its partitions in the order of their indexes."""
 
     name: str
     topic_id: bytes
@@ -69,7 +69,7 @@ class TopicDescription:
 
 
 class ConfigResourceType(IntEnum):
-    """What a config belongs to."""
+    """The type of a resource that has configs."""
 
     TOPIC = 2
     BROKER = 4
@@ -77,7 +77,7 @@ class ConfigResourceType(IntEnum):
 
 
 class ConfigSource(IntEnum):
-    """Where a config's value comes from; Kafka's numbers."""
+    """The source of a config's value, with Kafka's numbers."""
 
     UNKNOWN = 0
     TOPIC = 1
@@ -90,7 +90,7 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigResource:
-    """A topic's name, a broker's id ("" for the default of all brokers), or a group's."""
+    """A resource with configs: the name of a topic or group, or a broker id ("" for the default of all)."""
 
     type: ConfigResourceType
     name: str
@@ -103,7 +103,7 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
-    """One config. `value` is None where it is a secret, or has none."""
+    """One config. `value` is None for a secret, or if it has no value."""
 
     name: str
     value: str | None
@@ -115,7 +115,7 @@ class ConfigValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOutcome:
-    """What became of one partition. `offset` is the new log start where records were deleted."""
+    """The outcome for one partition. After deleting records, `offset` is the new log start offset."""
 
     partition: TopicPartition
     offset: int = -1
@@ -124,7 +124,7 @@ class PartitionOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerDescription:
-    """Where a broker listens."""
+    """One listener of a broker."""
 
     name: str
     host: str
@@ -163,22 +163,22 @@ class LogDirDescription:
     broker_id: int
     path: str = ""
     offline_reason: str = ""
-    """Why nothing is served from it until the broker restarts."""
+    """Why it is offline until the broker restarts; "" if it is not."""
     full_reason: str = ""
-    """Why nothing is written to it for now."""
+    """Why the broker does not write to it at present; "" if it does."""
     total_bytes: int | None = None
     usable_bytes: int | None = None
     partition_bytes: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """Size of each partition's log; empty unless asked for."""
+    """The size of each partition's log; empty unless requested."""
     stray_count: int = 0
-    """Logs that the broker put aside because the metadata does not claim them."""
+    """Logs that the broker set aside because the metadata does not have them."""
     stray_bytes: int = 0
     error: OdradekError | None = None
-    """Why the broker did not describe its directories; then nothing else is known."""
+    """Why the broker did not describe its directories; then all other fields are empty."""
 
     @property
     def problem(self) -> str:
-        """What is wrong with it, in words; "" if nothing is."""
+        """A problem of the directory in words; "" if it has none."""
         return self.offline_reason or self.full_reason
 
 
@@ -188,7 +188,7 @@ class FeatureDescription:
 
     name: str
     level: int  # 0: off
-    level_min: int  # that the active controller supports
+    level_min: int  # lowest that the active controller supports
     level_max: int
     level_common: int  # the highest that every broker and controller supports
     held_back_by: tuple[str, ...]  # members that do not support level_max, in words
@@ -196,7 +196,7 @@ class FeatureDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """One member of the metadata quorum; None: not known to who answered."""
+    """One member of the metadata quorum; None means unknown to the member that responded."""
 
     controller_id: int
     endpoint: str
@@ -217,7 +217,7 @@ class QuorumDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """A group in a list; `type` is classic or consumer (KIP-848)."""
+    """An entry of the list of groups; `type` is classic or consumer (KIP-848)."""
 
     group: str
     state: str
@@ -227,7 +227,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member and what it owns; of classic groups the assignment is not known to the coordinator."""
+    """A member with its assignment, which the coordinator does not know for classic groups."""
 
     member_id: str
     instance_id: str | None
@@ -239,7 +239,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group, its members, and the broker that coordinates it."""
+    """A group with its members and its coordinator."""
 
     group: str
     state: str

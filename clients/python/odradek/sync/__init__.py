@@ -1,11 +1,11 @@
-"""The SDK without `await`: the same client, driven on a thread of its own.
+"""The SDK without `await`: the same client, which runs on a thread of its own.
 
     with odradek.sync.Client("localhost:9090") as client:
         with client.producer() as producer:
             producer.send("greetings", b"hello")
 
-Every method does what its namesake in `odradek` does, and waits for it. Safe to share between
-threads, but for a consumer, which has one reader.
+Every method does what the method of the same name in `odradek` does, and waits for it. Objects may be shared between
+threads, except that only one thread at a time may read from a consumer.
 """
 
 from odradek.sync.client import Admin, Client, Consumer

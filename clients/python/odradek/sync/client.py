@@ -1,4 +1,4 @@
-"""The synchronous door to a cluster."""
+"""The synchronous client of a cluster, with its admin and consumers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Admin(Facade[AsyncAdmin]):
-    """`odradek.Admin`, waiting."""
+    """`odradek.Admin` without `await`."""
 
     create_topic = waits(AsyncAdmin.create_topic)
     create_topics = waits(AsyncAdmin.create_topics)
@@ -70,7 +70,7 @@ class Admin(Facade[AsyncAdmin]):
 
 
 class Consumer(Facade[AsyncConsumer]):
-    """`odradek.Consumer`, waiting. One thread reads from it."""
+    """`odradek.Consumer` without `await`. One thread at a time reads from it."""
 
     def __init__(self, thread: LoopThread, core: AsyncConsumer) -> None:
         super().__init__(thread, core)
@@ -94,13 +94,13 @@ class Consumer(Facade[AsyncConsumer]):
         self._thread.open_parts.pop(self, None)
 
     def close(self) -> None:
-        """Stop fetching. May be called twice."""
+        """Leave the group and stop fetching. May be called twice."""
         if self._thread.is_usable:
             self._thread.run(self._core.close())
         self._thread.open_parts.pop(self, None)
 
     def close_at_exit(self) -> None:
-        """Leave the group and stop fetching: the program ended without `close`."""
+        """Leave the group and stop fetching, after the program ended without `close`."""
         self.close()
 
     def __iter__(self) -> Self:
@@ -134,7 +134,7 @@ class Consumer(Facade[AsyncConsumer]):
 
 
 def with_listeners_in_threads(options: GroupOptions) -> GroupOptions:
-    """The same, with listeners that may wait: they run beside the loop, not on it."""
+    """The same options with listeners that may block: they run in threads, not on the loop."""
     return replace(
         options,
         on_assign=_in_thread(options.on_assign),
@@ -154,7 +154,7 @@ def _in_thread(listener: GroupListener | None) -> GroupListener | None:
 
 
 class Client:
-    """`odradek.Client`, waiting. Owns the thread that all of it runs on."""
+    """`odradek.Client` without `await`. It owns the thread that everything runs on."""
 
     def __init__(
         self,
@@ -188,24 +188,24 @@ class Client:
 
     @property
     def state(self) -> LinkState:
-        """Whether the cluster can be seen at the moment."""
+        """Whether the client has current metadata of the cluster."""
         return self._client.state
 
     @property
     def cluster_id(self) -> str:
-        """Id of the cluster; empty before the first contact."""
+        """The id of the cluster; empty before the first response."""
         return self._client.cluster_id
 
     def explain_waiting(self) -> str:
-        """Why nothing comes back from the cluster, in words, as far as this client can see."""
+        """Say why no response comes from the cluster, as far as this client can tell."""
         return self._client.explain_waiting()
 
     def connect(self, timeout_s: float = CONNECT_S_MAX) -> None:
-        """Wait until a broker has answered. Raises BrokersUnavailable."""
+        """Wait until a broker has responded. Raises BrokersUnavailable."""
         self._thread.run(self._client.connect(timeout_s))
 
     def producer(self, **arguments: Unpack[ProducerArguments]) -> Producer:
-        """See `odradek.Client.producer`."""
+        """A producer that uses the connections of this client. The arguments are the fields of `ProducerOptions`."""
         return Producer(self._thread, self._thread.call(lambda: self._client.producer(**arguments)))
 
     def consumer(
@@ -214,7 +214,7 @@ class Client:
         group: str | GroupOptions | None = None,
         **arguments: Unpack[ConsumerArguments],
     ) -> Consumer:
-        """See `odradek.Client.consumer`. The group's listeners run in threads, and may use the consumer."""
+        """Like `odradek.Client.consumer`. Listeners of the group run in threads, and may use the consumer."""
         if isinstance(group, GroupOptions):
             group = with_listeners_in_threads(group)
         return Consumer(
@@ -224,7 +224,7 @@ class Client:
 
     @cached_property
     def admin(self) -> Admin:
-        """See `odradek.Client.admin`."""
+        """The admin of this cluster, for topics, configs, groups and access."""
         return Admin(self._thread, self._thread.call(lambda: self._client.admin))
 
     def close(self) -> None:
@@ -234,5 +234,5 @@ class Client:
             self._thread.close()
 
     def close_at_exit(self) -> None:
-        """Close the connections: the program ended without `close`."""
+        """Close the connections, after the program ended without `close`."""
         self.close()

@@ -1,7 +1,7 @@
-"""An event loop on a thread of its own, for programs that have none.
+"""An event loop on a thread of its own, for programs without one.
 
-A program may end without closing its client. So that nothing is lost in silence, what is still open on a loop
-thread when the interpreter exits is closed then, producers first (see `close_open_threads`).
+A program may end without closing its client. So that no record is lost silently, everything that is open on a loop
+thread is closed when the interpreter exits, producers first (see `close_open_threads`).
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ _log = logging.getLogger(__name__)
 
 
 class ClosedAtExit(Protocol):
-    """A producer, consumer or client that lives on a loop thread."""
+    """A producer, consumer or client that runs on a loop thread."""
 
     def close_at_exit(self) -> None:
-        """Close, waiting a bounded time, and log what was lost by it. The interpreter exits."""
+        """Close within a bounded time because the interpreter exits, and log what was lost."""
 
 
 _threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 
 
 class LoopThread:
-    """Runs coroutines for threads that wait. Thread-safe; started at once, stopped by `close`."""
+    """Runs coroutines for other threads, which wait. Thread-safe; it starts at once and ends in `close`."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.is_closed = False
         self.is_forked = False
-        """This process is a child of the one that the thread runs in."""
+        """Whether this process was forked from the one that has the thread."""
         self.open_parts: dict[ClosedAtExit, None] = {}
-        """What was made on this thread and is not closed yet, oldest first."""
-        self._gate = threading.Lock()  # what is handed over before `close` is run, or cancelled
+        """The objects on this thread that are not closed yet, oldest first."""
+        self._gate = threading.Lock()  # work that is submitted before `close` is run or cancelled
         self._thread.start()
         _threads.add(self)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it on the loop and wait for its result. KeyboardInterrupt cancels it.
+        """Run a coroutine on the loop and wait for its result. KeyboardInterrupt cancels it.
 
         Raises:
-            ClientClosed, ForkedProcess: it is closed, or is while this waits; or is another process's.
+            ClientClosed, ForkedProcess: the thread was closed, also while this waits, or is the parent's.
         """
         if not self.is_usable:
             work.close()
@@ -81,11 +81,11 @@ class LoopThread:
 
     @property
     def is_usable(self) -> bool:
-        """Whether `run` would run."""
+        """Whether `run` can run anything."""
         return not (self.is_closed or self.is_forked)
 
     def refuse(self) -> NoReturn:
-        """Say why nothing runs here any more."""
+        """Raise the reason why nothing runs here any more."""
         if self.is_forked:
             raise ForkedProcess("this client was made before the process was forked")
         raise ClientClosed("the client is closed")
@@ -107,7 +107,7 @@ class LoopThread:
 
     def close(self) -> None:
         """Stop the loop and wait for the thread. May be called twice."""
-        if self.is_forked:  # the gate may be held by a thread that is not here
+        if self.is_forked:  # a thread that the fork did not copy may hold the gate
             return
         with self._gate:
             if self.is_closed:
@@ -135,7 +135,7 @@ def _note_fork() -> None:
 
 
 def close_open_threads() -> None:
-    """Close what the program left open, newest first. Called once, when the interpreter exits."""
+    """Close what the program left open, newest first. The interpreter calls it once, at exit."""
     for thread in list(_threads):
         for part in reversed(list(thread.open_parts)):
             if not thread.is_usable:
@@ -143,19 +143,19 @@ def close_open_threads() -> None:
             try:
                 part.close_at_exit()
             except Exception:
-                _log.exception("closing at the program's end failed")
+                _log.exception("Closing at the end of the program failed")
         thread.close()
 
 
 os.register_at_fork(after_in_child=_note_fork)
 
-# The plain `atexit` comes too late: the executors that logins run in are shut down before it, by a
-# callback that concurrent.futures registers in the same list, which is called in reverse order.
+# `atexit` runs too late: a callback of concurrent.futures, in the same list of threading, shuts down the executors that
+# logins need before it. Callbacks of that list run in reverse order.
 getattr(threading, "_register_atexit", atexit.register)(close_open_threads)
 
 
 class Facade(Generic[C_co]):
-    """A `core` of the async SDK, and the thread that it lives on."""
+    """An object of the async SDK (`core`), and the thread that it runs on."""
 
     def __init__(self, thread: LoopThread, core: C_co) -> None:
         self._thread = thread
@@ -165,7 +165,7 @@ class Facade(Generic[C_co]):
 def waits(
     method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Facade[C], P], T]:
-    """The method of a facade that runs this one of its core and waits for the result."""
+    """Make a method that runs this method of the core and waits for the result."""
 
     @functools.wraps(method)
     def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -175,7 +175,7 @@ def waits(
 
 
 def calls(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Facade[C], P], T]:
-    """The method of a facade that calls this one of its core, on the loop's thread."""
+    """Make a method that calls this method of the core on the loop's thread."""
 
     @functools.wraps(method)
     def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:

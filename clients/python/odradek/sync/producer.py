@@ -1,8 +1,8 @@
-"""The synchronous producer: records gather on the caller's side and cross to the loop together.
+"""The synchronous producer: it collects records in the caller's thread and passes them to the loop together.
 
-Crossing to another thread costs more than sending a record. So `send` appends to a queue, and only the
-first record after the loop has emptied it wakes the loop. The queue is bounded: `send` waits while it is
-full, that is while the producer's own buffer is.
+A switch to another thread costs more than sending a record. So `send` appends to a queue, and only the first record
+after the loop has emptied it wakes the loop. The queue is bounded: `send` waits while it is full, which it is while the
+producer's own buffer is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Delivery:
-    """A record's acknowledgement, for any thread to wait for."""
+    """The acknowledgement of a record, which any thread can wait for."""
 
     __slots__ = ("_callbacks", "_error", "_lock", "_metadata", "_waiter")
 
@@ -45,11 +45,11 @@ class Delivery:
         return f"<Delivery {self._error or self._metadata or 'pending'}>"
 
     def done(self) -> bool:
-        """Whether it is acknowledged or failed."""
+        """Whether the record was acknowledged or failed."""
         return self._metadata is not None or self._error is not None
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Where the record is; waits for it. Raises its error, or RequestTimedOut."""
+        """Wait for the acknowledgement and return the record's position. Raises its error, or RequestTimedOut."""
         error = self.exception(timeout_s)
         if error is not None:
             raise error
@@ -57,7 +57,7 @@ class Delivery:
         return self._metadata
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
-        """Why it failed, or None; waits for it. Raises RequestTimedOut."""
+        """Wait for the outcome and return the error of the record, or None. Raises RequestTimedOut."""
         with self._lock:
             if not self.done() and self._waiter is None:
                 self._waiter = threading.Event()
@@ -67,9 +67,9 @@ class Delivery:
         return self._error
 
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None:
-        """Call `callback(self)` when done, on the SDK's thread; at once if it is already.
+        """Call `callback(self)` on the SDK's thread when the record is done; at once if it is done already.
 
-        What it raises is logged.
+        Its exceptions are logged.
         """
         with self._lock:
             if not self.done():
@@ -79,7 +79,7 @@ class Delivery:
 
     @property
     def _is_awaited(self) -> bool:
-        """Whether somebody waits for it, or has asked to be called."""
+        """Whether a thread waits for it, or there is a callback."""
         return self._waiter is not None or self._callbacks is not None
 
     def _finish(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
@@ -94,7 +94,7 @@ class Delivery:
     def _call(self, callback: Callable[[Delivery], object]) -> None:
         try:
             callback(self)
-        except Exception:  # the program's own; other records must go on
+        except Exception:  # raised by the program's code; other records must not suffer
             _log.exception("a delivery callback failed")
 
 
@@ -102,7 +102,7 @@ _Item = tuple[str, Any, Any, Headers | None, int | None, int | None, Delivery]
 
 
 class Producer:
-    """`odradek.Producer`, waiting."""
+    """`odradek.Producer` without `await`."""
 
     def __init__(self, thread: LoopThread, producer: AsyncProducer) -> None:
         self._thread = thread
@@ -113,11 +113,11 @@ class Producer:
         self._is_draining = False
         self._drain: asyncio.Task[None] | None = None
         self._unsent: Iterator[_Item] = iter(())
-        """What the drain has yet to send of those it took; its own iterator."""
+        """The records that the drain task has taken and not sent yet; its own iterator."""
         self._is_closed = False
         self._is_exiting = False
         self._lost_records = 0
-        """Failed while the interpreter exits: told in one line, not one by one."""
+        """Records that failed at the exit of the interpreter; they are logged in one line."""
         self._loss: BaseException | None = None
         thread.open_parts[self] = None
 
@@ -145,7 +145,7 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Hand over one record; waits for buffer space only. What is wrong with it shows in its delivery.
+        """Buffer one record; waits only for buffer space. Errors of the record are raised by its delivery.
 
         Raises:
             BufferFull: no space within `max_block_ms`.
@@ -183,15 +183,15 @@ class Producer:
     def send_many(
         self, topic: str, values: Iterable[Any], *, key: Any = None, partition: int | None = None
     ) -> list[Delivery]:
-        """Send each value, in order."""
+        """Send several values in order."""
         return [self.send(topic, value, key=key, partition=partition) for value in values]
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until every record sent before is acknowledged or failed. Raises FlushTimedOut."""
+        """Wait until every record sent before this call is acknowledged or failed. Raises FlushTimedOut."""
         self._thread.run(self._flush(timeout_s))
 
     def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
-        """Flush for at most `timeout_s`, then fail what is left. May be called twice."""
+        """Flush for at most `timeout_s`, then fail the other records. May be called twice."""
         with self._lock:
             if self._is_closed:
                 return
@@ -202,7 +202,7 @@ class Producer:
         self._thread.open_parts.pop(self, None)
 
     def close_at_exit(self) -> None:
-        """Flush what the program left behind, for at most EXIT_FLUSH_S_MAX, and log what was lost."""
+        """Flush the records that the program left behind, for at most EXIT_FLUSH_S_MAX, and log what was lost."""
         self._is_exiting = True
         self.close(EXIT_FLUSH_S_MAX)
         if self._lost_records:
@@ -214,17 +214,15 @@ class Producer:
             )
 
     def explain_waiting(self) -> str:
-        """Why the oldest unacknowledged records are not acknowledged, in words; "" if there are none."""
+        """Say why the oldest unacknowledged records are not acknowledged; "" if there are none."""
         return self._thread.call(self._producer.explain_waiting)
 
     def partitions_for(self, topic: str) -> int:
-        """How many partitions the topic has."""
+        """The number of partitions of a topic."""
         return self._thread.run(self._producer.partitions_for(topic))
 
-    # --- the caller's side ----------------------------------------------------------------------
-
     def _wait_for_space(self, topic: str) -> None:
-        """With the lock held."""
+        """Wait for space in the queue; the caller holds the lock."""
         timeout_s = self._producer.options.max_block_ms / 1000
         has_space = self._space.wait_for(
             lambda: len(self._waiting) < WAITING_RECORDS_MAX or self._is_closed, timeout_s
@@ -233,8 +231,6 @@ class Producer:
             raise ClientClosed("the producer was closed while a record waited for space")
         if not has_space:
             raise BufferFull(f"no space for a record for {topic!r} within {timeout_s} s")
-
-    # --- the loop's side --------------------------------------------------------------------------
 
     def _start_drain(self) -> None:
         self._drain = self._thread.loop.create_task(self._drain_all(), name="sync producer: drain")
@@ -251,7 +247,7 @@ class Producer:
                 self._unsent = iter(items)
                 for item in self._unsent:
                     await self._send(item)
-        except asyncio.CancelledError:  # closed: the producer, or the client under it
+        except asyncio.CancelledError:  # the producer or its client was closed
             with self._lock:
                 self._is_closed = True
                 left, self._waiting = (*self._unsent, *self._waiting), deque()
@@ -299,14 +295,14 @@ class Producer:
     async def _flush(self, timeout_s: float | None) -> None:
         deadline_s = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         while self._drain is not None and not self._drain.done():
-            await asyncio.wait({self._drain}, timeout=_left_s(deadline_s))
+            await asyncio.wait({self._drain}, timeout=_remaining_s(deadline_s))
             if deadline_s is not None and not self._drain.done():
                 unsent = 1 + length_hint(self._unsent) + len(self._waiting)
                 raise FlushTimedOut(
                     f"{unsent} records still waited for their topic's partitions, or for buffer"
                     f" space, after {timeout_s} s"
                 )
-        await self._producer.flush(_left_s(deadline_s))
+        await self._producer.flush(_remaining_s(deadline_s))
 
     async def _close(self, timeout_s: float) -> None:
         deadline_s = asyncio.get_running_loop().time() + timeout_s
@@ -315,11 +311,11 @@ class Producer:
             await asyncio.wait({drain}, timeout=timeout_s)
             drain.cancel()
             await asyncio.wait({drain})
-        await self._producer.close(_left_s(deadline_s) or 0.0)
+        await self._producer.close(_remaining_s(deadline_s) or 0.0)
 
 
-def _left_s(deadline_s: float | None) -> float | None:
-    """Until the deadline, on the running loop's clock."""
+def _remaining_s(deadline_s: float | None) -> float | None:
+    """The time until the deadline on the clock of the running loop."""
     if deadline_s is None:
         return None
     return max(0.0, deadline_s - asyncio.get_running_loop().time())

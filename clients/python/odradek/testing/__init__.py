@@ -1,4 +1,4 @@
-"""For tests of programs that use Odradek: a cluster in memory, and a pytest fixture with a real one.
+"""Support for tests of programs that use Odradek: a cluster in memory, and pytest fixtures.
 
 `MemoryCluster` needs nothing but this package. For the fixtures put
 `pytest_plugins = ["odradek.testing.fixtures"]` into the top `conftest.py`.

@@ -1,4 +1,4 @@
-"""pytest fixtures: a cluster in memory, and one of real processes.
+"""pytest fixtures for a cluster in memory, and for one of real processes.
 
 Use them by `pytest_plugins = ["odradek.testing.fixtures"]` in the top `conftest.py`. `odradek_memory` needs
 nothing; `odradek_bootstrap` starts `odradek dev` once a session, with one broker and one controller, and
@@ -26,16 +26,16 @@ STOP_S_MAX: Final = 15.0
 
 
 class DevCluster:
-    """A running `odradek dev`; `told` is the line that it printed when it accepted writes."""
+    """A running `odradek dev`; `addresses` is the JSON that it printed when it accepted writes."""
 
-    def __init__(self, process: subprocess.Popen[bytes], told: dict[str, Any]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], addresses: dict[str, Any]) -> None:
         self.process = process
-        self.told = told
+        self.addresses = addresses
 
     @property
     def bootstrap(self) -> str:
         """gRPC addresses, HOST:PORT,..."""
-        return str(self.told["grpc"])
+        return str(self.addresses["grpc"])
 
 
 def start_dev_cluster(
@@ -48,7 +48,7 @@ def start_dev_cluster(
     """Start `odradek dev` and wait until it accepts writes. Its messages go to data_dir/dev.log.
 
     Raises:
-        RuntimeError: it ended, or was not ready in time; with the end of its log.
+        RuntimeError: it ended or was not ready in time; the message has the end of its log.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     log_path = data_dir / "dev.log"
@@ -74,7 +74,7 @@ def start_dev_cluster(
 
 
 def stop_dev_cluster(process: subprocess.Popen[bytes]) -> None:
-    """End it and its children: at end of file on its input, or else by SIGTERM, SIGKILL."""
+    """Stop it with its children: close its input, then send SIGTERM and SIGKILL if needed."""
     if process.stdin is not None:
         process.stdin.close()
     try:
@@ -92,7 +92,7 @@ def stop_dev_cluster(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture
 def odradek_memory() -> MemoryCluster:
-    """A fresh cluster in memory, with one broker that creates topics on demand."""
+    """A new cluster in memory, with one broker that creates topics on demand."""
     return MemoryCluster(auto_create_topics=True)
 
 
@@ -108,12 +108,12 @@ def odradek_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevClu
 
 @pytest.fixture
 def odradek_bootstrap(odradek_cluster: DevCluster) -> str:
-    """Where the session's real cluster listens: give it to `Client`."""
+    """The bootstrap address of the session's real cluster, for `Client`."""
     return odradek_cluster.bootstrap
 
 
 def _line(source: IO[bytes], timeout_s: float) -> bytes:
-    """One line, or nothing when there is none in time."""
+    """Read one line; empty if none arrives in time."""
     deadline_s = time.monotonic() + timeout_s
     line = b""
     with selectors.DefaultSelector() as selector:

@@ -1,4 +1,4 @@
-"""What the in-memory cluster answers to administrators: topics, configs, records, the cluster."""
+"""The AdminService of the in-memory cluster: topics, configs, records, the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker of the in-memory cluster answers to clients."""
+"""The BrokerService and GroupService of a broker in the in-memory cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MESSAGE_BYTES_MAX = 1 << 20
 def find(
     cluster: MemoryState, broker_id: int, name: str, index: int, client_epoch: int = -1
 ) -> tuple[ErrorCode, MemoryPartition | None]:
-    """The partition as this broker may serve it, or why it may not."""
+    """The partition, and the error code if this broker must not serve it."""
     partition = cluster.partition(name, index)
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
@@ -79,10 +79,10 @@ async def _watch(
 ) -> AsyncGenerator[pb.WatchMetadataResponse, None]:
     request = await anext(requests)
     names = None if request.all_topics else list(request.topics)
-    told_offset, is_first, known = -1, True, dict[bytes, str]()
+    sent_offset, is_first, known = -1, True, dict[bytes, str]()
     while True:
-        if cluster.metadata_offset != told_offset:
-            told_offset = cluster.metadata_offset
+        if cluster.metadata_offset != sent_offset:
+            sent_offset = cluster.metadata_offset
             metadata = cluster.metadata(names)
             present = {t.topic_id: t.name for t in metadata.topics if not t.error_code}
             removed = sorted(known[topic_id] for topic_id in known.keys() - present.keys())
@@ -160,11 +160,11 @@ def _init_producer_id(
 
 
 class _Session:
-    """What one stream wants."""
+    """The requests of one fetch stream so far: partitions, credit, settings."""
 
     def __init__(self) -> None:
         self.wanted: dict[TopicPartition, pb.FetchPartition] = {}
-        self.told: dict[TopicPartition, tuple[int, int]] = {}
+        self.sent_state: dict[TopicPartition, tuple[int, int]] = {}
         self.credit_bytes = 0
         self.settings = pb.FetchSettings()
 
@@ -172,18 +172,18 @@ class _Session:
         if request.HasField("settings"):
             self.settings = request.settings
         self.credit_bytes += request.credit_bytes
-        for gone in request.remove:
-            self.wanted.pop(TopicPartition(gone.topic, gone.partition), None)
+        for removed in request.remove:
+            self.wanted.pop(TopicPartition(removed.topic, removed.partition), None)
         for item in request.add:
             name = TopicPartition(item.topic, item.partition)
             self.wanted[name] = item
-            self.told.pop(name, None)
+            self.sent_state.pop(name, None)
 
 
 async def _fetch(
     cluster: MemoryState, broker_id: int, requests: AsyncIterator[pb.FetchRequest]
 ) -> AsyncGenerator[pb.FetchResponse, None]:
-    """Push what there is, within the client's credit, until the stream is cancelled."""
+    """Send available records, within the client's credit, until the stream is cancelled."""
     session = _Session()
 
     async def listen() -> None:
@@ -196,9 +196,9 @@ async def _fetch(
         while True:
             response = pb.FetchResponse()
             for name in list(session.wanted):
-                news = _look(cluster, broker_id, session, name)
-                if news is not None:
-                    response.partitions.append(news)
+                data = _look(cluster, broker_id, session, name)
+                if data is not None:
+                    response.partitions.append(data)
             if response.partitions:
                 await asyncio.sleep(0)
                 yield response
@@ -217,7 +217,7 @@ def _look(
     code, partition = find(cluster, broker_id, *name, item.current_leader_epoch)
     if code is ErrorCode.NONE:
         code = cluster.take_fault("fetch", name)
-    news = pb.FetchPartitionData(
+    data = pb.FetchPartitionData(
         topic=name.topic,
         partition=name.partition,
         fetch_id=item.fetch_id,
@@ -226,36 +226,36 @@ def _look(
     )
     if partition is not None and code is ErrorCode.NONE:
         log = partition.log
-        news.high_watermark = news.last_stable_offset = log.log_end_offset
-        news.log_start_offset = log.log_start_offset
+        data.high_watermark = data.last_stable_offset = log.log_end_offset
+        data.log_start_offset = log.log_start_offset
         if not log.log_start_offset <= item.offset <= log.log_end_offset:
             code = ErrorCode.OFFSET_OUT_OF_RANGE
     if partition is None or code is not ErrorCode.NONE:
-        news.error_code = code
+        data.error_code = code
         if partition is not None:
-            news.leader.CopyFrom(cluster.leader_hint(partition))
+            data.leader.CopyFrom(cluster.leader_hint(partition))
         del session.wanted[name]
-        return news
+        return data
     taken = []
     if session.credit_bytes > 0:
         bytes_max = session.settings.message_bytes_max or MESSAGE_BYTES_MAX
         taken = list(partition.log.read(item.offset, min(bytes_max, session.credit_bytes)))
     if taken:
-        news.records = b"".join(batch.data for batch in taken)
-        session.credit_bytes -= len(news.records)
-        news.next_offset = item.offset = taken[-1].next_offset
+        data.records = b"".join(batch.data for batch in taken)
+        session.credit_bytes -= len(data.records)
+        data.next_offset = item.offset = taken[-1].next_offset
         if session.settings.read_committed:
             for producer_id, first, last in partition.log.aborted:
-                if last >= taken[0].base_offset and first < news.next_offset:
-                    news.aborted_transactions.add(producer_id=producer_id, first_offset=first)
+                if last >= taken[0].base_offset and first < data.next_offset:
+                    data.aborted_transactions.add(producer_id=producer_id, first_offset=first)
     if 0 <= item.end_offset <= item.offset:
-        news.end_reached = True
+        data.end_reached = True
         del session.wanted[name]
-        return news
-    state = (news.next_offset, news.high_watermark)
-    if taken or session.told.get(name) != state:
-        session.told[name] = state
-        return news
+        return data
+    state = (data.next_offset, data.high_watermark)
+    if taken or session.sent_state.get(name) != state:
+        session.sent_state[name] = state
+        return data
     return None
 
 

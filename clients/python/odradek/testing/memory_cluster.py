@@ -5,14 +5,13 @@
     async with cluster.client() as client:
         ...
 
-It speaks the SDK's wire messages, and is honest where clients depend on it: batches are checked and
-read, offsets assigned, producers' repeats recognized and gaps refused, leaders fenced by epoch, fetches
-bounded by credit, topics identified by id. Consumer groups share partitions, rebalance, and fence
-members (`groups`). It does not replicate: all brokers share one truth, so killing one loses nothing,
-unless `lose_records` says so.
+It uses the SDK's wire messages and behaves like a real cluster where clients depend on it: it validates batches,
+assigns offsets, recognizes the repeats of producers and refuses gaps, fences leaders by epoch, bounds fetches by credit
+and identifies topics by id. Consumer groups share partitions, rebalance, and fence members (`groups`). It does not
+replicate: all brokers share one log per partition, so killing a broker loses nothing; `lose_records` does.
 
-Faults: `kill`, `start`, `freeze`, `thaw`, `move_leader`, `fail_next` (error codes for a partition's next
-produces or fetches), `lose_next_answers` (the broker writes, the answer never comes), `lose_records`.
+Faults: `kill`, `start`, `freeze`, `thaw`, `move_leader`, `fail_next` (error codes for the next produces or fetches of a
+partition), `lose_next_answers` (the broker writes, and its response is lost), `lose_records`.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from odradek.client import Client
 
 
-KEEPALIVE_S = 2.0  # how soon a connection to a broker that hangs breaks, as over gRPC
+KEEPALIVE_S = 2.0  # a connection to a broker that hangs breaks after this time, as over gRPC
 
 
 class MemoryCluster(MemoryState):
@@ -51,11 +50,11 @@ class MemoryCluster(MemoryState):
 
     @property
     def bootstrap(self) -> str:
-        """Endpoints of all brokers."""
+        """The endpoints of all brokers, HOST:PORT,..."""
         return ",".join(self.endpoints.values())
 
     def transport(self) -> MemoryTransport:
-        """A new way in; give it to `Client(transport=...)`."""
+        """A new transport to this cluster, for `Client(transport=...)`."""
         return MemoryTransport(self)
 
     def client(self) -> Client:
@@ -69,7 +68,7 @@ class MemoryCluster(MemoryState):
         return self.topics[name].partitions[index].log
 
     def move_leader(self, name: str, index: int, to: int, *, tell: bool = True) -> None:
-        """Make another broker lead; with `tell=False` nobody is told, as in a slow metadata feed."""
+        """Make another broker the leader; with `tell=False` clients get no new metadata."""
         partition = self.topics[name].partitions[index]
         partition.leader_id = to
         partition.leader_epoch += 1
@@ -77,14 +76,14 @@ class MemoryCluster(MemoryState):
             self.changed()
 
     def kill(self, broker_id: int, *, elect: bool = True) -> None:
-        """Break its connections; others lead what it led, unless `elect=False`."""
+        """Stop a broker and break its connections; other brokers become leaders, unless `elect=False`."""
         self.alive.discard(broker_id)
         self._break_connections(broker_id)
         if elect:
             self.elect()
 
     def elect(self) -> None:
-        """Give each partition whose leader is dead another one, or none."""
+        """Elect a live leader, or none, for each partition whose leader is dead."""
         for topic in self.topics.values():
             for partition in topic.partitions:
                 if partition.leader_id not in self.alive:
@@ -95,37 +94,37 @@ class MemoryCluster(MemoryState):
         self.changed()
 
     def start(self, broker_id: int) -> None:
-        """Start it again; it leads what has no leader."""
+        """Start a broker again; it leads partitions without a leader."""
         self.alive.add(broker_id)
         self.elect()
 
     def freeze(self, broker_id: int) -> None:
-        """It hangs, as with SIGSTOP: nothing is answered, until keepalive breaks its connections."""
+        """Make a broker hang, as SIGSTOP does: it responds to nothing, until keepalive breaks its connections."""
         self.frozen.add(broker_id)
         asyncio.get_running_loop().call_later(KEEPALIVE_S, self._break_if_frozen, broker_id)
 
     def thaw(self, broker_id: int) -> None:
-        """It goes on."""
+        """Let a broker that hangs continue."""
         self.frozen.discard(broker_id)
         self.changed()
 
     def disconnect(self, broker_id: int) -> None:
-        """Break its connections only: what was sent may have been written."""
+        """Break the connections of a broker; requests may have been carried out."""
         self._break_connections(broker_id)
 
     def fail_next(self, kind: str, name: str, index: int, *codes: ErrorCode) -> None:
-        """Answer the next requests of `kind` ("produce", "fetch", "offsets") with these codes.
+        """Respond to the next requests of `kind` ("produce", "fetch", "offsets") with these codes.
 
-        `ErrorCode.NONE` lets one through.
+        `ErrorCode.NONE` lets a request through.
         """
         self._faults[kind, TopicPartition(name, index)].extend(codes)
 
     def lose_next_answers(self, name: str, index: int, count: int = 1) -> None:
-        """Write the next produces, then break the connection instead of answering."""
+        """Write the next produces, then break the connection instead of responding."""
         self._answers_to_lose[TopicPartition(name, index)] += count
 
     def lose_records(self, name: str, index: int, from_offset: int) -> None:
-        """An unclean election: what is at and after the offset is gone, another epoch begins."""
+        """Lose the records from this offset on, as an unclean election does; a new leader epoch begins."""
         partition = self.topics[name].partitions[index]
         partition.log.truncate_to(from_offset)
         self.move_leader(name, index, partition.leader_id)
@@ -147,7 +146,7 @@ MESSAGES_MAX = 64
 
 
 class MemoryTransport:
-    """Reaches the brokers of one cluster by their endpoints."""
+    """The transport to a `MemoryCluster`. It encodes and decodes every message, as on a wire."""
 
     def __init__(self, cluster: MemoryState) -> None:
         self._cluster = cluster
@@ -155,7 +154,6 @@ class MemoryTransport:
         self._is_closed = False
 
     async def call(self, endpoint: str, method: Method[Q, R], request: Q, *, timeout_s: float) -> R:
-        """One request, one answer."""
         if self._is_closed:
             raise ClientClosed("the client is closed")
         broker_id = _reach(self._cluster, endpoint)
@@ -166,20 +164,19 @@ class MemoryTransport:
                 while broker_id in self._cluster.frozen:
                     await self._cluster.wait_change()
         except TimeoutError:
-            raise RequestTimedOut(f"{method.name} was not answered by {endpoint}") from None
+            raise RequestTimedOut(f"{method.name} got no response from {endpoint}") from None
         _reach(self._cluster, endpoint)
         for table in (BROKER_CALLS, ADMIN_CALLS, GROUP_CALLS):
             if method.name in table:
                 kind, handler = table[method.name]
                 message = kind.FromString(method.encode(request))
-                answer = handler(self._cluster, broker_id, message)
-                if table is ADMIN_CALLS and "metadata_offset" in answer.DESCRIPTOR.fields_by_name:
-                    setattr(answer, "metadata_offset", self._cluster.metadata_offset)  # noqa: B010
-                return method.decode(answer.SerializeToString())
+                response = handler(self._cluster, broker_id, message)
+                if table is ADMIN_CALLS and "metadata_offset" in response.DESCRIPTOR.fields_by_name:
+                    setattr(response, "metadata_offset", self._cluster.metadata_offset)  # noqa: B010
+                return method.decode(response.SerializeToString())
         raise UnsupportedOperation(f"the broker at {endpoint} does not offer {method.name}")
 
     def open(self, endpoint: str, method: Method[Q, R]) -> Stream[Q, R]:
-        """Open a stream."""
         if self._is_closed:
             raise ClientClosed("the client is closed")
         stream = MemoryStream(self._cluster, endpoint, method)
@@ -195,7 +192,7 @@ class MemoryTransport:
 
 
 class MemoryStream:
-    """Two bounded queues and a broker's handler between them, as a task."""
+    """A stream: two bounded queues, and a task that runs the broker's handler between them."""
 
     def __init__(self, cluster: MemoryState, endpoint: str, method: Method[Any, Any]) -> None:
         self.on_end: Callable[[], None] = lambda: None
@@ -203,24 +200,23 @@ class MemoryStream:
         self._endpoint = endpoint
         self._method = method
         self._requests: asyncio.Queue[bytes] = asyncio.Queue(MESSAGES_MAX)
-        self._answers: asyncio.Queue[bytes | None] = asyncio.Queue(MESSAGES_MAX)
+        self._responses: asyncio.Queue[bytes | None] = asyncio.Queue(MESSAGES_MAX)
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task: asyncio.Task[None] | None = None
         self._broker_id = -1
 
     async def send(self, request: Any) -> None:
-        """Hand over one message; the first one connects."""
+        """Send one message; the first one connects."""
         self._connect()
         await self._unless_broken(self._requests.put(self._method.encode(request)))
 
     async def receive(self) -> Any:
-        """The next message, or None at the end."""
+        """Return the next message, or None at the end."""
         self._connect()
-        message = await self._unless_broken(self._answers.get())
+        message = await self._unless_broken(self._responses.get())
         return None if message is None else self._method.decode(message)
 
     def cancel(self) -> None:
-        """End it."""
         self._break()
 
     def _connect(self) -> None:
@@ -244,13 +240,13 @@ class MemoryStream:
 
         try:
             async with contextlib.aclosing(requests()) as source:
-                answers = handler(self._cluster, self._broker_id, source)
-                async with contextlib.aclosing(answers):
-                    async for answer in answers:
+                responses = handler(self._cluster, self._broker_id, source)
+                async with contextlib.aclosing(responses):
+                    async for response in responses:
                         while self._broker_id in self._cluster.frozen:
                             await self._cluster.wait_change()
-                        await self._answers.put(answer.SerializeToString())
-            await self._answers.put(None)
+                        await self._responses.put(response.SerializeToString())
+            await self._responses.put(None)
         except ConnectionResetError:
             self._break()
 
@@ -277,8 +273,8 @@ class MemoryStream:
 def _reach(cluster: MemoryState, endpoint: str) -> int:
     if endpoint.rpartition(":")[0].endswith(".invalid"):
         raise NameUnresolvable(endpoint, "its name does not resolve on this machine")
-    for broker_id, known in cluster.endpoints.items():
-        if known == endpoint:
+    for broker_id, broker_endpoint in cluster.endpoints.items():
+        if broker_endpoint == endpoint:
             if broker_id in cluster.alive:
                 return broker_id
             raise BrokerUnreachable(endpoint, "connection refused")

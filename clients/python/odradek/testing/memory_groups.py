@@ -1,7 +1,7 @@
 """Consumer groups of the in-memory cluster: one coordinator, members by KIP-848, offsets.
 
-A group has an epoch, which rises when members, subscriptions or the topics they read change; then every member
-gets a target, what it shall own. A member's heartbeat brings it closer to its target:
+A group has an epoch, which grows when members, subscriptions or the topics they read change; then every member gets a
+target assignment. Each heartbeat of a member brings it closer to its target:
 
     STABLE --target shrinks--> REVOKING --its heartbeat no longer owns the rest--> STABLE
        ^                           |
@@ -9,9 +9,9 @@ gets a target, what it shall own. A member's heartbeat brings it closer to its t
 
 Invariants: a partition is held by one member at most, from the response that names it until a heartbeat without
 it, or the member's end; a member has the group's epoch only when it holds nothing beyond its target; a commit
-needs the member's present epoch, so whoever was taken out cannot move the group's offsets.
+needs the present epoch of the member, so a removed member cannot change the offsets of the group.
 
-Timeouts are looked at when a request comes, with the event loop's time. All brokers coordinate all groups.
+Timeouts are checked when a request arrives, by the clock of the event loop. All brokers coordinate all groups.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 
 SESSION_S: Final = 45.0
 HEARTBEAT_INTERVAL_MS: Final = 50
-"""Shorter than a broker's: tests wait for rebalances."""
+"""Shorter than a broker's, because tests wait for rebalances."""
 _REBALANCE_TIMEOUT_MS: Final = 60_000
 _LEAVE: Final = -1
 _LEAVE_STATIC: Final = -2
 
 PartitionId: TypeAlias = tuple[bytes, int]
-"""A topic's id and a partition's index."""
+"""The id of a topic and the index of a partition."""
 
 
 @dataclass(slots=True)
 class MemoryMember:
-    """What the coordinator knows of one member."""
+    """One member, as the coordinator sees it."""
 
     member_id: str
     instance_id: str | None
@@ -51,16 +51,16 @@ class MemoryMember:
     rebalance_timeout_ms: int = _REBALANCE_TIMEOUT_MS
     target: frozenset[PartitionId] = frozenset()
     assigned: frozenset[PartitionId] = frozenset()
-    """What it was told to own last."""
+    """The assignment in the last response to it."""
     revoking: frozenset[PartitionId] = frozenset()
-    """What it was told to give up, and still may own."""
+    """Partitions that it must give up and may still own."""
     revoking_since_s: float = 0.0
     is_away: bool = False
-    """A static member that left for a while; its partitions wait for it."""
+    """Whether it is a static member that left for a while; its partitions stay assigned."""
 
     @property
     def held(self) -> frozenset[PartitionId]:
-        """What nobody else may own."""
+        """Partitions that no other member may own."""
         return self.assigned | self.revoking
 
 
@@ -85,7 +85,7 @@ class MemoryGroup:
     """Subscriptions and partitions that the targets were computed from."""
 
     def remove(self, member: MemoryMember) -> None:
-        """Its partitions are free at once."""
+        """Remove a member, which frees its partitions."""
         del self.members[member.member_id]
 
 
@@ -100,15 +100,13 @@ class MemoryGroups:
         session_s: float = SESSION_S,
     ) -> None:
         self.session_s = session_s
-        """A member that is silent for longer is taken out of its group."""
+        """A member without a heartbeat for longer is removed from its group."""
         self._topics = topics
         self._live_brokers = live_brokers
         self._groups: dict[str, MemoryGroup] = {}
 
-    # --- members ----------------------------------------------------------------------------------
-
     def heartbeat(self, beat: pb.GroupHeartbeatRequest, now_s: float) -> pb.GroupHeartbeatResponse:
-        """Let a member join, stay or leave; tell it what it shall own."""
+        """Let a member join, stay or leave, and return its assignment."""
         group = self._groups.setdefault(beat.group_id, MemoryGroup())
         self._expire(group, now_s)
         if beat.assignor not in ("", "uniform", "range"):
@@ -130,7 +128,7 @@ class MemoryGroups:
         elif member is None:
             return _refused(ErrorCode.UNKNOWN_MEMBER_ID)
         elif beat.member_epoch != member.epoch:
-            # The response that told the present epoch may be lost: its member repeats the one before.
+            # If the response with the present epoch was lost, the member repeats the previous epoch.
             owned = _owned(beat)
             if beat.member_epoch != member.previous_epoch or not owned <= member.held:
                 group.remove(member)
@@ -141,15 +139,15 @@ class MemoryGroups:
         self._plan(group)
         if beat.has_owned:
             member.revoking &= _owned(beat)
-        if beat.member_epoch == 0:  # it owns nothing yet, so has nothing to give up
+        if beat.member_epoch == 0:  # it owns nothing yet, so it has nothing to give up
             member.assigned &= member.target
         self._reconcile(group, member, now_s)
-        return self._told(member)
+        return self._assignment_response(member)
 
     def _join(
         self, group: MemoryGroup, beat: pb.GroupHeartbeatRequest, now_s: float
     ) -> MemoryMember | None:
-        """A member of epoch 0, which owns nothing; None while another one has its static name."""
+        """Add a member with epoch 0; None while another member has its static name."""
         instance_id = beat.instance_id if beat.HasField("instance_id") else None
         member = MemoryMember(beat.member_id, instance_id, now_s)
         for other in list(group.members.values()):
@@ -185,7 +183,7 @@ class MemoryGroups:
         self._plan(group)
 
     def _plan(self, group: MemoryGroup) -> None:
-        """Compute targets and raise the epoch, if anything that they depend on changed."""
+        """Compute targets and raise the epoch, if their basis changed."""
         readable = {m.member_id: self._readable(m) for m in group.members.values()}
         assignor = next((m.assignor for m in group.members.values() if m.assignor), "uniform")
         basis = (assignor, readable)
@@ -199,7 +197,7 @@ class MemoryGroups:
             member.target = targets[member.member_id]
 
     def _readable(self, member: MemoryMember) -> frozenset[PartitionId]:
-        """Partitions of the topics that it is subscribed to."""
+        """The partitions of the topics that a member subscribes to."""
         pattern = None if member.pattern is None else re.compile(member.pattern)
         return frozenset(
             (topic.topic_id, index)
@@ -222,7 +220,7 @@ class MemoryGroups:
         others = (m.held for m in group.members.values() if m is not member)
         member.assigned = member.target - frozenset[PartitionId]().union(*others)
 
-    def _told(self, member: MemoryMember) -> pb.GroupHeartbeatResponse:
+    def _assignment_response(self, member: MemoryMember) -> pb.GroupHeartbeatResponse:
         response = pb.GroupHeartbeatResponse(
             member_epoch=member.epoch,
             heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
@@ -242,10 +240,8 @@ class MemoryGroups:
             topic.partitions.append(index)
         return list(topics.values())
 
-    # --- offsets ----------------------------------------------------------------------------------
-
     def commit(self, request: pb.CommitOffsetsRequest, now_s: float) -> pb.CommitOffsetsResponse:
-        """Take all of the offsets or, where one is of no partition, none."""
+        """Commit all offsets, or none if a partition does not exist."""
         group = self._groups.setdefault(request.group_id, MemoryGroup())
         self._expire(group, now_s)
         code = _commit_error(group, request)
@@ -272,7 +268,7 @@ class MemoryGroups:
         return response
 
     def fetch_offsets(self, request: pb.FetchOffsetsRequest) -> pb.FetchOffsetsResponse:
-        """Committed offsets of these partitions, or of all; -1 where there is none."""
+        """The committed offsets of these partitions, or of all; -1 for a partition without one."""
         group = self._groups.get(request.group_id, MemoryGroup())
         wanted = [(name.topic, name.partition) for name in request.partitions]
         response = pb.FetchOffsetsResponse()
@@ -281,13 +277,11 @@ class MemoryGroups:
             known = self._topics.get(topic)
             result = response.offsets.add(offset=-1, leader_epoch=-1)
             result.partition.topic, result.partition.partition = topic, index
-            # A topic that was deleted takes its offsets along; another one of its name has none.
+            # Offsets are deleted with their topic; a new topic of the same name has none.
             if committed is not None and known is not None and known.topic_id == committed.topic_id:
                 result.offset, result.leader_epoch = committed.offset, committed.leader_epoch
                 result.metadata = committed.metadata
         return response
-
-    # --- administration ---------------------------------------------------------------------------
 
     def list_groups(self, now_s: float) -> pb.ListGroupsResponse:
         """All groups with members or offsets."""
@@ -304,7 +298,7 @@ class MemoryGroups:
         return response
 
     def describe(self, group_id: str, now_s: float) -> pb.GroupDescription:
-        """Its members and what they own."""
+        """The members of a group with their assignments."""
         group = self._found(group_id, now_s)
         if group is None:
             return pb.GroupDescription(
@@ -342,7 +336,7 @@ class MemoryGroups:
     def delete_offsets(
         self, request: pb.DeleteOffsetsRequest, now_s: float
     ) -> pb.DeleteOffsetsResponse:
-        """Forget offsets, of topics that no member is subscribed to."""
+        """Delete offsets of topics that no member subscribes to."""
         group = self._found(request.group_id, now_s)
         if group is None:
             return pb.DeleteOffsetsResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
@@ -383,7 +377,7 @@ def _pattern_problem(pattern: str) -> str | None:
     try:
         re.compile(pattern)
     except re.error as error:
-        return f"{pattern!r} is no regular expression: {error}"
+        return f"{pattern!r} is not a regular expression: {error}"
     return None
 
 
@@ -392,7 +386,7 @@ def _refused(code: ErrorCode) -> pb.GroupHeartbeatResponse:
 
 
 def _commit_error(group: MemoryGroup, request: pb.CommitOffsetsRequest) -> ErrorCode:
-    if not request.member_id:  # an administrator, or a consumer that assigns itself
+    if not request.member_id:  # an administrator, or a consumer that assigns its own partitions
         return ErrorCode.UNKNOWN_MEMBER_ID if group.members else ErrorCode.NONE
     member = group.members.get(request.member_id)
     if member is None:
@@ -410,11 +404,11 @@ def _state(group: MemoryGroup) -> str:
 
 
 Readable: TypeAlias = dict[str, frozenset[PartitionId]]
-"""Per member id what it may be given."""
+"""The partitions that each member can be assigned, by member id."""
 
 
 def _range(readable: Readable) -> Readable:
-    """Each topic by itself: contiguous partitions, the first members one more."""
+    """Assign contiguous partitions topic by topic; the first members get one more."""
     targets: dict[str, set[PartitionId]] = {member_id: set() for member_id in readable}
     for topic_id in sorted({i for partitions in readable.values() for i, _ in partitions}):
         members = sorted(m for m, partitions in readable.items() if (topic_id, 0) in partitions)
@@ -428,7 +422,7 @@ def _range(readable: Readable) -> Readable:
 
 
 def _uniform(readable: Readable, previous: Readable) -> Readable:
-    """Members keep what they had, as far as loads differ by one at most where subscriptions allow it."""
+    """Keep assignments as far as the loads differ by at most one where subscriptions allow it."""
     targets: dict[str, set[PartitionId]] = {}
     taken: set[PartitionId] = set()
     for member_id in sorted(readable):
@@ -457,6 +451,3 @@ def _uniform(readable: Readable, previous: Readable) -> Readable:
         most, least, partition = move
         targets[most].remove(partition)
         targets[least].add(partition)
-
-
-# --- as calls of a broker -----------------------------------------------------------------------

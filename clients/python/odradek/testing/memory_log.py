@@ -27,7 +27,7 @@ class _ProducerState:
 
 @dataclass(slots=True)
 class StoredBatch:
-    """A batch as it lies in the log."""
+    """A batch in the log."""
 
     base_offset: int
     next_offset: int
@@ -36,7 +36,7 @@ class StoredBatch:
 
 
 class MemoryLog:
-    """The records of one partition; the truth that all brokers of the in-memory cluster share."""
+    """The log of one partition, which all brokers of the in-memory cluster share."""
 
     def __init__(self) -> None:
         self.batches: list[StoredBatch] = []
@@ -48,7 +48,7 @@ class MemoryLog:
         self._producers: dict[int, _ProducerState] = {}
 
     def append(self, records: bytes, leader_epoch: int) -> tuple[ErrorCode, int]:
-        """Append whole batches as a leader does. Returns (code, base offset of the first)."""
+        """Append whole batches as a leader does. Returns (error code, base offset of the first)."""
         try:
             placed = list(iter_headers(records))
             if not placed:
@@ -68,16 +68,16 @@ class MemoryLog:
         return ErrorCode.NONE, first_offset
 
     def read(self, offset: int, bytes_max: int) -> Iterator[StoredBatch]:
-        """Batches from the one that holds `offset` on; the first whatever its size."""
-        left_bytes = bytes_max
+        """Read batches from the one that has `offset` on; the first one regardless of its size."""
+        remaining_bytes = bytes_max
         for number, batch in enumerate(self.batches[self._find(offset) :]):
-            if number and len(batch.data) > left_bytes:
+            if number and len(batch.data) > remaining_bytes:
                 return
-            left_bytes -= len(batch.data)
+            remaining_bytes -= len(batch.data)
             yield batch
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int]:
-        """(offset, timestamp) of the first record that is as late; (-1, -1): none is."""
+        """(offset, timestamp) of the first record at or after this time; (-1, -1) if there is none."""
         for batch in self.batches:
             if batch.header.max_timestamp_ms < timestamp_ms:
                 continue
@@ -87,7 +87,7 @@ class MemoryLog:
         return -1, -1
 
     def offset_of_largest_timestamp(self) -> tuple[int, int]:
-        """(offset, timestamp) of the record with the largest timestamp; (-1, -1): empty."""
+        """(offset, timestamp) of the record with the largest timestamp; (-1, -1) if the log is empty."""
         best = (-1, -1)
         for batch in self.batches:
             for record in decode_batch(batch.data):
@@ -96,13 +96,13 @@ class MemoryLog:
         return best
 
     def delete_before(self, offset: int) -> None:
-        """Raise the log start, as DeleteRecords and retention do."""
+        """Raise the log start offset, as DeleteRecords and retention do."""
         self.log_start_offset = max(self.log_start_offset, offset)
         while self.batches and self.batches[0].next_offset <= self.log_start_offset:
             self.batches.pop(0)
 
     def truncate_to(self, offset: int) -> None:
-        """Lose what is at and after `offset`: an unclean election. Batches are cut whole."""
+        """Truncate the log to `offset`, as an unclean election does. Only whole batches are removed."""
         while self.batches and self.batches[-1].next_offset > offset:
             self.batches.pop()
         self.log_end_offset = self.batches[-1].next_offset if self.batches else offset
@@ -112,12 +112,12 @@ class MemoryLog:
             self._remember(batch.header, batch.base_offset)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """(largest epoch at or below, its end offset); (-1, -1): unknown (KIP-320)."""
+        """(largest epoch at or below this one, its end offset); (-1, -1) if unknown (KIP-320)."""
         found = (-1, -1)
-        for index, (known, _) in enumerate(self.leader_epoch_starts):
-            if known <= epoch:
+        for index, (epochs, _) in enumerate(self.leader_epoch_starts):
+            if epochs <= epoch:
                 later = self.leader_epoch_starts[index + 1 :]
-                found = (known, later[0][1] if later else self.log_end_offset)
+                found = (epochs, later[0][1] if later else self.log_end_offset)
         return found
 
     def _append_one(
@@ -142,9 +142,9 @@ class MemoryLog:
         return ErrorCode.NONE, base_offset
 
     def _check_sequence(self, header: BatchHeader) -> tuple[ErrorCode, int]:
-        """NONE and -1: append; NONE and an offset: it is there already.
+        """Check sequence numbers: NONE and -1 to append; NONE and an offset for a repeat.
 
-        As brokers do (Kafka's, too), it takes whatever number comes first from a producer that it does not remember.
+        Like brokers, also Kafka's, it accepts any first sequence number of a producer that it does not remember.
         """
         state = self._producers.get(header.producer_id)
         if state is None:
@@ -183,7 +183,7 @@ class MemoryLog:
 
 @dataclass(slots=True)
 class MemoryPartition:
-    """Who leads it, and its log."""
+    """A partition: its leader, its replicas and its log."""
 
     leader_id: int
     replicas: list[int]
@@ -194,7 +194,7 @@ class MemoryPartition:
 
 @dataclass(slots=True)
 class MemoryTopic:
-    """A topic; another one under the same name has another id."""
+    """A topic. A new topic of the same name has another id."""
 
     name: str
     topic_id: bytes

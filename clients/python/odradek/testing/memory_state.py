@@ -1,4 +1,4 @@
-"""The state that all brokers of an in-memory cluster share: topics, leaders, groups, faults to come."""
+"""The state that all brokers of an in-memory cluster share: topics, leaders, groups, pending faults."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ DEFAULT_CONFIGS = {
 
 
 class MemoryState:
-    """What the brokers and the transport of an in-memory cluster read and change.
+    """The state that the brokers and the transport of an in-memory cluster read and change.
 
-    They hold this class and do not know `MemoryCluster`, which adds the levers that tests pull.
+    They hold this class and do not know `MemoryCluster`, which adds the methods for tests.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class MemoryState:
         self.metadata_offset = 0
         self.groups = MemoryGroups(self.topics, self.alive)
         self.requests: list[str] = []
-        """Names of the calls and streams that clients made, in order."""
+        """Names of the methods that clients called, in order."""
         self._next_producer_id = 1000
         self._changed = asyncio.Event()
         self._faults: dict[tuple[str, TopicPartition], deque[ErrorCode]] = defaultdict(deque)
@@ -57,7 +57,7 @@ class MemoryState:
     def create_topic(
         self, name: str, partitions: int = 1, configs: dict[str, str] | None = None
     ) -> MemoryTopic:
-        """Create it, leaders in turn over the brokers."""
+        """Create a topic; the brokers lead its partitions in turn."""
         assert name not in self.topics, name
         topic = MemoryTopic(name, uuid.uuid4().bytes, [], dict(configs or {}))
         self.topics[name] = topic
@@ -65,7 +65,7 @@ class MemoryState:
         return topic
 
     def add_partitions(self, name: str, count: int) -> None:
-        """Add so many."""
+        """Add partitions to a topic."""
         topic = self.topics[name]
         ids = sorted(self.endpoints)
         for _ in range(count):
@@ -76,7 +76,7 @@ class MemoryState:
         self.changed()
 
     def delete_topic(self, name: str) -> None:
-        """Delete it with its records."""
+        """Delete a topic with its records."""
         for partition in self.topics.pop(name).partitions:
             partition.is_open = False
         self.changed()
@@ -89,29 +89,29 @@ class MemoryState:
         return topic.partitions[index]
 
     def take_fault(self, kind: str, partition: TopicPartition) -> ErrorCode:
-        """The code to answer with, once."""
+        """Take the error code for the next response, NONE if there is no fault."""
         faults = self._faults.get((kind, partition))
         return faults.popleft() if faults else ErrorCode.NONE
 
     def takes_answer_away(self, partition: TopicPartition) -> bool:
-        """Whether this answer is to be lost."""
+        """Whether the next response must be lost."""
         if self._answers_to_lose.get(partition, 0) > 0:
             self._answers_to_lose[partition] -= 1
             return True
         return False
 
     def new_producer_id(self) -> int:
-        """The next one."""
+        """Allocate a producer id."""
         self._next_producer_id += 1
         return self._next_producer_id
 
     def changed(self) -> None:
-        """Metadata changed: tell the watchers."""
+        """Note a change of the metadata, and wake streams."""
         self.metadata_offset += 1
         self.wake()
 
     def wake(self) -> None:
-        """Something changed that streams wait for: records, leaders, life."""
+        """Wake streams that wait for records, leaders or brokers."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -120,16 +120,16 @@ class MemoryState:
         await self._changed.wait()
 
     def on_disconnect(self, broker_id: int, callback: Callable[[], None]) -> None:
-        """Call it when the broker's connections break."""
+        """Call `callback` when the connections of a broker break."""
         self._disconnect[broker_id].append(callback)
 
     def forget_disconnect(self, broker_id: int, callback: Callable[[], None]) -> None:
-        """Call it no more."""
+        """Stop calling `callback`."""
         if callback in self._disconnect[broker_id]:
             self._disconnect[broker_id].remove(callback)
 
     def metadata(self, names: list[str] | None) -> pb.MetadataResponse:
-        """The cluster and these topics (None: all)."""
+        """The metadata of the cluster and of these topics (None: all)."""
         response = pb.MetadataResponse(
             cluster_id=self.cluster_id, controller_id=1, metadata_offset=self.metadata_offset
         )
@@ -140,12 +140,12 @@ class MemoryState:
             if topic is None:
                 response.topics.add(name=name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 continue
-            told = response.topics.add(
+            topic_info = response.topics.add(
                 name=name, topic_id=topic.topic_id, is_internal=name in INTERNAL_TOPICS
             )
             for index, partition in enumerate(topic.partitions):
                 alive = [i for i in partition.replicas if i in self.alive]
-                told.partitions.add(
+                topic_info.partitions.add(
                     partition=index,
                     leader_id=partition.leader_id,
                     leader_epoch=partition.leader_epoch,
@@ -156,7 +156,7 @@ class MemoryState:
         return response
 
     def leader_hint(self, partition: MemoryPartition) -> common_pb2.LeaderHint:
-        """Who leads, to be sent along with an error."""
+        """The leader of a partition, to be sent with an error."""
         return common_pb2.LeaderHint(
             leader_id=partition.leader_id,
             leader_epoch=partition.leader_epoch,
