@@ -1,55 +1,99 @@
-"""One life of a simulated broker: the production image and replica cores behind simulated shells.
+"""One life of a simulated broker: the production's `Broker` on a simulated loop, disk and wires.
 
-This file: the metadata feed, and what the image means for the replicas here. Registration,
-heartbeats and lease are in controller_link.py, replication between brokers in replication_shell.py,
-clients in client_shell.py.
+What is written here is what surrounds it: when it starts and dies, whose connections it takes, and
+what the invariants look at.
 """
 
 from __future__ import annotations
 
-import itertools
-from contextlib import suppress
-from dataclasses import dataclass
+import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from odradek_broker.log.storage import StorageFailed
-from odradek_broker.partition import events
-from odradek_broker.partition.effects import PartitionFailed
-from odradek_broker.partition.replica import Replica
-from odradek_broker.partition.settings import ReplicaSettings
-from odradek_protocol.identity import TopicIdPartition
-from odradek_protocol.metadata.image import (
-    MetadataDelta,
-    MetadataImage,
-    PartitionState,
-    differences,
+from odradek_broker.broker import Broker, Environment, Scale
+from odradek_broker.partition import effects as fx
+from odradek_broker.partition import events as ev
+from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.streams.follower_stream import FollowerStream, HostKey, Lane
+from odradek_broker.replication.streams.leader_messages import deliver
+from odradek_broker.settings import REPLICATION, BrokerSettings
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    BrokerId,
+    IncarnationId,
+    LeaderEpoch,
+    Offset,
+    TopicIdPartition,
 )
-from odradek_protocol.metadata.records import ConfigResourceType
-from odradek_protocol.metadata.snapshot import read_snapshot
+from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
+from odradek_protocol.record_messages import read_replicate_response
+from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
+from odradek_runtime.lifecycle import ProcessRefused
 from tests.sim.client_shell import ClientShell
-from tests.sim.controller_link import HEARTBEAT_US, ControllerLink
-from tests.sim.coordinator_shell import CoordinatorShell
-from tests.sim.disk import SimLog
+from tests.sim.coordinator_shell import SESSION_MS, CoordinatorShell
+from tests.sim.data_directory import CLUSTER_ID, CONFIG, OracleLog
+from tests.sim.machine import SimulatedPool
 from tests.sim.network import Stream
-from tests.sim.replication_shell import ReplicationShell
 from tests.sim.scheduler import MS, SECOND, Process
+from tests.sim.simulated_loop import SimulatedLoop
+from tests.sim.wires import HEARTBEAT_US, Beats, ControllerChannels, FromFollower, ToLeader
 
 if TYPE_CHECKING:
     from tests.sim.cluster import BrokerNode, Cluster
 
-STALL_MS = 500
-CHECKPOINT_US = 5 * SECOND
+SESSION_TIMEOUT_MS = 3_000
+BEHIND_RECORDS = 15  # lanes are changed over fewer records than in production
+NEAR_RECORDS = 5
+DURABLE_LOOK_CHANCE = 0.25  # after a sync
+DELETE_CHANCE = 0.02  # that the records of a partition are deleted, each second
 
 
-@dataclass(slots=True, eq=False)
-class Hosted:
-    """A replica, its log, and what the image last said of it."""
+class ObservedHost(PartitionHost):
+    """The production's host of a replica, with the invariants looking at what it does."""
 
-    partition: TopicIdPartition
-    log: SimLog
-    replica: Replica
-    state: PartitionState | None = None
-    is_sync_wanted: bool = False
+    __slots__ = ("life", "oracle")
+
+    def __init__(self, life: BrokerProcess, **named: Any) -> None:
+        self.life = life
+        super().__init__(**named)
+        self.oracle: OracleLog = life.node.disk.oracle(self.log)
+
+    def step(self, event: ev.Event) -> None:
+        life = self.life
+        if not life.process.is_alive:
+            return  # what unwinds after a death does nothing any more
+        if isinstance(event, ev.Truncated | ev.LogReset):
+            self.oracle.is_cutting = False
+        elif isinstance(event, ev.LogStartAdvanced):
+            life.scheduler.counters["log starts advanced"] += 1
+        super().step(event)
+        if isinstance(event, ev.Synced) and life.scheduler.chance(DURABLE_LOOK_CHANCE):
+            life.node.disk.check_vouched(self.oracle)
+        if not self._is_stepping and not self.is_removed:
+            life.cluster.invariants.after_step(life, self)
+
+    def found_bug(self, error: Exception) -> None:
+        self.life.scheduler.fail(error)
+        super().found_bug(error)
+
+    def _do(self, effects: Any) -> None:
+        invariants, life, oracle = self.life.cluster.invariants, self.life, self.oracle
+        for effect in effects:
+            kind = type(effect)
+            if kind is fx.Append:
+                if effect.base_offset < self.log.log_end_offset:
+                    oracle.cut(effect.base_offset)
+            elif kind is fx.TruncateTo:
+                life.note_cut(self, "truncations", effect.end_offset)
+            elif kind is fx.ResetLog:
+                life.note_cut(self, "logs begun anew", effect.start_offset)
+            invariants.before_effect(life, self, effect)
+            if kind is fx.TruncateTo or kind is fx.ResetLog:
+                oracle.catch_up()
+                oracle.cut(effect.end_offset if kind is fx.TruncateTo else effect.start_offset)
+                oracle.is_cutting = True
+            super()._do((effect,))
 
 
 class BrokerProcess:
@@ -58,43 +102,95 @@ class BrokerProcess:
     def __init__(self, cluster: Cluster, node: BrokerNode) -> None:
         self.cluster = cluster
         self.node = node
-        self.broker_id = node.broker_id
+        self.broker_id = BrokerId(node.broker_id)
         self.scheduler = cluster.scheduler
         self.network = cluster.network
         self.process = Process(self.scheduler, node.broker_id)
-        self.incarnation = self.scheduler.random.randbytes(16)
-        self.broker_epoch = -1
-        self.image = MetadataImage()
-        self.hosted: dict[TopicIdPartition, Hosted] = {}
-        self.attach_seqs = itertools.count(1)
-        self.is_ready = False  # logs open, image past the registration
-        self.has_opened_logs = False
-        self.want_shutdown = False
-        self.broken: set[TopicIdPartition] = set()  # ended by a bug
-        self.lease_until_ms = -1
-        self.lease_sent_us = -10 * SECOND  # when the heartbeat that it rests on was sent
-        self.link = ControllerLink(self)
-        self._feed: Stream | None = None
-        self._ticked_at_ms = self.now_ms()
-        self.replication = ReplicationShell(self)
+        self.loop = SimulatedLoop(self.process)
+        self.incarnation = IncarnationId(self.scheduler.random.randbytes(16))
+        self.broker: Broker | None = None
+        self.is_serving = False
+        self.lease_sent_us = -10 * SECOND  # when the heartbeat that the lease rests on was sent
         self.clients = ClientShell(self)
-        self.groups = CoordinatorShell(self) if cluster.has_groups else None
-        self.link.register()
-        self._open_feed()
-        self.link.connect()
-        self.process.after(self.scheduler.between(1, 300) * MS, self._logs_are_open)
-        self.process.after(HEARTBEAT_US, self.link.beat)
-        self.process.after(cluster.tick_us, self._tick)
-        self.process.after(CHECKPOINT_US, self._checkpoint)
-        self.process.after(self.scheduler.between(1, 5) * SECOND, self._second_feed)
+        self.groups: CoordinatorShell | None = None
+        self._image_offset = -1
+        self._is_leaving = False
+        self._background: list[asyncio.Task[None]] = []
+        self.loop.spawn(self._live())
 
-    def now_ms(self) -> int:
-        """CLOCK_BOOTTIME of this machine: it drifts, and never jumps."""
-        return int(self.scheduler.now_us * self.node.drift) // 1000
+    # --- a life ----------------------------------------------------------------------------------
 
-    def lease_clock_ms(self) -> int:
-        """The clock that the lease is judged by."""
-        return self.now_ms()
+    async def _live(self) -> None:
+        try:
+            directory = self.node.disk.begin_life(self.incarnation)
+        except OSError:
+            self._end_later("its disk fails")
+            return
+        self.broker = broker = Broker(
+            self._settings(),
+            Environment(
+                clock=self.node.clock,
+                pool=SimulatedPool(self.node, self.process, self.loop),
+                controller_channels=ControllerChannels(self),
+                dial=lambda leader, _host, _port: ToLeader(self, leader),
+                beating=lambda heartbeat, _: Beats(self, heartbeat),
+            ),
+            directory=directory,
+            incarnation=self.incarnation,
+            on_end=lambda reason, _: self._end_later(reason),
+            scale=Scale(
+                log_defaults=CONFIG,
+                behind_records=BEHIND_RECORDS,
+                near_records=NEAR_RECORDS,
+                tick_ms=self.cluster.tick_ms,
+                tick_slices=1,
+            ),
+            make_host=partial(ObservedHost, self),
+        )
+        broker.image_listeners.append(self._image_changed)
+        self.groups = CoordinatorShell(self, broker.groups)
+        broker.tick.start()
+        work = broker.background()
+        del work["loop lag"]
+        self._background = [self.loop.spawn(run()) for run in work.values()]
+        self._background.append(self.loop.spawn(self._look_at_checkpoints()))
+        try:
+            await broker.join([self._listener()], load_threads_max=1)
+        except ProcessRefused as refused:
+            self._end_later(str(refused))
+            return
+        self._watch_lanes()
+        self.node.disk.forget_departed()
+        self.is_serving = True
+        await broker.membership.ask_unfenced()
+        self._background.append(self.loop.spawn(self._delete_some()))
+
+    def _settings(self) -> BrokerSettings:
+        controllers = tuple((node, f"c{node}", 1) for node in sorted(self.cluster.controllers))
+        return BrokerSettings(
+            node_id=self.broker_id,
+            cluster_id=CLUSTER_ID,
+            log_dir="nowhere",
+            controllers=controllers,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=HEARTBEAT_US // MS,
+            replica_lag_time_max_ms=3_000,
+            controlled_shutdown_timeout_ms=5_000,
+            acks_all_without_controller=self.cluster.acks_all_without_controller,
+            log_retention_check_interval_ms=2_000,
+            replica_credit_bytes=self.cluster.credit_bytes,
+            replica_fetch_bytes_max=self.cluster.credit_bytes // 4,
+            replica_fetch_response_bytes_max=self.cluster.credit_bytes // 2,
+            group_min_session_timeout_ms=1_000,
+            group_initial_rebalance_delay_ms=300,
+            group_consumer_session_timeout_ms=SESSION_MS,
+            group_consumer_heartbeat_interval_ms=500,
+        )
+
+    def _listener(self) -> common_pb2.Listener:
+        return common_pb2.Listener(
+            name=REPLICATION, host=f"b{self.broker_id}", port=1, security_protocol="PLAINTEXT"
+        )
 
     def die(self) -> None:
         """However it comes: what was written stays written."""
@@ -111,265 +207,148 @@ class BrokerProcess:
         self.scheduler.after(0, self.die)
 
     def close(self) -> None:
-        """Unwind what runs here."""
-        if self.groups is not None:
-            self.groups.loop.close()
+        """Unwind what runs here; nothing of it acts any more."""
+        self.is_serving = False
+        self.process.kill()
+        self.loop.close()
 
-    def exit_as_stale(self) -> None:
-        """STALE_BROKER_EPOCH: another life of this broker has taken over."""
-        self.scheduler.note(f"broker {self.broker_id} exits, its epoch is over")
-        self.die()
-        self.node.restart_later(self.scheduler.between(100, 1000) * MS)
-
-    def step(self, hosted: Hosted, event: events.Event) -> None:
-        """One event for one replica, and what comes of it."""
-        effects = hosted.replica.step(event, self.now_ms())
-        for effect in effects:
-            self.cluster.invariants.before_effect(self, hosted, effect)
-            if type(effect) is PartitionFailed:
-                self._failed(hosted, effect)
-            elif not self.replication.carry_out(hosted, event, effect):
-                self.clients.carry_out(hosted, effect)
-        self.cluster.invariants.after_step(self, hosted)
-
-    def _failed(self, hosted: Hosted, effect: PartitionFailed) -> None:
-        if effect.is_bug:
-            self.broken.add(hosted.partition)
-        else:
-            self.fail_directory()
-
-    # --- the feed --------------------------------------------------------------------------------
-
-    def _open_feed(self, *, again: bool = True) -> None:
-        self.open_feed_of(
-            self.scheduler.random.choice(sorted(self.cluster.controllers)), again=again
-        )
-
-    def open_feed_of(self, controller_id: int, *, again: bool = True) -> None:
-        """Follow the feed of this controller from where the image is."""
-        controller = self.cluster.controllers[controller_id]
-        able = controller.process.is_running
-        if not able or not self.network.both_ways(self.broker_id, controller_id):
-            if again:
-                self.process.after(self.scheduler.between(50, 500) * MS, self._open_feed)
-            return
-        stream = Stream(self.network, self.process, controller.process)
-        self._feed = stream
-
-        def on_message(message: tuple[str, Any]) -> None:
-            kind, content = message
-            if kind == "snapshot":
-                self.take_snapshot(content)
-            else:
-                self._take_entries(content)
-
-        def on_closed() -> None:
-            self.process.after(self.scheduler.between(50, 500) * MS, self._open_feed)
-
-        stream.on_message[0] = on_message
-        stream.on_closed[0] = on_closed
-        self.network.scheduler.after(
-            self.network.delay_us(self.broker_id, controller_id),
-            controller.process.deliver,
-            controller.accept_feed,
-            stream,
-            self.image.offset + 1,
-        )
-
-    def _second_feed(self) -> None:
-        """A feed that seems slow is not waited for: two overlap until the older one ends."""
-        before = self._feed
-        self._open_feed(again=False)
-        if before is not None and before is not self._feed:
-            before.on_closed[0] = None
-            self.process.after(self.scheduler.between(10, 6_000) * MS, before.close, self.process)
-        self.process.after(self.scheduler.between(1, 5) * SECOND, self._second_feed)
-
-    def _take_entries(self, entries: list[tuple[int, Any]]) -> None:
-        delta = MetadataDelta()
-        for offset, entry in entries:
-            if offset <= self.image.offset:
-                continue
-            assert offset == self.image.offset + 1, f"a gap in the feed at {offset}"
-            for record in entry.records:
-                self.image.replay(offset, entry.term, record, delta)
-            if not entry.records:
-                self.image.advance(offset, entry.term)
-        self._apply(delta)
-
-    def take_snapshot(self, snapshot: bytes) -> None:
-        """The image jumps forward; never back."""
-        image = read_snapshot(snapshot)
-        if image.offset <= self.image.offset:
-            return
-        self.cluster.invariants.image_moves(self, image)
-        self.scheduler.counters["broker snapshots"] += 1
-        before, self.image = self.image, image
-        for delta in differences(before, image):
-            self._apply(delta)
-
-    def _apply(self, delta: MetadataDelta) -> None:
-        if self.groups is not None:
-            self.groups.image_changed()
-        if not self.is_ready:
-            self.get_ready()
-            return
-        for topic_id in sorted(delta.topics_removed):
-            for hosted in [h for t, h in self.hosted.items() if t.topic_id == topic_id]:
-                self._remove(hosted)
-        names = {n for kind, n in delta.configs if kind is ConfigResourceType.TOPIC}
-        changed = {TopicIdPartition(t, i) for t, i in delta.partitions}
-        changed |= {p for p in self.hosted if self._topic_name(p) in names or "" in names}
-        for partition in sorted(changed, key=lambda p: (p.topic_id, p.partition)):
-            self._tell(partition)
-        for broker_id in sorted(delta.brokers):
-            state = self.image.brokers.get(broker_id)
-            if state is None:
-                continue
-            self.replication.links.broker_changed(broker_id)
-            event = events.BrokerChanged(broker=_view(state))
-            for hosted in list(self.hosted.values()):
-                if hosted.state is not None and broker_id in hosted.state.replicas:
-                    self.step(hosted, event)
-
-    def _topic_name(self, partition: TopicIdPartition) -> str:
-        topic = self.image.topics.get(partition.topic_id)
-        return topic.name if topic is not None else ""
-
-    def _tell(self, partition: TopicIdPartition) -> None:
-        """What the image says of a partition that is, or will be, here."""
-        state = self.image.partition(partition.topic_id, partition.partition)
-        hosted = self.hosted.get(partition)
-        if state is None or (hosted is None and self.broker_id not in state.replicas):
-            return
-        if hosted is None:
-            try:
-                hosted = self._host(partition)
-            except StorageFailed:
-                self.fail_directory()
-                return
-        hosted.state = state
-        self.step(hosted, self._changed(state))
-        if self.broker_id not in state.replicas:
-            self._remove(hosted)
-
-    def _changed(self, state: PartitionState) -> events.PartitionChanged:
-        topic = self.image.topics[state.topic_id]
-        brokers = (self.image.brokers.get(b) for b in state.replicas)
-        return events.PartitionChanged(
-            leader=state.leader,
-            leader_epoch=state.leader_epoch,
-            partition_epoch=state.partition_epoch,
-            replicas=state.replicas,
-            isr=state.isr,
-            elr=state.elr,
-            min_insync_replicas=self.image.min_insync_replicas(state),
-            is_recovering=state.recovering,
-            brokers=tuple(_view(b) for b in brokers if b is not None),
-            is_fsync=self.image.topic_config(topic.name, "durability") == "fsync",
-        )
-
-    def _host(self, partition: TopicIdPartition) -> Hosted:
-        log = self.node.disk.open_log(partition, self._topic_name(partition))
-        hosted = Hosted(
-            partition,
-            log,
-            Replica(
-                partition=partition,
-                broker_id=self.broker_id,
-                settings=ReplicaSettings(replica_lag_time_max_ms=3_000),
-                log=log.opened(),
-                producers=log,
-                attach_seqs=self.attach_seqs,
-            ),
-        )
-        self.hosted[partition] = hosted
-        return hosted
-
-    def _remove(self, hosted: Hosted) -> None:
-        self.replication.removed(hosted)
-        self.step(hosted, events.PartitionRemoved())
-        del self.hosted[hosted.partition]
-        self.broken.discard(hosted.partition)
-        if self.groups is not None:
-            self.groups.role_changed(hosted)
-        self.node.disk.remove_log(hosted.partition)
-
-    # --- start, time, stop -----------------------------------------------------------------------
-
-    def _logs_are_open(self) -> None:
-        self.has_opened_logs = True
-        self.get_ready()
-
-    def get_ready(self) -> None:
-        """Section 8: roles only when the image has reached our own registration."""
-        registered = 0 <= self.broker_epoch <= self.image.offset
-        if self.is_ready or not self.has_opened_logs or not registered:
-            return
-        if self.image.brokers[self.broker_id].broker_epoch != self.broker_epoch:
-            return
-        self.is_ready = True
-        for partition in sorted(self.node.disk.logs, key=lambda p: (p.topic_id, p.partition)):
-            state = self.image.partition(partition.topic_id, partition.partition)
-            if state is None or self.broker_id not in state.replicas:
-                self.node.disk.remove_log(partition)  # deleted or moved while we were away
-        for state in self.image.partitions():
-            if self.broker_id in state.replicas:
-                self._tell(TopicIdPartition(state.topic_id, state.partition))
-
-    def _tick(self) -> None:
-        now_ms = self.now_ms()
-        late_ms = now_ms - self._ticked_at_ms - self.cluster.tick_us // MS
-        self._ticked_at_ms = now_ms
-        for hosted in list(self.hosted.values()):
-            if late_ms > STALL_MS:
-                self.step(hosted, events.LeaderStalled(stall_ms=late_ms))
-            self.step(hosted, events.Tick())
-        self.replication.flush_some()
-        self.replication.apply_retention()
-        self.process.after(self.cluster.tick_us, self._tick)
-
-    def _checkpoint(self) -> None:
-        for hosted in self.hosted.values():
-            hosted.log.checkpoint = hosted.replica.high_watermark
-        if self.broker_epoch >= 0:
-            try:
-                self.node.disk.checkpoint(self.scheduler)
-            except StorageFailed:
-                self.fail_directory()
-        self.process.after(CHECKPOINT_US, self._checkpoint)
-
-    def fail_directory(self) -> None:
-        """R11: one directory, so all replicas here are done for."""
-        disk = self.node.disk
-        if disk.has_failed:
-            return
-        disk.has_failed = True
-        for hosted in list(self.hosted.values()):
-            self.step(hosted, events.StorageFailed(reason="the directory failed"))
+    def _end_later(self, reason: str) -> None:
+        """The process ends by itself, and is started again by what watches it."""
+        if self.process.is_alive:
+            self.scheduler.note(f"broker {self.broker_id} ends: {reason}")
+            self.die_within()
+            self.node.restart_later(self.scheduler.between(100, 1000) * MS)
 
     def begin_shutdown(self) -> None:
-        """Section 8: leave in an orderly way, or after 5 s in any way."""
-        self.want_shutdown = True
-        self.process.after(5 * SECOND, self._give_up_shutdown)
+        """SIGTERM: leave in an orderly way, or after a while in any way."""
+        broker = self.broker
+        if broker is None or not self.is_serving or self._is_leaving:
+            self.die()
+            return
+        self._is_leaving = True
 
-    def _give_up_shutdown(self) -> None:
-        self.die()
+        async def leave() -> None:
+            is_clean = await broker.leave()
+            self.is_serving = False
+            for task in self._background:
+                task.cancel()
+            await broker.close(is_clean=is_clean)
+            self.scheduler.counters["clean shutdowns"] += is_clean
+            self.scheduler.after(0, self.die)
 
-    def finish_shutdown(self) -> None:
-        """The controller lets it go."""
-        for hosted in self.hosted.values():
-            hosted.log.checkpoint = hosted.replica.high_watermark
-        with suppress(StorageFailed):
-            self.node.disk.close_cleanly(self.broker_epoch)
-        self.scheduler.counters["clean shutdowns"] += 1
-        self.die()
+        self.loop.spawn(leave())
 
+    # --- its timers ------------------------------------------------------------------------------
 
-def _view(state: Any) -> events.BrokerView:
-    return events.BrokerView(
-        broker_id=state.broker_id,
-        broker_epoch=state.broker_epoch,
-        is_fenced=state.fenced,
-        in_shutdown=state.in_shutdown,
-    )
+    async def _look_at_checkpoints(self) -> None:
+        while True:
+            await asyncio.sleep(2)
+            self.node.disk.check_checkpoint()
+
+    async def _delete_some(self) -> None:
+        """An operator deletes the records of some partition now and then."""
+        while True:
+            await asyncio.sleep(1)
+            for host in list(self.table.by_id.values()):
+                replica = host.replica
+                if (
+                    host.is_leader
+                    and not host.log.config.cleanup_compact
+                    and self.scheduler.chance(DELETE_CHANCE)
+                ):
+                    before = self.scheduler.between(replica.log_start, replica.high_watermark)
+                    self.delete_records(host, before)
+
+    def delete_records(self, host: PartitionHost, before_offset: int) -> None:
+        """An operator's DeleteRecords."""
+        self.loop.spawn(self._delete(host, before_offset))
+
+    async def _delete(self, host: PartitionHost, before_offset: int) -> None:
+        assert self.broker is not None
+        name = host.partition
+        outcome = await self.broker.partitions.delete_records(
+            name.topic_id, name.partition, Offset(before_offset), timeout_ms=10_000
+        )
+        if not outcome.error:
+            self.scheduler.counters["deletes answered"] += 1
+            self.cluster.invariants.deleted(name, outcome.offset, outcome.leader_epoch)
+
+    # --- what others see of it -------------------------------------------------------------------
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.broker.feed.image if self.broker is not None else MetadataImage()
+
+    @property
+    def broker_epoch(self) -> BrokerEpoch:
+        return self.broker.membership.epoch if self.broker is not None else BrokerEpoch(-1)
+
+    @property
+    def table(self) -> Any:
+        assert self.broker is not None
+        return self.broker.table
+
+    def host(self, partition: TopicIdPartition) -> ObservedHost | None:
+        """The replica of this partition here."""
+        if self.broker is None:
+            return None
+        found = self.broker.table.by_id.get((partition.topic_id, partition.partition))
+        assert found is None or isinstance(found, ObservedHost)
+        return found
+
+    def accept_follower(self, stream: Stream) -> None:
+        """A follower's connection."""
+        self.loop.spawn(FromFollower(self, stream).serve())
+
+    def hear_leader_again(self, session_id: int, message: bytes) -> None:
+        """A copy of what a leader once sent, when its stream may be long over."""
+        for pushed in read_replicate_response(message):
+            host = self.table.by_id.get((pushed.topic_id, pushed.partition))
+            if host is not None:
+                self.loop.run_here(deliver, host, session_id, pushed)
+
+    def hear_follower_again(self, hello: pb.ReplicaHello, acks: pb.ReplicaAck) -> None:
+        """A copy of what a follower once acknowledged, when its stream may be long over."""
+        session = ev.FollowerSession(
+            broker_id=BrokerId(hello.broker_id),
+            broker_epoch=BrokerEpoch(hello.broker_epoch),
+            session_id=hello.session_id,
+            is_catch_up=hello.lane == pb.REPLICATION_LANE_CATCH_UP,
+        )
+        for ack in acks.partitions:
+            host = self.table.by_id.get((ack.partition.topic_id, ack.partition.partition))
+            if host is not None:
+                event = ev.AckReceived(
+                    session=session,
+                    leader_epoch=LeaderEpoch(ack.leader_epoch),
+                    ack_to=Offset(ack.ack_to),
+                    is_synced=not ack.is_unsynced,
+                    log_start=Offset(ack.log_start),
+                )
+                self.loop.run_here(host.step, event)
+
+    # --- what is watched -------------------------------------------------------------------------
+
+    def _image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        self.cluster.invariants.image_moves(self, image.offset, self._image_offset)
+        self._image_offset = image.offset
+        if self.is_serving and (delta.partitions or delta.topics_removed):
+            self.node.disk.forget_departed()
+
+    def _watch_lanes(self) -> None:
+        links = self.table.links
+        ready = links._ready
+
+        def watched(stream: FollowerStream, key: HostKey) -> None:
+            other = Lane.HOT if stream.lane is Lane.CATCH_UP else Lane.CATCH_UP
+            before = links._streams.get((stream.leader, other))
+            if before is not None and before.has(key):
+                self.scheduler.counters[f"moves to the {stream.lane.name.lower()} lane"] += 1
+            ready(stream, key)
+
+        links._ready = watched
+
+    def note_cut(self, host: ObservedHost, name: str, end: int) -> None:
+        """A replica is about to drop what lies at `end` and after."""
+        self.scheduler.counters[name] += host.log.log_end_offset > end
+        self.scheduler.note(f"broker {self.broker_id} cuts {host.log.log_end_offset} to {end}")

@@ -1,35 +1,33 @@
-"""What a simulated broker says to clients, and the gate that each answer passes when it leaves."""
+"""What a simulated broker says to clients: the listener's part, over the production's partitions."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from odradek_broker.partition import effects as fx
-from odradek_broker.partition import events
-from odradek_broker.partition.effects import Effect
-from odradek_broker.replication.outcomes import ProduceOutcome
-from odradek_protocol.identity import NO_LEADER_EPOCH, LeaderEpoch, TopicIdPartition
+from odradek_broker.replication.outcomes import FetchWant, ProduceOutcome
+from odradek_broker.replication.partition_service import OFFSET_LATEST
+from odradek_protocol.identity import LeaderEpoch, Offset, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-from tests.sim.disk import Batch
+from odradek_protocol.records.errors import CorruptBatch
+from tests.sim.data_directory import values_in
 from tests.sim.network import Stream
-from tests.sim.scheduler import MS
+from tests.sim.scheduler import MS, SECOND
 
 if TYPE_CHECKING:
-    from tests.sim.broker_process import BrokerProcess, Hosted
+    from tests.sim.broker_process import BrokerProcess
 
-FETCH_BATCHES_MAX = 6
+FETCH_BYTES_MAX = 800
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceCall:
-    """A client's batch for one partition."""
+    """A client's batch for one partition, encoded."""
 
     call_id: int
     partition: TopicIdPartition
-    batch: Batch
+    records: bytes
     acks: int
     timeout_ms: int
 
@@ -54,7 +52,7 @@ class LatestCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Response:
     """To any of them. `leader_epoch` is that of the broker's image, for the client to remember."""
 
     call_id: int
@@ -67,237 +65,170 @@ class Answer:
     leader_epoch: int = -1
 
 
-@dataclass(slots=True)
-class _Produce:
-    batch: Batch
-    answer: Callable[[Hosted, fx.AnswerProduce], None]
+Call = ProduceCall | FetchCall | LatestCall
 
 
 class ClientShell:
     """Belongs to one BrokerProcess."""
 
-    def __init__(self, broker: BrokerProcess) -> None:
-        self.broker = broker
-        self.scheduler = broker.scheduler
-        self._request_ids = itertools.count(1)
-        self._produces: dict[int, _Produce] = {}
+    def __init__(self, life: BrokerProcess) -> None:
+        self._life = life
+        self._scheduler = life.scheduler
 
     def accept(self, stream: Stream) -> None:
         """A client's connection."""
 
-        def on_message(call: Any) -> None:
-            match call:
-                case ProduceCall():
-                    self._produce(stream, call)
-                case FetchCall():
-                    self._fetch(stream, call)
-                case LatestCall():
-                    self._latest(stream, call)
+        def on_message(call: Call) -> None:
+            if isinstance(call, ProduceCall):
+                self._life.loop.run_here(self._produce, stream, call)
+            else:
+                self._life.loop.spawn(self._read(stream, call))
 
         stream.on_message[1] = on_message
-
-    def delete_records(self, hosted: Hosted, before_offset: int) -> None:
-        """An operator's DeleteRecords."""
-        self.broker.step(
-            hosted,
-            events.DeleteRecordsRequested(
-                request_id=next(self._request_ids),
-                before_offset=before_offset,
-                deadline_ms=self.broker.now_ms() + 10_000,
-            ),
-        )
-
-    def _deleted(self, hosted: Hosted, effect: fx.AnswerDelete) -> None:
-        if effect.error_code is ErrorCode.NONE and self.passes_gate(hosted, effect.leader_epoch):
-            self.scheduler.counters["deletes answered"] += 1
-            self.broker.cluster.invariants.deleted(
-                hosted.partition, effect.low_watermark, effect.leader_epoch
-            )
-
-    def batch_of(self, request_id: int) -> Batch:
-        return self._produces[request_id].batch
 
     # --- produce ---------------------------------------------------------------------------------
 
     def _produce(self, stream: Stream, call: ProduceCall) -> None:
-        broker = self.broker
-        hosted = broker.hosted.get(call.partition)
-        if hosted is None:
-            self._send(stream, self._error(call, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        broker = self._life.broker
+        if broker is None or not self._life.is_serving:
+            self._send(stream, self._refused(call, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return
 
-        def answer(hosted: Hosted, effect: fx.AnswerProduce) -> None:
-            told = Answer(
+        def on_done(outcome: ProduceOutcome) -> None:
+            self._life.process.after(self._pause_us(), self._produced, stream, call, outcome)
+
+        broker.partitions.produce(
+            call.partition.topic_id,
+            call.partition.partition,
+            call.records,
+            acks=call.acks,
+            timeout_ms=call.timeout_ms,
+            on_done=on_done,
+        )
+
+    def _produced(self, stream: Stream, call: ProduceCall, outcome: ProduceOutcome) -> None:
+        """R13, where the bytes are handed to the socket."""
+        assert self._life.broker is not None
+        name, before = call.partition, outcome.error
+        outcome = self._life.broker.partitions.gate_produce(
+            name.topic_id, name.partition, outcome, acks=call.acks
+        )
+        if outcome.error is not ErrorCode.NONE:
+            self._stopped(before)
+            self._send(stream, self._refused(call, outcome.error))
+            return
+        is_replicated = call.acks == -1 and self._life.cluster.acks_all_without_controller
+        self._life.cluster.invariants.answer_leaves(self._life, is_replicated=is_replicated)
+        host = self._life.host(name)
+        assert host is not None
+        self._send(
+            stream,
+            Response(
                 call_id=call.call_id,
-                error_code=effect.error_code,
-                offset=effect.base_offset,
-                leader=hosted.replica.leader,
-                leader_epoch=hosted.replica.leader_epoch,
-            )
-            self._leave_later(hosted, stream, told, effect.leader_epoch, acks=call.acks)
-
-        self._request(hosted, _Produce(call.batch, answer), call.acks, call.timeout_ms)
-
-    def produce_here(
-        self,
-        hosted: Hosted,
-        batch: Batch,
-        *,
-        acks: int,
-        timeout_ms: int,
-        on_done: Callable[[ProduceOutcome], None],
-        expected_leader_epoch: LeaderEpoch,
-    ) -> None:
-        """The broker's own coordinator writes."""
-
-        def answer(_: Hosted, effect: fx.AnswerProduce) -> None:
-            on_done(ProduceOutcome(effect.error_code, effect.base_offset))
-
-        self._request(hosted, _Produce(batch, answer), acks, timeout_ms, expected_leader_epoch)
-
-    def _request(
-        self,
-        hosted: Hosted,
-        produce: _Produce,
-        acks: int,
-        timeout_ms: int,
-        expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
-    ) -> None:
-        broker, batch = self.broker, produce.batch
-        request_id = next(self._request_ids)
-        self._produces[request_id] = produce
-        broker.step(
-            hosted,
-            events.ProduceRequested(
-                request_id=request_id,
-                record_count=len(batch.values),
-                acks=acks,
-                deadline_ms=broker.now_ms() + timeout_ms,
-                expected_leader_epoch=expected_leader_epoch,
-                producer=events.ProducerBatch(
-                    producer_id=batch.producer_id,
-                    producer_epoch=batch.producer_epoch,
-                    base_sequence=batch.base_sequence,
-                    last_sequence=batch.base_sequence + len(batch.values) - 1,
-                )
-                if batch.producer_id >= 0
-                else None,
+                error_code=ErrorCode.NONE,
+                offset=outcome.base_offset,
+                leader=host.replica.leader,
+                leader_epoch=host.replica.leader_epoch,
             ),
         )
 
-    def carry_out(self, hosted: Hosted, effect: Effect) -> None:
-        """Only the answers are left here; a produce's leaves a little later."""
-        if isinstance(effect, fx.AnswerDelete):
-            self._deleted(hosted, effect)
-            return
-        assert isinstance(effect, fx.AnswerProduce), effect
-        self._produces.pop(effect.request_id).answer(hosted, effect)
+    # --- fetch and list --------------------------------------------------------------------------
 
-    # --- fetch -----------------------------------------------------------------------------------
+    async def _read(self, stream: Stream, call: FetchCall | LatestCall) -> None:
+        if self._life.broker is None or not self._life.is_serving:
+            self._send(stream, self._refused(call, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        elif isinstance(call, FetchCall):
+            await self.fetch(stream, call)
+        else:
+            await self._latest(stream, call)
 
-    def _fetch(self, stream: Stream, call: FetchCall) -> None:
-        hosted = self.broker.hosted.get(call.partition)
-        if hosted is None:
-            self._send(stream, self._error(call, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-            return
-        bound = hosted.replica.read_bound(
-            last_stable_offset=hosted.replica.high_watermark,
-            is_committed_only=False,
-            client_leader_epoch=call.leader_epoch,
-            fetch_offset=call.offset,
+    async def fetch(self, stream: Stream, call: FetchCall) -> None:
+        """Read, wait as a full socket does, pass the gate, respond."""
+        assert self._life.broker is not None
+        name, partitions = call.partition, self._life.broker.partitions
+        (read,) = await partitions.fetch(
+            [
+                FetchWant(
+                    topic_id=name.topic_id,
+                    partition=name.partition,
+                    offset=Offset(call.offset),
+                    bytes_max=FETCH_BYTES_MAX,
+                    current_leader_epoch=LeaderEpoch(call.leader_epoch),
+                )
+            ],
+            bytes_min=0,
+            bytes_max=FETCH_BYTES_MAX,
+            wait_ms_max=0,
+            read_committed=False,
         )
-        if bound.error_code is not ErrorCode.NONE:
-            self._send(stream, self._error(call, bound.error_code, bound.start_offset))
+        await asyncio.sleep(self._pause_us() / SECOND)
+        before = read.error
+        read = partitions.gate_read(name.topic_id, name.partition, read)
+        if read.error is not ErrorCode.NONE:
+            self._stopped(before)
+            self._send(stream, self._refused(call, read.error, read.log_start_offset))
             return
+        self._life.cluster.invariants.answer_leaves(self._life, is_replicated=False)
         records: list[tuple[int, int]] = []
-        if call.offset < bound.end_offset:
-            for batch in hosted.log.read(call.offset, bound.end_offset, FETCH_BATCHES_MAX):
-                records += zip(range(batch.base, batch.end), batch.values, strict=True)
-        answer = Answer(
-            call_id=call.call_id,
-            error_code=ErrorCode.NONE,
-            offset=call.offset,
-            high_watermark=bound.end_offset,
-            records=tuple(r for r in records if r[0] >= call.offset),
-            leader=hosted.replica.leader,
-            leader_epoch=bound.leader_epoch,
+        try:
+            for data in read.records:
+                records += values_in(data)
+        except CorruptBatch as error:
+            self._life.cluster.invariants.fail("P13", f"a damaged batch is served: {error}")
+        host = self._life.host(name)
+        assert host is not None
+        self._send(
+            stream,
+            Response(
+                call_id=call.call_id,
+                error_code=ErrorCode.NONE,
+                offset=call.offset,
+                high_watermark=read.high_watermark,
+                records=tuple(record for record in records if record[0] >= call.offset),
+                leader=host.replica.leader,
+                leader_epoch=read.leader_epoch,
+            ),
         )
-        self._leave_later(hosted, stream, answer, bound.leader_epoch)
 
-    def _latest(self, stream: Stream, call: LatestCall) -> None:
-        hosted = self.broker.hosted.get(call.partition)
-        if hosted is None:
-            self._send(stream, self._error(call, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    async def _latest(self, stream: Stream, call: LatestCall) -> None:
+        assert self._life.broker is not None
+        name, partitions = call.partition, self._life.broker.partitions
+        outcome = await partitions.list_offsets(
+            name.topic_id,
+            name.partition,
+            OFFSET_LATEST,
+            current_leader_epoch=LeaderEpoch(call.leader_epoch),
+        )
+        if outcome.error is not ErrorCode.NONE:
+            self._send(stream, self._refused(call, outcome.error))
             return
-        bound = hosted.replica.latest_offset(
-            last_stable_offset=hosted.replica.high_watermark,
-            is_committed_only=False,
-            client_leader_epoch=call.leader_epoch,
-        )
-        if bound.error_code is not ErrorCode.NONE:
-            self._send(stream, self._error(call, bound.error_code))
-            return
-        answer = Answer(
-            call_id=call.call_id,
-            error_code=ErrorCode.NONE,
-            offset=bound.end_offset,
-            leader=hosted.replica.leader,
-            leader_epoch=bound.leader_epoch,
-        )
-        self._leave_later(hosted, stream, answer, bound.leader_epoch)
-
-    # --- the gate --------------------------------------------------------------------------------
-
-    def _leave_later(
-        self, hosted: Hosted, stream: Stream, answer: Answer, leader_epoch: int, *, acks: int = 0
-    ) -> None:
-        """Reading from a cold disk, or a full socket, takes its time."""
-        slow = self.scheduler.chance(0.03)
-        delay = self.scheduler.between(10, 80 * MS if slow else 2 * MS)
-        is_replicated = acks == -1 and self.broker.cluster.acks_all_without_controller
-        self.broker.process.after(
-            delay, self._leave, hosted, stream, answer, leader_epoch, is_replicated
+        self._life.cluster.invariants.answer_leaves(self._life, is_replicated=False)
+        host = self._life.host(name)
+        assert host is not None
+        self._send(
+            stream,
+            Response(
+                call_id=call.call_id,
+                error_code=ErrorCode.NONE,
+                offset=outcome.offset,
+                leader=host.replica.leader,
+                leader_epoch=outcome.leader_epoch,
+            ),
         )
 
-    def _leave(
-        self,
-        hosted: Hosted,
-        stream: Stream,
-        answer: Answer,
-        leader_epoch: int,
-        is_replicated: bool,
-    ) -> None:
-        """R13, where the bytes are handed to the socket."""
-        if answer.error_code is ErrorCode.NONE:
-            if not self.passes_gate(hosted, leader_epoch, is_replicated=is_replicated):
-                self.scheduler.counters["answers stopped at the gate"] += 1
-                answer = Answer(
-                    call_id=answer.call_id,
-                    error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                    leader=hosted.replica.leader,
-                    leader_epoch=hosted.replica.leader_epoch,
-                )
-            else:
-                self.broker.cluster.invariants.answer_leaves(
-                    self.broker, is_replicated=is_replicated
-                )
-        self._send(stream, answer)
+    # --- responses -------------------------------------------------------------------------------
 
-    def passes_gate(
-        self, hosted: Hosted, leader_epoch: int, *, is_replicated: bool = False
-    ) -> bool:
-        broker = self.broker
-        return hosted.replica.may_answer(
-            leader_epoch,
-            lease_until_ms=broker.lease_until_ms,
-            now_ms=broker.lease_clock_ms(),
-            is_replicated=is_replicated,
-        )
+    def _pause_us(self) -> int:
+        """A full socket takes its time."""
+        slow = self._scheduler.chance(0.03)
+        return self._scheduler.between(10, 80 * MS if slow else 2 * MS)
 
-    def _error(self, call: Any, error_code: ErrorCode, log_start: int = -1) -> Answer:
-        image = self.broker.image
-        state = image.partition(call.partition.topic_id, call.partition.partition)
-        return Answer(
+    def _stopped(self, before: ErrorCode) -> None:
+        self._scheduler.counters["answers stopped at the gate"] += before is ErrorCode.NONE
+
+    def _refused(self, call: Call, error_code: ErrorCode, log_start: int = -1) -> Response:
+        state = self._life.image.partition(call.partition.topic_id, call.partition.partition)
+        return Response(
             call_id=call.call_id,
             error_code=error_code,
             log_start=log_start,
@@ -305,5 +236,5 @@ class ClientShell:
             leader_epoch=state.leader_epoch if state is not None else -1,
         )
 
-    def _send(self, stream: Stream, answer: Answer) -> None:
-        stream.send(self.broker.process, answer)
+    def _send(self, stream: Stream, response: Response) -> None:
+        stream.send(self._life.process, response)

@@ -7,12 +7,14 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from odradek_protocol.identity import TopicIdPartition
+from odradek_protocol.identity import ProducerEpoch, ProducerId, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-from tests.sim.client_shell import Answer, FetchCall, LatestCall, ProduceCall
+from odradek_protocol.records import encode_batch
+from odradek_protocol.records.codec import Record
+from tests.sim.client_shell import FetchCall, LatestCall, ProduceCall, Response
 from tests.sim.cluster import Cluster
-from tests.sim.disk import Batch
 from tests.sim.history import History, Latest, Outcome, Poll, Send
+from tests.sim.machine import WALL_BEGINS_MS
 from tests.sim.network import Stream
 from tests.sim.scheduler import MS, SECOND, Process
 
@@ -39,7 +41,7 @@ class Connection:
         self.leader_epoch = -1
         self._stream: Stream | None = None
 
-    def learn(self, answer: Answer) -> None:
+    def learn(self, answer: Response) -> None:
         """A broker told who leads, in which epoch; older news is no news (KIP-320)."""
         if answer.leader_epoch >= self.leader_epoch:
             self.leader, self.leader_epoch = answer.leader, answer.leader_epoch
@@ -65,6 +67,8 @@ class Connection:
         node = self.cluster.brokers.get(broker_id)
         network = self.cluster.network
         if node is None or node.life is None or not node.life.process.is_running:
+            return False
+        if not node.life.is_serving:
             return False
         if not network.both_ways(self.process.node_id, broker_id):
             return False
@@ -182,7 +186,7 @@ class Producer:
             flight.is_sent = False
         generation = self._generation
 
-        def on_answer(answer: Answer) -> None:
+        def on_answer(answer: Response) -> None:
             if generation == self._generation:
                 self._answered(answer)
 
@@ -199,26 +203,28 @@ class Producer:
             flight.unresolved += 1
             flight.call_id = next(self._calls)
             send = flight.send
-            batch = Batch(
-                0,
-                len(send.values),
-                0,
-                send.values,
-                self.client_id,
-                send.producer_epoch,
-                send.base_sequence,
-            )
             self._connection.send(
                 ProduceCall(
                     call_id=flight.call_id,
                     partition=self._partition,
-                    batch=batch,
+                    records=self._encoded(send),
                     acks=self.acks,
                     timeout_ms=1_000,
                 )
             )
 
-    def _answered(self, answer: Answer) -> None:
+    def _encoded(self, send: Send[TopicIdPartition]) -> bytes:
+        now_ms = WALL_BEGINS_MS + self.scheduler.now_us // MS
+        return encode_batch(
+            [Record(b"", b"%d" % value, timestamp_ms=now_ms) for value in send.values],
+            base_offset=0,
+            leader_epoch=0,
+            producer_id=ProducerId(self.client_id),
+            producer_epoch=ProducerEpoch(send.producer_epoch),
+            base_sequence=send.base_sequence,
+        )
+
+    def _answered(self, answer: Response) -> None:
         flight = next((f for f in self._window if f.call_id == answer.call_id), None)
         if flight is None:
             return
@@ -320,7 +326,7 @@ class Consumer:
             )
         connection.send(call)
 
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: Response) -> None:
         if self._waiting is None or answer.call_id != self._waiting[0]:
             return
         self._waiting = None

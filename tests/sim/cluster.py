@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 from odradek_metadata_quorum.controller.requests import CreateTopicsRequest, NewTopic
 from tests.sim.broker_process import BrokerProcess
 from tests.sim.controller_node import ControllerNode
-from tests.sim.disk import Disk
+from tests.sim.data_directory import DataDirectory
 from tests.sim.invariants import Invariants
+from tests.sim.machine import MachineClock
 from tests.sim.metadata_log import MetadataLog
 from tests.sim.network import Network
-from tests.sim.scheduler import MS, SECOND, Process, ProcessKilled, Scheduler
-from tests.sim.stored_disk import StoredDisk
+from tests.sim.scheduler import MS, SECOND, Process, Scheduler
 
 FIRST_CONTROLLER = 101
 FIRST_CLIENT = 201
 ADMIN = 200
+CREDIT_BYTES = 4_000  # so few that streams wait for it
 
 
 class BrokerNode:
@@ -26,29 +26,22 @@ class BrokerNode:
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         self.cluster = cluster
         self.broker_id = broker_id
-        directory_id = cluster.scheduler.random.randbytes(16)
-        self.disk = (
-            StoredDisk(self, directory_id) if cluster.has_files else Disk(directory_id=directory_id)
-        )
         self.drift = 1.0
         self.wall_offset_ms = 0
         self.sync_max_us = 6 * MS
         self.is_disk_broken = False
         self.life: BrokerProcess | None = None
+        self.clock = MachineClock(self)
+        self.disk = DataDirectory(self)
 
     @property
     def is_up(self) -> bool:
         return self.life is not None and self.life.process.is_alive
 
     def start(self) -> None:
-        """Section 8: first the data directory."""
         if self.is_up:
             return
         self.is_disk_broken = False
-        try:
-            self.disk.begin_life(self.cluster.scheduler)
-        except ProcessKilled:
-            return
         self.life = BrokerProcess(self.cluster, self)
 
     def restart_later(self, delay_us: int) -> None:
@@ -71,12 +64,10 @@ class BrokerNode:
         if self.life is not None:
             self.life.die()
 
-    def lose_power(self) -> int:
-        """The machine is gone, and what it had not synced; returns how many records that were."""
+    def lose_power(self) -> None:
+        """The machine is gone, and what it had not synced."""
         self.crash()
-        self.disk.lost_power = True
-        self.disk.losses += 1
-        return self.disk.lose_power(self.cluster.scheduler)
+        self.disk.lose_power()
 
 
 class Cluster:
@@ -88,24 +79,23 @@ class Cluster:
         *,
         broker_count: int = 3,
         controller_count: int = 3,
-        tick_us: int = 100 * MS,
         make_invariants: Callable[[Cluster], Invariants] = Invariants,
         has_groups: bool = False,
-        has_files: bool = False,
+        credit_bytes: int = CREDIT_BYTES,
+        tick_ms: int = 100,
         acks_all_without_controller: bool = False,
     ) -> None:
-        """`has_files`: logs are the production's, on a simulated file system.
+        """`credit_bytes` bounds what is on its way to a follower.
 
         `acks_all_without_controller`: the brokers' `acks.all.without.controller.enable`.
         """
         self.acks_all_without_controller = acks_all_without_controller
         self.scheduler = scheduler
         self.has_groups = has_groups
-        self.has_files = has_files
+        self.credit_bytes = credit_bytes
+        self.tick_ms = tick_ms
         self.coordinators: dict[str, bytes] = {}  # group -> the broker's life that answered last
         self.group_kinds: dict[str, str] = {}  # group -> the protocol that it was last seen in
-        self.own_values = itertools.count(1 << 40)  # of records that brokers write themselves
-        self.tick_us = tick_us
         self.network = Network(scheduler)
         self.log = MetadataLog(scheduler, self.network)
         self.brokers: dict[int, BrokerNode] = {}
@@ -123,6 +113,15 @@ class Cluster:
     def start(self) -> None:
         for node in self.brokers.values():
             node.start()
+
+    def close(self) -> None:
+        """Unwind what runs."""
+        for node in self.brokers.values():
+            if node.life is not None:
+                node.life.close()
+        for controller in self.controllers.values():
+            controller.process.kill()
+            controller.loop.close()
 
     def create_topics(self, *topics: NewTopic) -> None:
         """Ask until the controller has taken them."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -16,21 +18,20 @@ from odradek_metadata_quorum.controller import (
     registration,
     topics,
 )
-from odradek_metadata_quorum.controller.requests import (
-    Decision,
-    HeartbeatRequest,
-    HeartbeatResponse,
-)
+from odradek_metadata_quorum.controller.requests import Decision, HeartbeatResponse
+from odradek_metadata_quorum.quorum import CommittedEntry, StateSnapshot
+from odradek_metadata_quorum.rpc import wire
+from odradek_metadata_quorum.rpc.metadata_feed import FeedMismatch, feed
+from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.snapshot import read_snapshot
+from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from tests.sim.metadata_log import Entry, MetadataLog
 from tests.sim.network import Network, Stream
 from tests.sim.scheduler import MS, Process, Scheduler
+from tests.sim.simulated_loop import SimulatedLoop
 
 TICK_US = 50 * MS
 HANDLERS: dict[str, Callable[..., Any]] = {
-    "handle_register": registration.register,
-    "handle_report_log_ends": leaders.report_log_ends,
-    "handle_alter_partition": partitions.alter_partitions,
     "handle_alter_configs": configs.alter_configs,
     "handle_alter_reassignments": partitions.alter_reassignments,
     "handle_create_topics": topics.create_topics,
@@ -39,6 +40,27 @@ HANDLERS: dict[str, Callable[..., Any]] = {
 }
 """The handlers by the names that the simulated wire calls them by."""
 CLUSTER_ID = "simulated"
+RPCS: dict[str, tuple[Callable[[Any], Any], Callable[..., Any], Callable[[Any, int], Any]]] = {
+    "Register": (wire.register_request, registration.register, wire.register_response),
+    "AlterPartition": (
+        wire.alter_partition_request,
+        partitions.alter_partitions,
+        lambda response, _: wire.alter_partition_response(response),
+    ),
+    "ReportLogEnds": (
+        wire.report_log_ends_request,
+        leaders.report_log_ends,
+        lambda error, _: pb.ReportLogEndsResponse(error_code=error),
+    ),
+}
+"""What brokers call: from the message, the handler, to the message."""
+REFUSALS: dict[str, Callable[[int, int], Any]] = {
+    "Register": lambda error, active: pb.RegisterResponse(
+        error_code=error, broker_epoch=-1, active_controller_id=active
+    ),
+    "AlterPartition": lambda error, _: pb.AlterPartitionResponse(error_code=error),
+    "ReportLogEnds": lambda error, _: pb.ReportLogEndsResponse(error_code=error),
+}
 
 
 class ControllerNode:
@@ -66,13 +88,15 @@ class ControllerNode:
         self.term: int | None = None
         self._proposed = self._replayed = 0
         self._answers: deque[tuple[int, Callable[[], None]]] = deque()
-        self._feeds: list[tuple[Stream, list[int]]] = []
+        self.loop = SimulatedLoop(self.process)
+        self.source = AppliedEntries(self)
         self._heartbeats: dict[int, Stream] = {}
         self.process.after(TICK_US, self._tick)
 
     def crash(self) -> None:
         self.process.kill()
         self.network.process_ended(self.process)
+        self.loop.close()
 
     def now_ms(self) -> int:
         return int(self.scheduler.now_us * self.drift) // 1000
@@ -104,7 +128,7 @@ class ControllerNode:
         while self.applied < len(self.log.entries):
             self._replay(self.applied, self.log.entries[self.applied])
             self.applied += 1
-        self._feed_all()
+        self.source.grew()
 
     def _replay(self, offset: int, entry: Entry) -> None:
         if self.term is not None and entry.term > self.term:
@@ -158,16 +182,34 @@ class ControllerNode:
             return
         self._answer(self.core.decide(self.now_ms(), HANDLERS[method], request), send)
 
+    def call(
+        self, method: str, message: Any, reply_to: Process, reply: Callable[[Any], None]
+    ) -> None:
+        """A unary call of a broker, as ControllerServicer takes it."""
+
+        def send(response: Any) -> None:
+            self.network.send(self.controller_id, reply_to, reply, response)
+
+        if not self.core.is_active:
+            send(REFUSALS[method](ErrorCode.NOT_CONTROLLER, self._active_id()))
+            return
+        read, handler, written = RPCS[method]
+        decision = self.core.decide(self.now_ms(), handler, read(message))
+        self._answer(decision, lambda response: send(written(response, self._active_id())))
+
+    def _active_id(self) -> int:
+        return -1 if self.log.leader_id is None else self.log.leader_id
+
     # --- heartbeats ------------------------------------------------------------------------------
 
     def accept_heartbeats(self, stream: Stream, broker_id: int) -> None:
         self._heartbeats[broker_id] = stream
 
-        def on_message(request: HeartbeatRequest) -> None:
+        def on_message(message: pb.HeartbeatRequest) -> None:
             def send(response: HeartbeatResponse) -> None:
-                stream.send(self.process, response)
+                stream.send(self.process, wire.heartbeat_response(response, self._active_id()))
 
-            decision = self.core.heartbeat(self.now_ms(), request)
+            decision = self.core.heartbeat(self.now_ms(), wire.heartbeat_request(message))
             if self.term is not None:
                 self._answer(decision, send)
             else:
@@ -183,21 +225,61 @@ class ControllerNode:
 
     # --- the feed --------------------------------------------------------------------------------
 
-    def accept_feed(self, stream: Stream, from_offset: int) -> None:
-        """Committed entries from there on, as far as they are applied here; or a snapshot."""
-        self._feeds.append((stream, [from_offset]))
-        self._feed_all()
+    def accept_feed(self, stream: Stream, request: pb.MetadataFeedRequest) -> None:
+        """A broker's call of MetadataFeed, which the production's `feed` serves."""
+        self.loop.spawn(self._feed(stream, request))
 
-    def _feed_all(self) -> None:
-        self._feeds = [f for f in self._feeds if f[0].is_open_for(self.process)]
-        for stream, position in self._feeds:
-            if position[0] < self.log.trimmed <= self.applied:
-                stream.send(self.process, ("snapshot", self.log.snapshot))
-                position[0] = self.log.trimmed
-            if position[0] < self.applied:
-                entries = [
-                    (offset, self.log.entries[offset])
-                    for offset in range(position[0], self.applied)
-                ]
-                stream.send(self.process, ("entries", entries))
-                position[0] = self.applied
+    async def _feed(self, stream: Stream, request: pb.MetadataFeedRequest) -> None:
+        with suppress(FeedMismatch):
+            async for message in feed(self.source, request.from_offset, request.last_epoch):
+                if not stream.is_open_for(self.process):
+                    break
+                stream.send(self.process, message)
+        stream.close(self.process)
+
+
+class AppliedEntries:
+    """What a member has applied, as the production's feed reads it of a quorum."""
+
+    def __init__(self, node: ControllerNode) -> None:
+        self._node = node
+        self._waiting: list[asyncio.Future[None]] = []
+
+    @property
+    def applied(self) -> int:
+        return self._node.applied - 1
+
+    def grew(self) -> None:
+        """More is applied."""
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait_applied(self, offset: int, timeout_s: float) -> int:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.applied < offset:
+                    waiter: asyncio.Future[None] = self._node.loop.create_future()
+                    self._waiting.append(waiter)
+                    await waiter
+        return self.applied
+
+    def entries(self, from_offset: int, bytes_max: int) -> Sequence[CommittedEntry] | None:
+        node = self._node
+        if from_offset < node.log.trimmed <= node.applied:
+            return None
+        found: list[CommittedEntry] = []
+        size_bytes = 0
+        for offset in range(from_offset, node.applied):
+            entry = node.log.entries[offset]
+            found.append(CommittedEntry(offset, entry.term, entry.payload))
+            size_bytes += len(entry.payload)
+            if size_bytes >= bytes_max:
+                break
+        return found
+
+    async def latest_snapshot(self) -> StateSnapshot | None:
+        log = self._node.log
+        offset = log.trimmed - 1
+        return StateSnapshot(offset, log.entries[offset].term, log.snapshot)

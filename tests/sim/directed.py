@@ -7,11 +7,13 @@ such a moment in fewer than one run of a thousand; here it is arranged.
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from odradek_broker.coordination.coordinator_host import absolute_java_hash
+from odradek_broker.partition.events import Event
 from odradek_broker.partition.leader import Leader
 from odradek_metadata_quorum.controller.configs import (
     AlterConfigsRequest,
@@ -21,7 +23,7 @@ from odradek_metadata_quorum.controller.configs import (
 from odradek_metadata_quorum.controller.requests import NewTopic
 from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.metadata.records import ConfigResourceType
-from tests.sim.broker_process import BrokerProcess, Hosted
+from tests.sim.broker_process import BrokerProcess, ObservedHost
 from tests.sim.classic_member import TOPICS
 from tests.sim.clients import Producer
 from tests.sim.cluster import FIRST_CLIENT, Cluster
@@ -40,7 +42,13 @@ class Copy:
     deliver: Callable[[], None]
 
     def adds(self, broker_id: int) -> bool:
-        return any(broker_id == b for item in self.request.partitions for b, _ in item.isr)
+        return any(
+            broker_id == member.broker_id for item in self.request.partitions for member in item.isr
+        )
+
+
+OPEN: list[Stage] = []
+"""Stages that were not closed; tests/sim/conftest.py closes them after each test."""
 
 
 class Stage:
@@ -55,7 +63,9 @@ class Stage:
         has_groups: bool = False,
     ) -> None:
         self.scheduler = Scheduler(seed=1)
+        random.seed(1)  # of the pauses before production code tries again
         self.cluster = Cluster(self.scheduler, has_groups=has_groups)
+        OPEN.append(self)
         self.history: History[TopicIdPartition] = History()
         self.cluster.start()
         self.cluster.create_topics(
@@ -70,7 +80,7 @@ class Stage:
             *((GROUPS_TOPIC, *CONSUMED) if has_groups else ()),
         )
         self.until(lambda: len(self.isr) == 3)
-        self.until(lambda: all(self.partition in self.life(b).hosted for b in (1, 2, 3)))
+        self.until(lambda: all(self.life(b).host(self.partition) for b in (1, 2, 3)))
         self.run(500)
         self.held: set[str] = set()
         self._clients = itertools.count(FIRST_CLIENT)
@@ -140,7 +150,7 @@ class Stage:
 
     def _deliver(self, method: str, request: Any, reply_to: Any, _reply: Any) -> None:
         active = next(c for c in self.cluster.controllers.values() if c.core.is_active)
-        active.request(method, request, reply_to, lambda _: None)
+        active.call(method, request, reply_to, lambda _: None)
 
     # --- what there is ---------------------------------------------------------------------------
 
@@ -167,18 +177,22 @@ class Stage:
         return topic.partitions[absolute_java_hash(group_id) % len(topic.partitions)].leader
 
     def close(self) -> None:
-        """Unwind what runs, where coordinators did."""
-        for node in self.cluster.brokers.values():
-            if node.life is not None:
-                node.life.close()
+        """Unwind what runs."""
+        self.cluster.close()
 
     def life(self, broker_id: int) -> BrokerProcess:
         life = self.cluster.brokers[broker_id].life
         assert life is not None
         return life
 
-    def hosted(self, broker_id: int) -> Hosted:
-        return self.life(broker_id).hosted[self.partition]
+    def step(self, broker_id: int, event: Event) -> None:
+        """Let the replica on this broker take an event."""
+        self.life(broker_id).loop.run_here(self.hosted(broker_id).step, event)
+
+    def hosted(self, broker_id: int) -> ObservedHost:
+        host = self.life(broker_id).host(self.partition)
+        assert host is not None
+        return host
 
     def leading(self, broker_id: int) -> Leader:
         leading = self.hosted(broker_id).replica._leading
@@ -192,9 +206,7 @@ class Stage:
         """The machine keeps exactly what lies below `keep`."""
         node = self.cluster.brokers[broker_id]
         node.crash()
-        node.disk.lost_power = True
-        node.disk.losses += 1
-        node.disk.logs[self.partition].truncate(keep)
+        node.disk.keep_only(self.partition, keep)
 
     def is_live(self, broker_id: int) -> bool:
         broker = self.cluster.log.image.brokers.get(broker_id)

@@ -7,12 +7,11 @@ covers; for it only what is independent of that is judged.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Effect, Role
 from odradek_protocol.identity import TopicIdPartition
-from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import (
     BrokerRegistrationChange,
     Config,
@@ -23,9 +22,9 @@ from odradek_protocol.metadata.records import (
 from tests.sim.scheduler import MS
 
 if TYPE_CHECKING:
-    from tests.sim.broker_process import BrokerProcess, Hosted
+    from tests.sim.broker_process import BrokerProcess, ObservedHost
     from tests.sim.cluster import Cluster
-    from tests.sim.disk import SimLog
+    from tests.sim.data_directory import OracleLog
     from tests.sim.metadata_log import Entry
 
 LEASE_US_MAX = int(2_400 * MS * 1.08)  # clocks drift by up to 5 %
@@ -57,34 +56,39 @@ class Invariants:
         """More copies were lost at once than were promised to be survived."""
         self.suspended.add(partition)
 
-    def fail(self, name: str, text: str) -> None:
-        raise InvariantBroken(name, text)
+    def fail(self, name: str, text: str) -> NoReturn:
+        """Break the seed, also where production code catches what is raised."""
+        broken = InvariantBroken(name, text)
+        self.cluster.scheduler.fail(broken)
+        raise broken
 
     # --- what a replica does ---------------------------------------------------------------------
 
-    def before_effect(self, broker: BrokerProcess, hosted: Hosted, effect: Effect) -> None:
+    def before_effect(self, broker: BrokerProcess, host: ObservedHost, effect: Effect) -> None:
         match effect:
             case fx.HighWatermarkMoved():
-                self._high_watermark_moves(broker, hosted, effect.high_watermark)
+                self._high_watermark_moves(broker, host, effect.high_watermark)
             case fx.RoleChanged(role=Role.LEADER):
-                self._leader_begins(broker, hosted, effect.leader_epoch)
+                self._leader_begins(broker, host, effect.leader_epoch)
             case fx.TruncateTo():
-                self._cut(broker, hosted, effect.end_offset)
+                self._cut(broker, host, effect.end_offset)
             case fx.ResetLog():
-                self._cut(broker, hosted, effect.start_offset)
+                self._cut(broker, host, effect.start_offset)
 
-    def after_step(self, broker: BrokerProcess, hosted: Hosted) -> None:
+    def after_step(self, broker: BrokerProcess, host: ObservedHost) -> None:
         """I2, and that core and log agree on where the log stands."""
-        replica = hosted.replica
+        replica = host.replica
         if not replica.log_start <= replica.high_watermark <= replica.log_end:
             self.fail("I2", f"{replica.log_start} {replica.high_watermark} {replica.log_end}")
-        if replica.log_end != hosted.log.log_end and replica.role is not Role.FAILED:
-            self.fail("I2", f"log ends at {hosted.log.log_end}, core thinks {replica.log_end}")
+        if replica.log_end != host.oracle.log_end and replica.role is not Role.FAILED:
+            self.fail("I2", f"log ends at {host.oracle.log_end}, core thinks {replica.log_end}")
 
-    def _high_watermark_moves(self, broker: BrokerProcess, hosted: Hosted, moved_to: int) -> None:
+    def _high_watermark_moves(
+        self, broker: BrokerProcess, host: ObservedHost, moved_to: int
+    ) -> None:
         """I2, I4 for all, I7 for a leader."""
-        partition, log = hosted.partition, hosted.log
-        is_leader = hosted.replica.role is Role.LEADER
+        partition, log = host.partition, host.oracle
+        is_leader = host.replica.role is Role.LEADER
         highest = self._hw_max.get(partition, 0)
         if is_leader:
             self._hw_max[partition] = max(highest, moved_to)
@@ -92,34 +96,34 @@ class Invariants:
             self.fail("I2", f"follower {broker.broker_id} at {moved_to}, leaders up to {highest}")
         if partition in self.suspended:
             return
-        self._expose(broker, hosted, moved_to)
+        self._expose(broker, host, moved_to)
         if is_leader:
-            replica = hosted.replica
+            replica = host.replica
             is_fsync = replica._log.is_fsync
             self._all_eligible_have(
                 partition, log, moved_to, replica.leader_epoch, is_fsync=is_fsync
             )
 
-    def _expose(self, broker: BrokerProcess, hosted: Hosted, end: int) -> None:
+    def _expose(self, broker: BrokerProcess, host: ObservedHost, end: int) -> None:
         """I4: an offset once below a watermark holds one value for ever."""
-        committed = self.committed.setdefault(hosted.partition, {})
+        committed = self.committed.setdefault(host.partition, {})
         start = end
         while start > 0 and start - 1 not in committed:
             start -= 1
-        begin = max(hosted.log.log_start, min(start, end - 50))
-        for batch in hosted.log.read(begin, end, 1 << 30):
-            for offset, value in zip(range(batch.base, batch.end), batch.values, strict=True):
-                if committed.setdefault(offset, value) != value:
-                    self.fail(
-                        "I4",
-                        f"{hosted.partition} offset {offset} was {committed[offset]}, "
-                        f"broker {broker.broker_id} has {value}",
-                    )
+        host.oracle.catch_up()
+        begin = max(host.oracle.log_start, min(start, end - 50))
+        for offset, value in host.oracle.values(begin, end):
+            if committed.setdefault(offset, value) != value:
+                self.fail(
+                    "I4",
+                    f"{host.partition} offset {offset} was {committed[offset]}, "
+                    f"broker {broker.broker_id} has {value}",
+                )
 
     def _all_eligible_have(
         self,
         partition: TopicIdPartition,
-        log: SimLog,
+        log: OracleLog,
         end: int,
         leader_epoch: int,
         *,
@@ -144,36 +148,40 @@ class Invariants:
                     f"{broker_id} of ISR {state.isr} ELR {state.elr} holds {held}",
                 )
             other = disk.logs[partition]
+            other.catch_up()
             is_there = max(log.log_start, other.log_start) < end
-            if is_there and other.value_at(end - 1) != log.value_at(end - 1):
+            values = {other.value_at(end - 1), log.value_at(end - 1)}
+            if is_there and len(values - {None}) > 1:
                 self.fail("I3", f"{partition} offset {end - 1} differs on broker {broker_id}")
 
-    def _leader_begins(self, broker: BrokerProcess, hosted: Hosted, epoch: int) -> None:
+    def _leader_begins(self, broker: BrokerProcess, host: ObservedHost, epoch: int) -> None:
         """I1, I5, I12."""
-        partition = hosted.partition
+        partition = host.partition
         self.cluster.scheduler.counters["elections"] += 1
-        self.cluster.scheduler.note(f"broker {broker.broker_id} leads {hosted.partition.partition}")
+        self.cluster.scheduler.note(f"broker {broker.broker_id} leads {host.partition.partition}")
         me = (broker.broker_id, broker.incarnation)
         if self._leaders.setdefault((partition, epoch), me) != me:
             self.fail("I1", f"two leaders of {partition} in epoch {epoch}")
         if partition in self.suspended:
             return
-        recovering = hosted.state is not None and hosted.state.recovering
+        host.oracle.catch_up()
+        state = broker.image.partition(partition.topic_id, partition.partition)
+        recovering = state is not None and state.recovering
         if recovering:
             self.cluster.scheduler.counters["recoveries of the longest log"] += 1
         for offset, (value, acked_in) in self.acked.get(partition, {}).items():
             if acked_in >= epoch:
                 continue  # we learn late of an election that others have followed since
-            if hosted.log.value_at(offset) != value and offset >= hosted.log.log_start:
+            if host.oracle.value_at(offset) != value and offset >= host.oracle.log_start:
                 self.fail(
                     "I5",
                     f"{partition} offset {offset} was acknowledged as {value}, the leader of epoch "
-                    f"{epoch}, broker {broker.broker_id}, has {hosted.log.value_at(offset)}",
+                    f"{epoch}, broker {broker.broker_id}, has {host.oracle.value_at(offset)}",
                 )
 
         for low_watermark, answered_in, lives in self._deleted.get(partition, ()):
             knew = lives.get(broker.broker_id) == broker.node.disk.losses
-            log_start = hosted.replica.log_start
+            log_start = host.replica.log_start
             if knew and answered_in < epoch and not recovering and log_start < low_watermark:
                 self.fail(
                     "I12",
@@ -182,9 +190,9 @@ class Invariants:
                     f"{log_start}",
                 )
 
-    def _cut(self, broker: BrokerProcess, hosted: Hosted, end: int) -> None:
+    def _cut(self, broker: BrokerProcess, host: ObservedHost, end: int) -> None:
         """I9; and an electable replica never drops what any leader exposed (KIP-101)."""
-        partition, hw = hosted.partition, hosted.replica.high_watermark
+        partition, hw = host.partition, host.replica.high_watermark
         if partition in self.suspended:
             return
         if end < hw:
@@ -235,24 +243,24 @@ class Invariants:
                 "I10", f"broker {broker.broker_id} answers {age_us // MS} ms after its lease began"
             )
 
-    def coordinator_begins(self, broker: BrokerProcess, hosted: Hosted | None) -> None:
+    def coordinator_begins(self, broker: BrokerProcess, host: ObservedHost | None) -> None:
         """I11: a coordinator knows all of its log, or the next one would know better."""
-        if hosted is None or hosted.replica.role is not Role.LEADER:
+        if host is None or host.replica.role is not Role.LEADER:
             return  # it is about to hear of that
-        replica = hosted.replica
+        replica = host.replica
         if replica.high_watermark < replica.log_end:
             self.fail(
                 "I11",
-                f"broker {broker.broker_id} coordinates {hosted.partition.partition} from "
+                f"broker {broker.broker_id} coordinates {host.partition.partition} from "
                 f"{replica.high_watermark} records, its log has {replica.log_end}",
             )
 
     # --- metadata --------------------------------------------------------------------------------
 
-    def image_moves(self, broker: BrokerProcess, image: MetadataImage) -> None:
+    def image_moves(self, broker: BrokerProcess, offset: int, before: int) -> None:
         """I8: a broker's metadata never goes back."""
-        if image.offset < broker.image.offset:
-            self.fail("I8", f"broker {broker.broker_id} {broker.image.offset} to {image.offset}")
+        if offset < before:
+            self.fail("I8", f"broker {broker.broker_id} goes from {before} back to {offset}")
 
     def _metadata_committed(self, offset: int, entry: Entry) -> None:
         counters = self.cluster.scheduler.counters

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
+from odradek_protocol.metadata.codec import encode_batch
+from odradek_protocol.metadata.features import METADATA_VERSION_MAX
 from odradek_protocol.metadata.image import MetadataImage, check_partition
-from odradek_protocol.metadata.records import MetadataRecord
+from odradek_protocol.metadata.records import MetadataBatch, MetadataRecord
 from odradek_protocol.metadata.snapshot import snapshot_bytes
 from tests.sim.network import Network
 from tests.sim.scheduler import MS, Process, Scheduler
@@ -42,12 +45,20 @@ class Member(Protocol):
         """More is committed than it has applied."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entry:
     """One entry of the log; without records it is a leader's own mark."""
 
     term: int
     records: tuple[MetadataRecord, ...]
+
+    @cached_property
+    def payload(self) -> bytes:
+        """As the wire and the journal carry it."""
+        if not self.records:
+            return b""
+        batch = MetadataBatch(controller_epoch=self.term, records=self.records)
+        return encode_batch(batch, level=METADATA_VERSION_MAX)
 
 
 @dataclass(slots=True)

@@ -48,12 +48,9 @@ class Nemesis:
             (2, "move the controller", self._move_controller),
             (2, "write a metadata snapshot", cluster.log.trim),
             (2, "jump a wall clock", self._jump_clock),
+            (4, "kill a broker within its disk work", self._kill_within),
+            (2, "kill a broker, then cut its power", self._kill_then_power),
         ]
-        if cluster.has_files:
-            self._faults += [
-                (6, "kill a broker within its disk work", self._kill_within),
-                (3, "kill a broker, then cut its power", self._kill_then_power),
-            ]
         self.scheduler.after(self._pause(), self._strike)
 
     def stop(self) -> None:
@@ -62,9 +59,8 @@ class Nemesis:
     def heal(self) -> None:
         """The network is whole, machines run, disks work."""
         self.stop()
-        if self.cluster.has_files:
-            for node in self.cluster.brokers.values():
-                node.disk.spare()
+        for node in self.cluster.brokers.values():
+            node.disk.spare()
         self.network.set_cut(())
         self.network.extra_delay_us.clear()
         self.network.loss = self.network.reset = self.network.doubling = 0.0
@@ -160,8 +156,7 @@ class Nemesis:
             self.cluster.brokers[broker_id].crash()
         else:
             self.damaged.add(broker_id)
-            lost = self.cluster.brokers[broker_id].lose_power()
-            self.scheduler.counters["records lost with the power"] += lost
+            self.cluster.brokers[broker_id].lose_power()
         self._restart_later(broker_id)
 
     def _kill_within(self) -> None:
@@ -191,7 +186,7 @@ class Nemesis:
         self._suspend_replicated()
         for broker_id, node in self.cluster.brokers.items():
             self.damaged.add(broker_id)
-            self.scheduler.counters["records lost with the power"] += node.lose_power()
+            node.lose_power()
             self._restart_later(broker_id, 2 * SECOND)
 
     def _suspend_replicated(self) -> None:
@@ -250,12 +245,12 @@ class Nemesis:
         node = self.cluster.brokers[broker_id]
         if node.is_disk_broken:
             node.crash()
-            node.disk.mark_failed()
             node.start()
 
     def _jump_clock(self) -> None:
         node = self.cluster.brokers[self._broker()]
-        node.wall_offset_ms += self.scheduler.random.choice((-3_600_000, 3_600_000))
+        # By less than message.timestamp.after.max.ms, or producers would be refused for good.
+        node.wall_offset_ms = self.scheduler.random.choice((-1_800_000, 1_800_000))
 
     # --- the network -----------------------------------------------------------------------------
 

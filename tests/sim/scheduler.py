@@ -28,6 +28,7 @@ class Scheduler:
         self.digest = 0
         self.recent: deque[str] = deque(maxlen=400)  # what a failing seed prints
         self.is_verbose = False
+        self.failure: BaseException | None = None
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._made = 0
 
@@ -54,8 +55,13 @@ class Scheduler:
         if self.is_verbose:
             print(self.recent[-1])
 
+    def fail(self, error: BaseException) -> None:
+        """End the seed with this error once the present event is over, whoever catches it."""
+        if self.failure is None:
+            self.failure = error
+
     def run(self, until_us: int) -> None:
-        """Let everything happen that is due before `until_us`."""
+        """Let everything happen that is due before `until_us`. Raises what `fail` was told."""
         queue = self._queue
         pop = heapq.heappop
         while queue and queue[0][0] <= until_us:
@@ -63,6 +69,9 @@ class Scheduler:
             self.now_us = time_us
             self.digest = zlib.crc32(b"%d.%d" % (time_us, made), self.digest)
             action(*args)
+            if self.failure is not None:
+                failure, self.failure = self.failure, None
+                raise failure
         self.now_us = until_us
 
 

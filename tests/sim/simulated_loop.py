@@ -1,8 +1,8 @@
 """asyncio on simulated time: production coroutines run as part of one process of a seed.
 
 Just enough of an event loop for code that waits on futures, queues, timers and task groups. It has
-no selector and no threads: every callback is an event of the scheduler, delivered through its
-process, so it waits while that is stopped and is gone when that is dead. An exception that no task
+no selector and no threads: its turns and timers are events of the scheduler, delivered through its
+process, so they wait while that is stopped and are gone when that is dead. An exception that no task
 handles ends the seed.
 """
 
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tests.sim.scheduler import SECOND, Process
+from tests.sim.scheduler import SECOND, Process, ProcessKilled
 
 _DRAIN_MAX = 10_000
 
@@ -27,8 +27,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._process = process
         self._scheduler = process.scheduler
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        self._soon: dict[asyncio.Handle, None] = {}  # a task that never began must end, too
-        self._draining: deque[asyncio.Handle] | None = None
+        self._tasks_swept_at = 100
+        self._ready: deque[asyncio.Handle] = deque()
+        self._is_turn_due = False
         self._failure: BaseException | None = None
         self._is_closed = False
 
@@ -41,26 +42,56 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return task
 
     def close(self) -> None:
-        """The process is dead: unwind its tasks, in which nothing is heard from outside any more."""
+        """The process is dead: unwind its tasks, which hear nothing from outside any more."""
         if self._is_closed:
             return
         self._is_closed = True
-        self._draining = deque(self._soon)
         for task in list(self._tasks):
             task.cancel()
         for _ in range(_DRAIN_MAX):
-            if not self._draining:
+            if not self._ready:
                 break
-            self._run(self._draining.popleft())
+            self._run(self._ready.popleft())
         self._tasks.clear()
+
+    def run_here(self, action: Callable[..., Any], *args: Any) -> Any:
+        """Call it as a callback of this loop."""
+        before = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            return action(*args)
+        finally:
+            events._set_running_loop(before)
 
     def _spawned_ended(self, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._failure = self._failure or _leaf(error)
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        leaf = _leaf(error)
+        if not isinstance(leaf, ProcessKilled):
+            self._failure = self._failure or leaf
+
+    def _turn(self) -> None:
+        """Run what was ready when the turn began; what becomes ready meanwhile has the next one."""
+        self._is_turn_due = False
+        ready = self._ready
+        for _ in range(len(ready)):
+            if not ready:
+                break
+            self._run(ready.popleft())
+            if not self._process.is_alive:
+                return
+        if ready:
+            self._wake()
+
+    def _wake(self) -> None:
+        if not self._is_turn_due and not self._is_closed:
+            self._is_turn_due = True
+            self._process.after(1, self._turn)
 
     def _run(self, handle: asyncio.Handle) -> None:
-        self._soon.pop(handle, None)
         if handle.cancelled():
             return
         before = events._get_running_loop()
@@ -82,12 +113,17 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
-        if self._draining is not None:
-            self._draining.append(handle)
-        else:
-            self._soon[handle] = None
-            self._process.after(1, self._run, handle)
+        self._ready.append(handle)
+        self._wake()
         return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
 
     def call_later(  # type: ignore[override]
         self,
@@ -106,7 +142,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        if self._draining is None:
+        if not self._is_closed:
             delay_us = round(when * SECOND) - self._scheduler.now_us
             self._process.after(max(delay_us, 1), self._run, handle)
         return handle
@@ -121,15 +157,16 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Any = None
     ) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
-        if len(self._tasks) > 100:
+        if len(self._tasks) > self._tasks_swept_at:
             self._tasks = {task: None for task in self._tasks if not task.done()}
+            self._tasks_swept_at = 2 * len(self._tasks) + 100
         self._tasks[task] = None
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if isinstance(error, BaseException):
-            self._failure = self._failure or _leaf(error)
+            self._failed(error)
 
     def get_debug(self) -> bool:
         return False

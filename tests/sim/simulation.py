@@ -12,16 +12,18 @@ from odradek_metadata_quorum.controller.requests import NewTopic
 from odradek_protocol.identity import TopicIdPartition
 from tests.sim.admin import Admin
 from tests.sim.clients import Consumer, Producer
-from tests.sim.cluster import FIRST_CLIENT, BrokerNode, Cluster
+from tests.sim.cluster import CREDIT_BYTES, FIRST_CLIENT, BrokerNode, Cluster
+from tests.sim.data_directory import read_values
 from tests.sim.group_history import GroupHistory, check_groups
 from tests.sim.history import History, Violation, check
 from tests.sim.invariants import LEASE_US_MAX, InvariantBroken
+from tests.sim.machine import deterministic
 from tests.sim.nemesis import Nemesis
 from tests.sim.population import GROUPS_TOPIC, Population
 from tests.sim.rejoining import PRESSED, Rejoining
 from tests.sim.scheduler import MS, SECOND, Scheduler
 
-STORM_US = 24 * SECOND
+STORM_US = 20 * SECOND
 RECOVERY_US_MAX = 30 * SECOND  # P15: all partitions take writes
 SETTLED_US_MAX = 60 * SECOND  # P9, P15: and groups are stable
 FULL_ISR_US_MAX = 120 * SECOND  # P15: and have their full ISR
@@ -34,7 +36,7 @@ TOPICS = (
         name="replicated",
         partition_count=2,
         replication_factor=3,
-        configs=(("min.insync.replicas", "2"),),
+        configs=(("min.insync.replicas", "2"), ("retention.bytes", "6000")),
     ),
     NewTopic(
         name="synced",
@@ -73,7 +75,7 @@ class Simulation:
             self.scheduler,
             broker_count=3 + seed % 2,
             has_groups=has_groups,
-            has_files=seed % 9 == 5,
+            credit_bytes=16 * CREDIT_BYTES if self.has_rejoin else CREDIT_BYTES,
             acks_all_without_controller=seed // 3 % 2 == 1,
         )
         self.topics = (*TOPICS, GROUPS_TOPIC) if has_groups else TOPICS
@@ -91,18 +93,14 @@ class Simulation:
     def run(self) -> Result:
         result = Result(seed=self.scheduler.seed)
         try:
-            self._start()
-            self._storm()
-            self._recover()
-            result.violations += self._judge()
+            with deterministic(self.scheduler):
+                self._play(result)
         except InvariantBroken as broken:
             result.violations.append(Violation(name=broken.name, text=str(broken)))
-        except AssertionError as bug:
+        except Exception as bug:
             text = f"{type(bug).__name__}: {bug}"
             result.violations.append(Violation(name="assertion", text=text))
             result.trace = traceback.format_exc()
-        finally:
-            self._close()
         self.scheduler.counters["rebalances"] = self.groups.rebalances
         result.counters = self.scheduler.counters
         result.operations = len(self.history) + len(self.groups)
@@ -111,6 +109,15 @@ class Simulation:
         result.simulated_s = self.scheduler.now_us / SECOND
         result.story = list(self.scheduler.recent)
         return result
+
+    def _play(self, result: Result) -> None:
+        try:
+            self._start()
+            self._storm()
+            self._recover()
+            result.violations += self._judge()
+        finally:
+            self._close()
 
     # --- the acts --------------------------------------------------------------------------------
 
@@ -197,9 +204,7 @@ class Simulation:
     def _close(self) -> None:
         if self.population is not None:
             self.population.close()
-        for node in self.cluster.brokers.values():
-            if node.life is not None:
-                node.life.close()
+        self.cluster.close()
 
     def _partitions(self, of: tuple[NewTopic, ...] | None = None) -> list[TopicIdPartition]:
         image = self.cluster.log.image
@@ -227,7 +232,7 @@ class Simulation:
         for partition in self._partitions():
             ends = set()
             for node in self._replicas(partition):
-                hosted = node.life.hosted.get(partition) if node.life is not None else None
+                hosted = node.life.host(partition) if node.life is not None else None
                 if hosted is None or hosted.replica.high_watermark != hosted.replica.log_end:
                     return False
                 ends.add(hosted.replica.log_end)
@@ -248,12 +253,12 @@ class Simulation:
         for partition in self._partitions():
             for node in self._replicas(partition):
                 assert node.life is not None
-                hosted = node.life.hosted[partition]
+                host = node.life.host(partition)
+                assert host is not None
                 shown = final.setdefault(partition, {}).setdefault(node.broker_id, {})
-                end = hosted.replica.high_watermark
-                starts[partition] = max(starts.get(partition, 0), hosted.log.log_start)
-                for batch in hosted.log.read(0, end, 1 << 30):
-                    shown.update(zip(range(batch.base, batch.end), batch.values, strict=True))
+                end, log = host.replica.high_watermark, host.log
+                starts[partition] = max(starts.get(partition, 0), log.log_start_offset)
+                shown.update(read_values(log, log.log_start_offset, end))
         topics = {
             broker_id: [t.name for t in node.life.image.topics.values()]
             for broker_id, node in self.cluster.brokers.items()

@@ -15,7 +15,7 @@ def test_a_partition_goes_on_without_a_replica_that_a_bug_ended(broken: int) -> 
     producer = stage.produce()
     stage.until(lambda: stage.log_end(1) > 10)
     assert stage.state.leader == 1
-    stage.life(broken).step(stage.hosted(broken), events.BugFound(reason="arranged"))
+    stage.step(broken, events.BugFound(reason="arranged"))
     others = tuple(b for b in (1, 2, 3) if b != broken)
     stage.until(lambda: stage.isr == others, limit_ms=1_000)
     assert stage.state.leader == others[0]
@@ -35,7 +35,7 @@ def test_a_new_controller_hears_of_it_with_the_next_heartbeat() -> None:
     stage = Stage()
     stage.produce()
     stage.until(lambda: stage.log_end(1) > 10)
-    stage.life(1).step(stage.hosted(1), events.BugFound(reason="arranged"))
+    stage.step(1, events.BugFound(reason="arranged"))
     stage.until(lambda: stage.isr == (2, 3))
     active = next(c for c in stage.cluster.controllers.values() if c.core.is_active)
     active.crash()

@@ -35,7 +35,7 @@ from odradek_broker.replication.disk.full_disk import FullDisk
 from odradek_broker.replication.disk.upkeep import Upkeep
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.partition_host import PartitionHost
-from odradek_broker.replication.partition_table import TICK_SLICES, PartitionTable
+from odradek_broker.replication.partition_table import TICK_MS, TICK_SLICES, PartitionTable
 from odradek_broker.replication.streams.follower_links import (
     BEHIND_RECORDS,
     NEAR_RECORDS,
@@ -68,18 +68,10 @@ class Scale:
     """Sizes that fit a real cluster; a simulated one, of three brokers and few records, has its own."""
 
     log_defaults: LogConfig
-    replica_lag_time_max_ms: int
     behind_records: int = BEHIND_RECORDS
     near_records: int = NEAR_RECORDS
+    tick_ms: int = TICK_MS
     tick_slices: int = TICK_SLICES
-
-    @classmethod
-    def of(cls, settings: BrokerSettings) -> Scale:
-        """Return the sizes that a broker with these settings has."""
-        return cls(
-            log_defaults=settings.log_defaults(),
-            replica_lag_time_max_ms=settings.replica_lag_time_max_ms,
-        )
 
 
 class Broker:
@@ -99,7 +91,7 @@ class Broker:
     ) -> None:
         """`on_end(reason, failure)` is called when this life must end: it is stale, or cannot follow
         the metadata."""
-        scale = scale or Scale.of(settings)
+        scale = scale or Scale(log_defaults=settings.log_defaults())
         self.settings = settings
         self.broker_id = BrokerId(settings.node_id)
         self.cluster_id = ClusterId(settings.cluster_id)
@@ -135,7 +127,7 @@ class Broker:
             directory=directory,
             defaults=scale.log_defaults,
             settings=ReplicaSettings(
-                replica_lag_time_max_ms=scale.replica_lag_time_max_ms,
+                replica_lag_time_max_ms=settings.replica_lag_time_max_ms,
                 producer_id_expiration_ms=settings.producer_id_expiration_ms,
             ),
             pool=self.pool,
@@ -144,6 +136,7 @@ class Broker:
             on_broken=lambda broken: self.membership.partitions_broken(broken),
             clock=self.clock,
             make_host=make_host,
+            tick_ms=scale.tick_ms,
             tick_slices=scale.tick_slices,
         )
         self.partitions = LocalPartitions(

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+from odradek_broker.cluster import membership
+from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.log.producer_state import ProducerStates
 from odradek_broker.partition import follower, leader, replica
 from odradek_broker.partition.effects import Role
@@ -18,18 +20,18 @@ from odradek_broker.partition.leader import Leader
 from odradek_broker.partition.produces import Produces
 from odradek_broker.partition.replica import Replica
 from odradek_broker.partition.truncation import Divergence, Lineage
+from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_metadata_quorum.controller import election, partitions, registration
 from odradek_metadata_quorum.controller.election import Standing
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import differences
 from odradek_protocol.metadata.records import NO_LEADER, RestartClass
-from odradek_protocol.metadata.snapshot import read_snapshot
-from tests.sim.broker_process import BrokerProcess
-from tests.sim.client_shell import Answer, ClientShell
+from tests.sim.machine import WALL_BEGINS_MS
 from tests.sim.planted.bug import Bug, replace_in
 from tests.sim.planted.disk_bugs import DISK_BUGS
 from tests.sim.planted.group_bugs import GROUP_BUGS
+from tests.sim.planted.shell_bugs import SHELL_BUGS
 
 
 def _ack_before_replication(stack: ExitStack) -> None:
@@ -90,7 +92,7 @@ def _sequences_lost_at_leader_change(stack: ExitStack) -> None:
     original = Leader.begin
 
     def begin(self: Leader, now_ms: int) -> Any:
-        self._produces._producers.producers = ProducerStates()  # type: ignore[attr-defined]
+        self._produces._producers._owner.producers = ProducerStates()  # type: ignore[attr-defined]
         return original(self, now_ms)
 
     replace_in(stack, Leader, "begin", begin)
@@ -108,21 +110,28 @@ def _window_of_one(stack: ExitStack) -> None:
 
 
 def _lease_by_wall_clock(stack: ExitStack) -> None:
-    def lease_clock_ms(self: BrokerProcess) -> int:
-        return self.now_ms() + self.node.wall_offset_ms
+    def may_answer(
+        self: LocalPartitions, host: Any, leader_epoch: Any, *, is_replicated: bool = False
+    ) -> bool:
+        return bool(
+            host.replica.may_answer(
+                leader_epoch,
+                lease_until_ms=self._lease.until_ms,
+                now_ms=self._clock.wall_ms() - WALL_BEGINS_MS,
+                is_replicated=is_replicated,
+            )
+        )
 
-    replace_in(stack, BrokerProcess, "lease_clock_ms", lease_clock_ms)
+    replace_in(stack, LocalPartitions, "_may_answer", may_answer)
 
 
 def _older_snapshot_applied(stack: ExitStack) -> None:
-    def take_snapshot(self: BrokerProcess, snapshot: bytes) -> None:
-        image = read_snapshot(snapshot)
-        self.cluster.invariants.image_moves(self, image)
-        before, self.image = self.image, image
-        for delta in differences(before, image):
-            self._apply(delta)
+    async def apply(self: MetadataFeed, after: Any) -> None:
+        before, self.image = self.image, after
+        for delta in differences(before, after):
+            self._on_change(after, delta)
 
-    replace_in(stack, BrokerProcess, "take_snapshot", take_snapshot)
+    replace_in(stack, MetadataFeed, "_apply", apply)
 
 
 def _reads_without_lease(stack: ExitStack) -> None:
@@ -140,6 +149,7 @@ def _power_loss_stays_in_sync(stack: ExitStack) -> None:
         return RestartClass.PROCESS if found is RestartClass.POWER else found
 
     replace_in(stack, registration, "_proven_class", proven_class)
+    replace_in(stack, membership, "wire_partitions", lambda partitions: [])
 
 
 def _isr_change_without_broker_epochs(stack: ExitStack) -> None:
@@ -190,30 +200,17 @@ def _repeat_answered_at_once(stack: ExitStack) -> None:
 
 
 def _gate_at_arrival(stack: ExitStack) -> None:
-    original = ClientShell._leave_later
+    read, gate = LocalPartitions.fetch, LocalPartitions.gate_read
 
-    def leave_later(
-        self: ClientShell, hosted: Any, stream: Any, answer: Any, leader_epoch: int, acks: int = 0
-    ) -> None:
-        if answer.error_code is ErrorCode.NONE and not self.passes_gate(hosted, leader_epoch):
-            answer = Answer(call_id=answer.call_id, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        original(self, hosted, stream, answer, leader_epoch, acks=acks)
+    async def fetch(self: LocalPartitions, wants: Any, **named: Any) -> Any:
+        outcomes = await read(self, wants, **named)
+        return [
+            gate(self, want.topic_id or want.topic, want.partition, outcome)
+            for want, outcome in zip(wants, outcomes, strict=True)
+        ]
 
-    replace_in(stack, ClientShell, "_leave_later", leave_later)
-
-    def leave(
-        self: ClientShell,
-        hosted: Any,
-        stream: Any,
-        answer: Any,
-        leader_epoch: int,
-        is_replicated: bool,
-    ) -> None:
-        if answer.error_code is ErrorCode.NONE:
-            self.broker.cluster.invariants.answer_leaves(self.broker, is_replicated=is_replicated)
-        self._send(stream, answer)
-
-    replace_in(stack, ClientShell, "_leave", leave)
+    replace_in(stack, LocalPartitions, "fetch", fetch)
+    replace_in(stack, LocalPartitions, "gate_read", lambda self, topic, partition, outcome: outcome)
 
 
 def _refused_proposal_forgotten(stack: ExitStack) -> None:
@@ -341,5 +338,6 @@ BUGS = {
         ),
         *DISK_BUGS,
         *GROUP_BUGS,
+        *SHELL_BUGS,
     )
 }

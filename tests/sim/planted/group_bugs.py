@@ -9,8 +9,8 @@ from odradek_broker.coordination.group_coordinator import GroupKind
 from odradek_broker.coordination.hosted_shard import HostedShard
 from odradek_broker.groups.classic_group import ClassicGroup
 from odradek_broker.groups.consumer_group import ConsumerGroup
+from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_protocol.kafka.error_codes import ErrorCode
-from tests.sim.coordinator_shell import CoordinatorShell
 from tests.sim.planted.bug import Bug, replace_in
 
 _OLD = (
@@ -36,7 +36,7 @@ def _state_lost_at_a_move(stack: ExitStack) -> None:
 
 
 def _answers_without_lease(stack: ExitStack) -> None:
-    replace_in(stack, CoordinatorShell, "may_answer", lambda self, *_: True)
+    replace_in(stack, LocalPartitions, "may_answer", lambda self, *_: True)
 
 
 def _answers_before_replication(stack: ExitStack) -> None:
@@ -50,7 +50,7 @@ def _answers_before_replication(stack: ExitStack) -> None:
 
 
 def _loads_what_is_committed(stack: ExitStack) -> None:
-    replace_in(stack, CoordinatorShell, "log_end", lambda self, *_: 0)
+    replace_in(stack, LocalPartitions, "log_end", lambda self, *_: 0)
 
 
 GROUP_BUGS = (

@@ -6,12 +6,20 @@ Each is a story that ends well; with its bug planted it must not. `SCHEDULES` te
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Role
-from odradek_broker.partition.events import FollowerSession
+from odradek_broker.partition.events import AckReceived, FollowerSession
+from odradek_protocol.identity import Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
-from tests.sim.client_shell import Answer, FetchCall
+from odradek_protocol.records.hashes import crc32c
+from odradek_protocol.rpc.v1.controller_service_pb2 import (
+    MetadataBatch,
+    MetadataBatches,
+    MetadataFeedResponse,
+    MetadataSnapshotChunk,
+)
+from tests.sim.client_shell import FetchCall, Response
 from tests.sim.directed import Stage
 from tests.sim.group_history import GroupHistory, check_groups
 from tests.sim.invariants import LEASE_US_MAX
@@ -26,7 +34,7 @@ def late_copy_of_an_isr_expansion() -> None:
     stage.produce()
     stage.cut_off(3, (1, 2))
     stage.until(lambda: stage.isr == (1, 2))
-    proposals = stage.keep_copies("handle_alter_partition")
+    proposals = stage.keep_copies("AlterPartition")
     stage.join()
     stage.until(lambda: len(stage.isr) == 3)
     join = next(copy for copy in proposals if copy.adds(3))
@@ -50,7 +58,7 @@ def expansion_that_names_a_lost_life() -> None:
     stage.run(200)
     stage.cut_off(1, (101, 102, 103))  # the leader cannot tell
     stage.cluster.network.cut -= {(1, 3), (3, 1), (2, 3), (3, 2)}
-    proposals = stage.keep_copies("handle_alter_partition")
+    proposals = stage.keep_copies("AlterPartition")
     stage.until(lambda: any(copy.adds(3) for copy in proposals))
     producer.is_stopped = True
     stage.lose_power(3, keep=kept)
@@ -73,22 +81,21 @@ def ack_of_a_lost_life() -> None:
     stage.run(2_000)
     end = stage.log_end(1)
     assert stage.log_end(3) == end
-    session = next(s for s, _ in stage.life(1).replication._followers.values() if s.broker_id == 3)
-    ack = fx.SendAck(
-        session_id=session.session_id,
+    session = _attached(stage)
+    assert session is not None
+    ack = AckReceived(
+        session=session,
         leader_epoch=stage.hosted(3).replica.leader_epoch,
-        ack_to=end,
+        ack_to=Offset(end),
         is_synced=False,
         log_start=stage.hosted(3).replica.log_start,
     )
     stage.lose_power(3, keep=end - 10)
-    kept = stage.cluster.brokers[3].disk.logs[stage.partition].log_end
     stage.cluster.brokers[3].start()
     stage.cluster.network.extra_delay_us[(1, 3)] = 800_000  # Data comes late
-    stage.until(lambda: _attached(stage) is not None and stage.is_live(3))
-    assert _attached(stage) != session
-    stage.life(1).replication._from_follower(session, stage.partition, ack)
-    assert stage.log_end(3) == kept, "the schedule took too long"
+    stage.until(lambda: _attached(stage) not in (None, session))
+    stage.step(1, ack)
+    assert stage.log_end(3) < end - 5, "the schedule took too long"
     stage.run(50)
     stage.cluster.network.extra_delay_us.clear()
     stage.until(lambda: len(stage.isr) == 3)
@@ -106,8 +113,8 @@ def expansion_that_is_refused_for_now() -> None:
     stage.cut_off(3, (1, 2))
     stage.until(lambda: stage.isr == (1, 2))
     stage.run(200)
-    proposals = stage.keep_copies("handle_alter_partition")
-    stage.held.add("handle_alter_partition")
+    proposals = stage.keep_copies("AlterPartition")
+    stage.held.add("AlterPartition")
     stage.join()
     stage.until(lambda: any(copy.adds(3) for copy in proposals))
     late = next(copy for copy in proposals if copy.adds(3))
@@ -173,27 +180,48 @@ def min_isr_that_sinks_while_a_leader_is_cut_off() -> None:
 
 
 def snapshot_of_a_controller_that_was_behind() -> None:
-    """A broker follows two feeds; the one that was cut off comes back with an old snapshot."""
+    """The feed of a broker brings it a snapshot that is older than its image."""
     stage = Stage()
     producer = stage.produce()
-    log, life = stage.cluster.log, stage.life(1)
-    behind, ahead = (c for c in stage.cluster.controllers if c != log.leader_id)
-    life.open_feed_of(behind)
-    stage.run(100)
-    stage.cut_off(behind, [c for c in stage.cluster.controllers if c != behind])
+    log, broker = stage.cluster.log, stage.life(1).broker
+    assert broker is not None
+    log.trim()
+    old = MetadataSnapshotChunk(
+        offset=log.trimmed - 1,
+        controller_epoch=log.term,
+        data=log.snapshot,
+        is_last=True,
+        crc32c=crc32c(log.snapshot),
+    )
     stage.cluster.brokers[3].crash()
     stage.until(lambda: 3 not in stage.isr)
-    log.trim()
     stage.cluster.brokers[3].start()
-    life.open_feed_of(ahead)
-    stage.until(lambda: len(stage.isr) == 3 and life.image.offset == log.image.offset)
-    before = life.image.offset
-    assert before >= log.trimmed
-    stage.cluster.network.cut = set()
-    stage.until(lambda: stage.cluster.controllers[behind].applied == len(log.entries))
-    stage.run(100)
-    assert life.image.offset >= before, "the image went back"
+    stage.until(lambda: len(stage.isr) == 3 and broker.feed.image.offset == log.image.offset)
+    before = broker.feed.image.offset
+    call: Any = broker.feed._call
+    call._inbox.put(MetadataFeedResponse(snapshot=old))
+    stage.run(1_000)
+    assert broker.feed.image.offset >= before, "the image went back"
     producer.is_stopped = True
+
+
+def feed_that_leaves_entries_out() -> None:
+    """The feed of a broker goes on behind an entry that it has not brought.
+
+    The broker leaves it, and reads what is missing elsewhere.
+    """
+    stage = Stage()
+    log, broker = stage.cluster.log, stage.life(1).broker
+    assert broker is not None
+    stage.until(lambda: broker.feed.image.offset == log.image.offset)
+    missing = broker.feed.image.offset + 1
+    later = MetadataBatch(offset=missing + 1, controller_epoch=log.term, payload=b"")
+    call: Any = broker.feed._call
+    call._inbox.put(MetadataFeedResponse(batches=MetadataBatches(batches=[later])))
+    stage.run(50)
+    assert broker.feed.image.offset < missing + 1, "the image lacks an entry"
+    stage.set_config("retention.ms", "100000000")
+    stage.until(lambda: broker.feed.image.offset == log.image.offset >= missing)
 
 
 def answer_that_was_allowed_before_a_stall() -> None:
@@ -203,13 +231,14 @@ def answer_that_was_allowed_before_a_stall() -> None:
     stage.until(lambda: stage.hosted(1).replica.high_watermark > 5)
     life = stage.life(1)
     stream = Stream(stage.cluster.network, Process(stage.scheduler, 299), life.process)
-    answers: list[Answer] = []
-    stream.on_message[0] = answers.append
+    responses: list[Response] = []
+    stream.on_message[0] = responses.append
     call = FetchCall(call_id=1, partition=stage.partition, offset=0, leader_epoch=-1)
-    life.clients._fetch(stream, call)
+    life.loop.spawn(life.clients.fetch(stream, call))
+    stage.scheduler.run(stage.scheduler.now_us + 2)  # it is read, and not written yet
     life.process.stall(4 * SECOND)
     stage.run(6_000)
-    assert ErrorCode.NONE not in [answer.error_code for answer in answers]
+    assert ErrorCode.NONE not in [response.error_code for response in responses]
     assert stage.state.leader != 1
 
 
@@ -306,7 +335,7 @@ def delete_whose_leader_dies_at_once() -> None:
     assert stage.state.leader == 1
     stage.cluster.network.extra_delay_us[(1, 2)] = 300_000
     answered = stage.scheduler.counters["deletes answered"]
-    stage.life(1).clients.delete_records(stage.hosted(1), -1)
+    stage.life(1).delete_records(stage.hosted(1), -1)
     stage.until(lambda: stage.scheduler.counters["deletes answered"] > answered, limit_ms=2_000)
     stage.cluster.brokers[1].crash()
     stage.cluster.network.extra_delay_us.clear()
@@ -350,4 +379,5 @@ SCHEDULES: dict[int, Callable[[], None]] = {
     34: coordinator_that_cannot_write,
     35: delete_whose_leader_dies_at_once,
     36: durability_that_changes_under_load,
+    84: feed_that_leaves_entries_out,
 }

@@ -169,6 +169,7 @@ class MetadataFeed:
                 await asyncio.sleep(0)
             if entry.offset <= self.image.offset:
                 continue  # sent twice over a reconnection
+            self._require_next(entry.offset)
             delta = MetadataDelta()
             offset = MetadataOffset(entry.offset)
             if entry.payload:
@@ -179,6 +180,11 @@ class MetadataFeed:
             self.image.advance(offset, entry.controller_epoch)
             self._require_own(self.image)
             self._on_change(self.image, delta)
+
+    def _require_next(self, offset: int) -> None:
+        """Raise FeedBroken if entries before this one are missing: the image would never have them."""
+        if 0 <= self.image.offset < offset - 1:
+            raise FeedBroken(f"entry {offset} follows entry {self.image.offset}")
 
     def _require_own(self, image: MetadataImage) -> None:
         """Raises OtherMetadata, before anybody has acted on the image."""

@@ -101,10 +101,11 @@ class PartitionTable:
         on_broken: Callable[[tuple[TopicIdPartition, ...]], None],
         clock: Clock = SYSTEM_CLOCK,
         make_host: Callable[..., PartitionHost] = PartitionHost,
+        tick_ms: int = TICK_MS,
         tick_slices: int = TICK_SLICES,
     ) -> None:
         """`on_offline` is called once, when the directory fails; `on_broken` with all replicas that
-        bugs ended, whenever that changes."""
+        bugs ended, whenever that changes. Each replica has a tick every `tick_ms`, in so many slices."""
         self.clock = clock
         self.pool = pool
         self.record_checks = RecordChecks(pool)
@@ -128,6 +129,7 @@ class PartitionTable:
         self._stalls = StallLog()
         self._watchers: dict[str, list[LeadershipWatcher]] = {}
         self._make_host = make_host
+        self._tick_ms = tick_ms
         self._tick_slices = tick_slices
         self._loop = asyncio.get_running_loop()
         self.strays = StrayLogs(directory, pool, on_failure=self.storage_failed, clock=clock)
@@ -443,7 +445,7 @@ class PartitionTable:
         the loop stood still is looked at here, before each of them, and by the same clock.
         """
         slices = self._tick_slices
-        pause_ms = TICK_MS // slices
+        pause_ms = self._tick_ms // slices
         event = ev.Tick()
         before_ms = self.clock.boottime_ms()
         while True:

@@ -1,0 +1,397 @@
+"""A simulated broker's data directory: the production's own, on a file system in memory.
+
+A process that dies leaves all that it wrote; a machine that loses its power keeps what was synced
+and some of the rest. A death may come within any disk operation: a write is cut at any byte, a sync
+is not done. What a start finds, and of which restart class it is, the production's recovery says.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+from unittest.mock import patch
+from zlib import crc32
+
+from odradek_broker.log import log_directory
+from odradek_broker.log.directory.checkpoints import RECOVERY_POINTS, decode_offsets
+from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.log_directory import LogDirectory, RestartClass
+from odradek_broker.log.partition_log import PartitionLog
+from odradek_protocol.identity import (
+    BrokerId,
+    ClusterId,
+    IncarnationId,
+    Offset,
+    TopicIdPartition,
+)
+from odradek_protocol.records import BatchHeader, decode_batch, iter_headers
+from odradek_protocol.records.errors import CorruptBatch
+from tests.sim.scheduler import ProcessKilled, Scheduler
+from tests.worlds.memory_storage import MemoryDirectory, MemoryStorage
+
+if TYPE_CHECKING:
+    from tests.sim.cluster import BrokerNode
+
+PATH = Path("/data")
+CONFIG = LogConfig(segment_bytes=1_500, index_interval_bytes=200, file_delete_delay_ms=0)
+RECENT_BYTES_MAX = 4_000  # most reads are of files
+WRITTEN_BYTES_MAX = 300  # of a write that a death cuts short
+HOT_CHANCE = 0.8  # that what a read wants is in the page cache
+READ_BYTES_MAX = 1 << 20
+CLUSTER_ID = ClusterId("simulated")
+
+
+class SimulatedStorage(MemoryStorage):
+    """A file system whose page cache has most of what is read."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        super().__init__()
+
+    @property  # type: ignore[override]
+    def is_hot(self) -> bool:
+        return self._scheduler.chance(HOT_CHANCE)
+
+    @is_hot.setter
+    def is_hot(self, _: bool) -> None:
+        """Chance says so."""
+
+
+class OracleLog:
+    """What an all-seeing eye knows of one log: the value of each record, and what is on the disk.
+
+    Values are read back from the log after each append and at each opening. They outlive the
+    process, whose log object cannot be read any more.
+    """
+
+    def __init__(self, log: PartitionLog, *, synced_before: int = 0) -> None:
+        self.log = log
+        self.is_cutting = False
+        self._synced_before = min(synced_before, log.log_end_offset)  # in earlier lives
+        self._values: dict[int, int] = {}
+        self._read_to = log.log_start_offset
+        self.catch_up()
+
+    @property
+    def log_start(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def log_end(self) -> int:
+        return self.log.log_end_offset
+
+    @property
+    def on_disk_end(self) -> int:
+        """What was synced once, in this life or an earlier one; a new life syncs it all again."""
+        return max(self.log.durable_end_offset, self._synced_before)
+
+    def catch_up(self) -> None:
+        """Read what was appended."""
+        end = self.log.log_end_offset
+        start = max(self._read_to, self.log.log_start_offset)
+        if start < end and not self.is_cutting:
+            for offset, value in read_values(self.log, start, end):
+                self._values[offset] = value
+            self._read_to = end
+
+    def cut(self, end: int) -> None:
+        """The log is to end there."""
+        self._synced_before = min(self._synced_before, end)
+        self._read_to = min(self._read_to, end)
+        for offset in [offset for offset in self._values if offset >= end]:
+            del self._values[offset]
+
+    def value_at(self, offset: int) -> int | None:
+        """The value of the record at this offset; None if it is not there."""
+        return self._values.get(offset) if self.log_start <= offset < self.log_end else None
+
+    def values(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """(offset, value) of all that is there."""
+        for offset in range(max(start, self.log_start), min(end, self.log_end)):
+            value = self._values.get(offset)
+            if value is not None:
+                yield offset, value
+
+
+class DataDirectory:
+    """One broker's disk, through its lives."""
+
+    def __init__(self, node: BrokerNode) -> None:
+        self.logs: dict[TopicIdPartition, OracleLog] = {}
+        self.lost_power = False  # since the controller last heard how a life ended
+        self.losses = 0  # times that it may have lost what was written
+        self.directory: LogDirectory | None = None
+        self._node = node
+        self._scheduler = node.cluster.scheduler
+        self._is_failed = False
+        self._boots = 0
+        self._lives = 0
+        self._operations_left: int | None = None
+        self._on_death: Callable[[], None] | None = None
+        self._synced: dict[TopicIdPartition, int] = {}
+        self._scanned: dict[tuple[Path, str], tuple[bytes, int]] = {}
+        self.storage = SimulatedStorage(self._scheduler)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a write or sync failed, and the controller has not heard of it by a registration."""
+        failure = self.directory.failure if self.directory is not None else None
+        return self._is_failed or failure is not None
+
+    def begin_life(self, incarnation: IncarnationId) -> LogDirectory:
+        """Open it and judge how the last life ended. Raises ProcessKilled."""
+        if self._lives == 0:
+            LogDirectory.format(
+                PATH,
+                cluster_id=CLUSTER_ID,
+                node_id=BrokerId(self._node.broker_id),
+                storage=self.storage,
+            )
+            self.storage.sync_directory(Path("/"))
+        self._is_failed = self.has_failed
+        self._synced = {partition: log.on_disk_end for partition, log in self.logs.items()}
+        self.storage.fault = self._fault
+        self._lives += 1
+        self.directory = WatchedDirectory.open(
+            PATH,
+            cluster_id=CLUSTER_ID,
+            node_id=BrokerId(self._node.broker_id),
+            incarnation=incarnation,
+            storage=self.storage,
+            boot_id=f"boot-{self._boots}",
+            recent_bytes_max=RECENT_BYTES_MAX,
+        )
+        assert isinstance(self.directory, WatchedDirectory)
+        self.directory.on_loaded = self._loaded
+        self.directory.on_told = self._told
+        return self.directory
+
+    def _loaded(self, cut_bytes: int) -> None:
+        """The logs are recovered: they have what was to outlive the last life."""
+        directory, before = self.directory, self.logs
+        assert directory is not None
+        self.logs = {
+            log.id: OracleLog(log, synced_before=self._synced.get(log.id, 0))
+            for log in directory.logs()
+        }
+        restart_class = directory.restart_class
+        is_power = restart_class is RestartClass.POWER
+        if self.lost_power and restart_class is RestartClass.CLEAN:
+            self.lost_power = False  # all was synced before
+        assert is_power or not (self.lost_power or self.has_failed), "a loss that goes untold"
+        counters = self._scheduler.counters
+        counters["production recoveries"] += 1
+        counters["torn tails"] += cut_bytes > 0
+        for partition, log in before.items():
+            now = self.logs[partition].log_end if partition in self.logs else 0
+            counters["records lost with the power"] += max(0, log.log_end - now) * is_power
+            kept = log.on_disk_end if is_power else log.log_end
+            if now < kept and kept > log.log_start and not log.is_cutting:
+                self._node.cluster.invariants.fail(
+                    "P13",
+                    f"broker {self._node.broker_id} finds {now} of {partition} after a"
+                    f" {restart_class.value} restart, {kept} were to outlive it",
+                )
+        for log in self.logs.values():
+            self.check_vouched(log)
+
+    def _told(self) -> None:
+        self.lost_power = self._is_failed = False
+
+    def oracle(self, log: PartitionLog) -> OracleLog:
+        """The oracle's view of a log that got a replica."""
+        known = self.logs.get(log.id)
+        if known is None or known.log is not log:
+            known = self.logs[log.id] = OracleLog(log, synced_before=self._synced.get(log.id, 0))
+        return known
+
+    def forget_departed(self) -> None:
+        """Drop what the directory has deleted, or put aside."""
+        directory = self.directory
+        assert directory is not None
+        for partition, log in list(self.logs.items()):
+            if directory.get(partition.topic_id, partition.partition) is not log.log:
+                del self.logs[partition]
+                self._synced.pop(partition, None)
+
+    # --- what befalls it -------------------------------------------------------------------------
+
+    def killed(self) -> None:
+        """The process that wrote here is dead."""
+        for log in self.logs.values():
+            with suppress(ProcessKilled):
+                log.catch_up()
+        self.storage.kill_process()
+        self.storage.fault = _of_a_dead_process
+
+    def lose_power(self) -> None:
+        """The machine is gone, and what it had not synced."""
+        self._boots += 1
+        self.lost_power = True
+        self.losses += 1
+        self.storage.lose_power(self._scheduler.random)
+
+    def keep_only(self, partition: TopicIdPartition, end: int) -> None:
+        """Let the machine lose its power, and of this log all from `end` on; of others nothing."""
+        self._boots += 1
+        self.lost_power = True
+        self.losses += 1
+        log = self.logs[partition]
+        log.cut(end)
+        for name in self.storage.names(log.log.directory):
+            if name.endswith(".log"):
+                inode = self.storage.inode(log.log.directory / name)
+                base = int(name.removesuffix(".log"))
+                size = 0
+                with suppress(CorruptBatch):
+                    for position, header in iter_headers(bytes(inode.data)):
+                        if header.next_offset <= end:
+                            size = position + header.size_bytes
+                del inode.data[0 if base >= end else size :]
+        _sync_all(self.storage.root)
+
+    def doom(self, operations: int, on_death: Callable[[], None]) -> None:
+        """Let the process die within one of its next disk operations, whatever it is part of: a
+        write is cut at any byte, of anything else nothing is done."""
+        self._operations_left = operations
+        self._on_death = on_death
+
+    def spare(self) -> None:
+        """Take `doom` back."""
+        self._operations_left = self._on_death = None
+
+    def _fault(self, operation: str, path: Path) -> int | None:
+        """The process dies here; or the logs' blocks are bad, while the markers can be renamed."""
+        if self._operations_left is not None and operation != "read":
+            self._operations_left -= 1
+            if self._operations_left == 0 and operation == "write":
+                return self._scheduler.between(0, WRITTEN_BYTES_MAX)
+            if self._operations_left <= 0:
+                self._die()
+        if self._node.is_disk_broken and operation in ("write", "sync"):
+            is_of_a_log = path.parent not in (PATH, PATH.parent)
+            if is_of_a_log:
+                raise OSError(errno.EIO, "simulated")
+        return None
+
+    def _die(self) -> NoReturn:
+        on_death, life = self._on_death, self._node.life
+        assert on_death is not None
+        self.spare()
+        if life is not None and life.process.is_alive:
+            life.die_within()
+        else:
+            self.killed()
+        self._scheduler.counters["deaths within disk work"] += 1
+        self._scheduler.note(f"broker {self._node.broker_id} dies within its disk work")
+        self._scheduler.after(0, on_death)
+        raise ProcessKilled
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    def check_vouched(self, log: OracleLog) -> None:
+        """What a log takes for durable outlives a power cut at this moment."""
+        if not log.is_cutting:
+            self._require_durable(log, log.log.durable_end_offset)
+
+    def check_checkpoint(self) -> None:
+        """The next life vouches for all below the recovery points without looking."""
+        self.forget_departed()
+        if not self.storage.exists(PATH / RECOVERY_POINTS):
+            return
+        points = decode_offsets(self.storage.read(PATH / RECOVERY_POINTS))
+        for partition, point in points.items():
+            log = self.logs.get(partition)
+            if log is not None:
+                self._require_durable(log, point)
+
+    def _reached(self, log: OracleLog, name: str, data: bytes, base: int) -> int:
+        """The end of the last whole batch in a file; most files are those of the last look."""
+        before = self._scanned.get((log.log.directory, name))
+        if before is None or before[0] is not data:
+            end = max((header.next_offset for header in _headers(data)), default=base)
+            before = self._scanned[log.log.directory, name] = (data, end)
+        return before[1]
+
+    def _require_durable(self, log: OracleLog, end: int) -> None:
+        if log.log_start >= end:
+            return
+        files = self.storage.durable_files(log.log.directory)
+        reached: int | None = None
+        for name in sorted(name for name in files if name.endswith(".log")):
+            base = int(name.removesuffix(".log"))
+            if reached is not None and base != reached:
+                break  # a hole: what lies behind it is lost
+            reached = self._reached(log, name, files[name], base)
+        if reached is None or reached < end:
+            self._node.cluster.invariants.fail(
+                "P13",
+                f"broker {self._node.broker_id} takes {log.log.id} for durable up to {end}: a power"
+                f" cut leaves {reached}",
+            )
+
+
+class WatchedDirectory(LogDirectory):
+    """The production's directory, which tells the simulator of its life."""
+
+    on_loaded: Callable[[int], None]
+    on_told: Callable[[], None]
+
+    def load(self, *args: Any, **named: Any) -> Any:
+        report = super().load(*args, **named)
+        self.on_loaded(report.cut_bytes)
+        return report
+
+    def told(self) -> None:
+        super().told()
+        self.on_told()
+
+    def close(self, **named: Any) -> bool:
+        with patch.object(log_directory, "SYNCS_AT_CLOSE_MAX", 1):  # or the order is chance
+            return super().close(**named)
+
+
+def _of_a_dead_process(operation: str, path: Path) -> int | None:
+    raise ProcessKilled
+
+
+def _sync_all(directory: MemoryDirectory) -> None:
+    directory.sync()
+    for entry in directory.entries.values():
+        if isinstance(entry, MemoryDirectory):
+            _sync_all(entry)
+        else:
+            entry.sync()
+
+
+def _headers(data: bytes) -> Iterator[BatchHeader]:
+    """As far as there are whole ones."""
+    with suppress(CorruptBatch):
+        for _, header in iter_headers(data):
+            yield header
+
+
+def read_values(log: PartitionLog, start: int, end: int) -> Iterator[tuple[int, int]]:
+    """(offset, value) of all records that lie there."""
+    while start < end:
+        result = log.read(Offset(start), bytes_max=READ_BYTES_MAX, end_offset=Offset(end))
+        if not result.size_bytes:
+            return
+        for part in result.slices:
+            yield from values_in(part)
+        start = result.end_offset
+
+
+def values_in(data: Any) -> Iterator[tuple[int, int]]:
+    """(offset, value) of each record of some batches: what its client wrote, or for a record that a
+    coordinator wrote, a checksum."""
+    for position, header in iter_headers(data):
+        for record in decode_batch(data, position):
+            if header.producer_id < 0:
+                written = b"%d %b %b" % (record.offset, record.key or b"", record.value or b"")
+                yield record.offset, crc32(written)
+            else:
+                yield record.offset, int(bytes(record.value or b""))
