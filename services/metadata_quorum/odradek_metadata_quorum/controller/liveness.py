@@ -1,31 +1,32 @@
-"""Which brokers this controller believes alive, and when the active one stops believing.
+"""Which brokers this controller takes for alive, and when the active one fences them.
 
 A broker holds one heartbeat stream to every controller (KIP-631 has requests instead; a stream
-tells of a death at once, because a dead process takes its connections with it). For each broker
-that was ever heard, or is registered, this core keeps one of:
+shows a death at once, because a dead process takes its connections with it). For each broker
+that ever sent a heartbeat, or is registered, this core keeps one of:
 
-    UNHEARD     nothing yet in this controller's life
+    UNHEARD     this controller has heard nothing since it started
     CONNECTED   a stream is open
     BROKEN      its last stream ended at `broken_at_ms`
 
       UNHEARD --heartbeat--> CONNECTED --stream_broken--> BROKEN --heartbeat--> CONNECTED
 
 Standbys keep this too, without deadlines, so that a new active controller knows of deaths from
-before its time (R24). While active, each broker that the image says is unfenced is *watched*, that
-is, has a deadline: `session_ms` after its last heartbeat while connected, `grace_ms` after its
-break. At activation: a grace for the broken, a session for all others.
+before its time (R24). While the controller is active, each broker that is unfenced in the image is *watched*,
+that is, it has a deadline: `session_ms` after its last heartbeat while connected, `grace_ms` after its
+break. When the controller becomes active, broken brokers get a grace and all others a session.
 
-Invariants: only watched brokers are fenced, and a fenced one is watched no longer; a decision that
-was undone leaves nobody unfenced and unwatched for longer than a tick (`keep_watching`); nothing is
-fenced because this controller itself was stalled (a stall moves every deadline by its length, but
-of stalls shorter than a session only one a session: a controller that is slow all the time would
-fence nobody ever, and the dead would keep their places until their leaders find them lagging); if
-more than one broker, and half of the watched or more, break within one grace, the fault is taken
-to be ours and every watched broker gets a full session, but for those that broke before that grace,
-and for each broker only once since it was last heard. So a dead broker is fenced at most a session
-later than without such a break, however often other brokers lose their connections meanwhile.
+Invariants:
+- Only watched brokers are fenced, and a fenced one is no longer watched.
+- A decision that was undone leaves no broker unfenced and unwatched for longer than a tick (`keep_watching`).
+- No broker is fenced because this controller itself was stalled: a stall moves every deadline by its length.
+  Of stalls shorter than a session only one a session counts: a controller that is slow all the time would
+  otherwise never fence a broker, and dead ones would keep their places until their leaders find them lagging.
+- If more than one broker, and at least half of the watched ones, break within one grace, the fault is taken
+  to be on this side, and every watched broker gets a full session, except those that broke before that grace;
+  each broker gets it only once since its last heartbeat. So a dead broker is fenced at most a session
+  later than without such a break, however often other brokers lose their connections meanwhile.
 
-What this core does not do: it commits no fencing (the controller does, from `tick`'s answer), and
+This core commits no fencing (the controller does, from the fences that `tick` returns), and
 safety never rests on it. Fencing a healthy leader is allowed at any moment: epochs and the ISR
 protect acknowledged records.
 """
@@ -40,7 +41,7 @@ from odradek_protocol.identity import BrokerId
 
 
 class Connection(Enum):
-    """How a broker is known right now; the diagram above is drawn from these."""
+    """The states of a broker's connection; the module's docstring has their diagram."""
 
     UNHEARD = "unheard"
     CONNECTED = "connected"
@@ -49,14 +50,14 @@ class Connection(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """Effect: commit the fencing of this broker; `found` is how it was known at the end."""
+    """Effect: commit the fencing of this broker, whose connection was `found` at its deadline."""
 
     broker_id: BrokerId
     found: Connection
 
 
 @dataclass(slots=True)
-class _Known:
+class _Broker:
     connection: Connection = Connection.UNHEARD
     broken_at_ms: int = 0
     deadline_ms: int | None = None  # None: not watched
@@ -65,90 +66,90 @@ class _Known:
 
 @dataclass(slots=True, kw_only=True)
 class Liveness:
-    """The belief of one controller. Times: milliseconds of the caller's monotonic clock."""
+    """The brokers as one controller sees them. Times are milliseconds of the caller's monotonic clock."""
 
     session_ms: int
     grace_ms: int
-    stall_ms_min: int  # ticks further apart than this mean that we were stalled
-    _brokers: dict[BrokerId, _Known] = field(default_factory=dict)
+    stall_ms_min: int  # ticks further apart than this show a stall of this process
+    _brokers: dict[BrokerId, _Broker] = field(default_factory=dict)
     _ticked_at_ms: int | None = None
     _forgiven_at_ms: int | None = None  # the last stall that moved the deadlines
 
     def activate(self, unfenced: Iterable[BrokerId], *, now_ms: int) -> None:
-        """Become active: watch these brokers from now on (R24)."""
-        for known in self._brokers.values():
-            known.deadline_ms = None
+        """Watch these brokers from now on: the controller became active (R24)."""
+        for broker in self._brokers.values():
+            broker.deadline_ms = None
         self._ticked_at_ms = now_ms
         for broker_id in unfenced:
-            known = self._known(broker_id)
-            broken = known.connection is Connection.BROKEN
-            known.deadline_ms = now_ms + (self.grace_ms if broken else self.session_ms)
+            broker = self._broker(broker_id)
+            is_broken = broker.connection is Connection.BROKEN
+            broker.deadline_ms = now_ms + (self.grace_ms if is_broken else self.session_ms)
         self._forgive_if_the_fault_is_ours(now_ms)
 
     def deactivate(self) -> None:
-        """Be a standby: nobody is fenced from here."""
-        for known in self._brokers.values():
-            known.deadline_ms = None
+        """Watch no broker: the controller became a standby."""
+        for broker in self._brokers.values():
+            broker.deadline_ms = None
 
     def watch(self, broker_id: BrokerId, *, now_ms: int) -> None:
-        """Start to watch a broker that is unfenced now; an old deadline is forgotten."""
-        known = self._known(broker_id)
-        broken = known.connection is Connection.BROKEN
-        known.deadline_ms = now_ms + (self.grace_ms if broken else self.session_ms)
+        """Watch a broker that is unfenced now, with a new deadline."""
+        broker = self._broker(broker_id)
+        is_broken = broker.connection is Connection.BROKEN
+        broker.deadline_ms = now_ms + (self.grace_ms if is_broken else self.session_ms)
 
     def keep_watching(self, unfenced: Iterable[BrokerId], *, now_ms: int) -> None:
-        """Watch those that are not: what unfenced brokers must be, whatever came of a decision."""
+        """Watch unfenced brokers that are not watched, because a decision was undone."""
         for broker_id in unfenced:
-            if self._known(broker_id).deadline_ms is None:
+            if self._broker(broker_id).deadline_ms is None:
                 self.watch(broker_id, now_ms=now_ms)
 
     def unwatch(self, broker_id: BrokerId) -> None:
-        """Stop to watch a broker that is fenced."""
-        if known := self._brokers.get(broker_id):
-            known.deadline_ms = None
+        """Stop watching a broker that is fenced."""
+        if broker := self._brokers.get(broker_id):
+            broker.deadline_ms = None
 
     def forget(self, broker_id: BrokerId) -> None:
-        """A broker is registered no longer."""
+        """Forget a broker that was unregistered."""
         self._brokers.pop(broker_id, None)
 
     def heartbeat(self, broker_id: BrokerId, *, now_ms: int) -> None:
-        """A stream opened, or a heartbeat came."""
-        known = self._known(broker_id)
-        known.connection = Connection.CONNECTED
-        known.is_forgiven = False
-        if known.deadline_ms is not None:
-            known.deadline_ms = now_ms + self.session_ms
+        """Note an opened stream or a heartbeat."""
+        broker = self._broker(broker_id)
+        broker.connection = Connection.CONNECTED
+        broker.is_forgiven = False
+        if broker.deadline_ms is not None:
+            broker.deadline_ms = now_ms + self.session_ms
 
     def stream_broken(self, broker_id: BrokerId, *, now_ms: int) -> None:
-        """The last open stream of a broker ended, for whatever reason."""
-        known = self._brokers.get(broker_id)
-        if known is None or known.connection is not Connection.CONNECTED:
+        """Note that the last open stream of a broker ended, for whatever reason."""
+        broker = self._brokers.get(broker_id)
+        if broker is None or broker.connection is not Connection.CONNECTED:
             return
-        known.connection, known.broken_at_ms = Connection.BROKEN, now_ms
-        if known.deadline_ms is not None:
-            known.deadline_ms = now_ms + self.grace_ms
+        broker.connection, broker.broken_at_ms = Connection.BROKEN, now_ms
+        if broker.deadline_ms is not None:
+            broker.deadline_ms = now_ms + self.grace_ms
             self._forgive_if_the_fault_is_ours(now_ms)
 
     def is_connected(self, broker_id: BrokerId) -> bool:
-        """Whether a stream of this broker is open."""
-        known = self._brokers.get(broker_id)
-        return known is not None and known.connection is Connection.CONNECTED
+        """Return whether a stream of this broker is open."""
+        broker = self._brokers.get(broker_id)
+        return broker is not None and broker.connection is Connection.CONNECTED
 
     def tick(self, *, now_ms: int) -> list[Fence]:
-        """Judge the deadlines, after the queued heartbeats were handed in, never before."""
+        """Return the brokers whose deadlines have passed. Queued heartbeats must be handed in first."""
         stalled_ms = self._stall(now_ms)
         fences: list[Fence] = []
-        for broker_id, known in self._brokers.items():
-            if known.deadline_ms is None:
+        for broker_id, broker in self._brokers.items():
+            if broker.deadline_ms is None:
                 continue
-            known.deadline_ms += stalled_ms
-            if known.deadline_ms <= now_ms:
-                known.deadline_ms = None
-                fences.append(Fence(broker_id=broker_id, found=known.connection))
+            broker.deadline_ms += stalled_ms
+            if broker.deadline_ms <= now_ms:
+                broker.deadline_ms = None
+                fences.append(Fence(broker_id=broker_id, found=broker.connection))
         return fences
 
-    def _known(self, broker_id: BrokerId) -> _Known:
-        return self._brokers.setdefault(broker_id, _Known())
+    def _broker(self, broker_id: BrokerId) -> _Broker:
+        return self._brokers.setdefault(broker_id, _Broker())
 
     def _stall(self, now_ms: int) -> int:
         before, self._ticked_at_ms = self._ticked_at_ms, now_ms
@@ -166,17 +167,17 @@ class Liveness:
         return stalled_ms
 
     def _forgive_if_the_fault_is_ours(self, now_ms: int) -> None:
-        watched = [known for known in self._brokers.values() if known.deadline_ms is not None]
-        broken = [known for known in watched if known.connection is Connection.BROKEN]
-        broken_now = sum(now_ms - known.broken_at_ms <= self.grace_ms for known in broken)
+        watched = [broker for broker in self._brokers.values() if broker.deadline_ms is not None]
+        broken = [broker for broker in watched if broker.connection is Connection.BROKEN]
+        broken_now = sum(now_ms - broker.broken_at_ms <= self.grace_ms for broker in broken)
         if broken_now > 1 and 2 * broken_now >= len(watched):
-            for known in watched:
-                assert known.deadline_ms is not None
-                if self._may_be_forgiven(known, now_ms):
-                    known.deadline_ms = max(known.deadline_ms, now_ms + self.session_ms)
-                    known.is_forgiven = True
+            for broker in watched:
+                assert broker.deadline_ms is not None
+                if self._may_be_forgiven(broker, now_ms):
+                    broker.deadline_ms = max(broker.deadline_ms, now_ms + self.session_ms)
+                    broker.is_forgiven = True
 
-    def _may_be_forgiven(self, known: _Known, now_ms: int) -> bool:
-        is_broken = known.connection is Connection.BROKEN
-        broke_before = is_broken and now_ms - known.broken_at_ms > self.grace_ms
-        return not broke_before and not known.is_forgiven
+    def _may_be_forgiven(self, broker: _Broker, now_ms: int) -> bool:
+        is_broken = broker.connection is Connection.BROKEN
+        broke_before = is_broken and now_ms - broker.broken_at_ms > self.grace_ms
+        return not broke_before and not broker.is_forgiven
