@@ -51,12 +51,12 @@ def write_varint(out: bytearray, value: int) -> None:
 
 
 def uvarint_size_bytes(value: int) -> int:
-    """How many bytes `write_uvarint` appends."""
+    """Return how many bytes `write_uvarint` appends."""
     return max(1, (value.bit_length() + 6) // 7)
 
 
 def varint_size_bytes(value: int) -> int:
-    """How many bytes `write_varint` appends."""
+    """Return how many bytes `write_varint` appends."""
     return uvarint_size_bytes(value << 1 if value >= 0 else (~value << 1) | 1)
 
 
@@ -83,30 +83,30 @@ _INT16_MAX: Final = (1 << 15) - 1
 
 
 def read_bytes(buffer: ByteBuffer, offset: int) -> tuple[bytes | None, int]:
-    """int32 length, -1 for null, and the bytes."""
+    """Read an int32 length, -1 for null, and the bytes."""
     length, offset = _read_int(_INT32, buffer, offset)
     return _take(buffer, offset, length)
 
 
 def read_string(buffer: ByteBuffer, offset: int) -> tuple[str | None, int]:
-    """int16 length, -1 for null, and UTF-8."""
+    """Read an int16 length, -1 for null, and UTF-8."""
     length, offset = _read_int(_INT16, buffer, offset)
     return _text(_take(buffer, offset, length))
 
 
 def read_compact_bytes(buffer: ByteBuffer, offset: int) -> tuple[bytes | None, int]:
-    """Unsigned varint of length + 1, 0 for null, and the bytes."""
+    """Read an unsigned varint of length + 1, 0 for null, and the bytes."""
     length, offset = read_uvarint(buffer, offset)
     return _take(buffer, offset, length - 1)
 
 
 def read_compact_string(buffer: ByteBuffer, offset: int) -> tuple[str | None, int]:
-    """Unsigned varint of length + 1, 0 for null, and UTF-8."""
+    """Read an unsigned varint of length + 1, 0 for null, and UTF-8."""
     return _text(read_compact_bytes(buffer, offset))
 
 
 def read_array_count(buffer: ByteBuffer, offset: int, item_bytes_min: int = 1) -> tuple[int, int]:
-    """int32 count, -1 for a null array; no more than the bytes left can hold at so many each."""
+    """Read an int32 count, -1 for a null array, that the remaining bytes can hold."""
     count, offset = _read_int(_INT32, buffer, offset)
     return _checked_count(buffer, offset, count, item_bytes_min)
 
@@ -114,13 +114,13 @@ def read_array_count(buffer: ByteBuffer, offset: int, item_bytes_min: int = 1) -
 def read_compact_array_count(
     buffer: ByteBuffer, offset: int, item_bytes_min: int = 1
 ) -> tuple[int, int]:
-    """Unsigned varint of count + 1, 0 (read as -1) for a null array; checked as above."""
+    """Read an unsigned varint of count + 1, 0 (returned as -1) for a null array; checked like `read_array_count`."""
     count, offset = read_uvarint(buffer, offset)
     return _checked_count(buffer, offset, count - 1, item_bytes_min)
 
 
 def read_tagged_fields(buffer: ByteBuffer, offset: int) -> tuple[dict[int, bytes], int]:
-    """Tag to raw bytes. Tags must rise, as every writer's do."""
+    """Read tagged fields, as raw bytes by tag. Tags must rise, as all writers' do."""
     count, offset = read_uvarint(buffer, offset)
     _checked_count(buffer, offset, count, 2)
     fields: dict[int, bytes] = {}
@@ -142,7 +142,7 @@ def write_bytes(out: bytearray, data: ByteBuffer | None) -> None:
 
 
 def write_string(out: bytearray, text: str | None) -> None:
-    """ValueError for more than 32,767 bytes of UTF-8."""
+    """Append an int16 length and UTF-8. Raises ValueError for more than 32,767 bytes."""
     data = None if text is None else text.encode()
     if data is not None and len(data) > _INT16_MAX:
         raise ValueError(f"a string of {len(data)} bytes, the most is {_INT16_MAX}")
@@ -160,12 +160,12 @@ def write_compact_string(out: bytearray, text: str | None) -> None:
 
 
 def write_array_count(out: bytearray, count: int) -> None:
-    """-1 for a null array."""
+    """Append a count; -1 stands for a null array."""
     out += _INT32.pack(count)
 
 
 def write_compact_array_count(out: bytearray, count: int) -> None:
-    """-1 for a null array."""
+    """Append a count; -1 stands for a null array."""
     write_uvarint(out, count + 1)
 
 

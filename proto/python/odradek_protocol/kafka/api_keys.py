@@ -1,6 +1,6 @@
-"""The requests we speak, in which versions, and from which version on each is "flexible".
+"""The requests that Odradek serves, their versions, and the first "flexible" version of each.
 
-One table, the only one: what a broker advertises is this table, less what has no handler. The
+This is the only table: a broker advertises it, except requests without a handler. The
 ranges of the APIs that are served are those of Apache Kafka 4.4; a test compares the two. A flexible
 version (KIP-482) has compact lengths, tagged fields and the longer header.
 """
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 
 class ApiKey(IntEnum):
-    """Kafka's number of each request."""
+    """Kafka's numbers of the requests."""
 
     PRODUCE = 0
     FETCH = 1
@@ -71,7 +71,7 @@ class ApiKey(IntEnum):
 
 
 class Versions(NamedTuple):
-    """Inclusive range; `flexible` is the first flexible version."""
+    """An inclusive range of versions; `flexible` is the first flexible one."""
 
     lowest: int
     highest: int
@@ -139,12 +139,12 @@ SUPPORTED: Final[dict[ApiKey, Versions]] = {
 
 
 def is_flexible(key: ApiKey, version: int) -> bool:
-    """Whether this version has compact lengths and tagged fields."""
+    """Return whether a version has compact lengths and tagged fields."""
     return version >= SUPPORTED[key].flexible
 
 
 def api_name(key: int) -> str:
-    """The name of an API; the number of one that is not in the table."""
+    """Return the name of an API; its number if it is not in the table."""
     try:
         return ApiKey(key).name
     except ValueError:

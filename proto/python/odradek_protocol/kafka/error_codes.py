@@ -1,4 +1,4 @@
-"""The one table of error codes, used on every wire: Kafka's numbers (Errors.java), and what each means for a retry."""
+"""The table of error codes, used on every wire: Kafka's numbers (Errors.java), and what each means for a retry."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class ErrorCode(IntEnum):
-    """What went wrong. The properties say what a client does next."""
+    """An error code. The properties say what a client does next."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -143,7 +143,7 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def received(cls, number: int) -> ErrorCode:
-        """The code that a peer sent; one that only a newer release has is UNKNOWN_SERVER_ERROR."""
+        """Return the code that a peer sent; UNKNOWN_SERVER_ERROR for a code of a newer release."""
         try:
             return cls(number)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Fetch, by hand: an answer is a list of buffers, the records among them as the log gave them.
+"""Fetch, coded by hand: a response is a list of buffers, with the records as the log returned them.
 
 Versions 4 to 18; what each has is in FetchRequest.json and FetchResponse.json: 5 log start offsets,
 7 sessions (KIP-227), 9 leader epochs (KIP-320), 11 racks (KIP-392), 12 is flexible and tells of
@@ -53,7 +53,7 @@ _ABORTED: Final = struct.Struct(">qq")
 
 
 class FetchPartition(NamedTuple):
-    """What a client wants of one partition."""
+    """One partition of a request: from where and how much to read."""
 
     partition: int
     current_leader_epoch: int
@@ -64,7 +64,7 @@ class FetchPartition(NamedTuple):
 
 
 class FetchTopic(NamedTuple):
-    """Named by `name` below version 13, by `topic_id` from there on."""
+    """A topic of a request, named by `name` below version 13 and by `topic_id` from there on."""
 
     name: TopicName | None
     topic_id: TopicId
@@ -72,7 +72,7 @@ class FetchTopic(NamedTuple):
 
 
 class ForgottenTopic(NamedTuple):
-    """Partitions that leave the session."""
+    """Partitions that the session forgets."""
 
     name: TopicName | None
     topic_id: TopicId
@@ -81,7 +81,7 @@ class ForgottenTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """`replica_id` is -1 for consumers. A session epoch of -1 wants no session, 0 a new one."""
+    """A Fetch request. `replica_id` is -1 for consumers. Session epoch -1 asks for no session, 0 for a new one."""
 
     API_KEY: ClassVar[int] = ApiKey.FETCH
 
@@ -98,9 +98,9 @@ class FetchRequest:
 
 
 class PartitionData(NamedTuple):
-    """What one partition gives. `aborted` is None, or (producer id, first offset) pairs.
+    """One partition of a response. `aborted` is None, or (producer id, first offset) pairs.
 
-    `records` are bytes, or whatever the writer of the answer knows how to send.
+    `records` are bytes, or other buffers that the writer of the response can send.
     """
 
     partition: int
@@ -117,7 +117,7 @@ class PartitionData(NamedTuple):
 
 
 class TopicData(NamedTuple):
-    """Named as in the request."""
+    """A topic of a response, named as in the request."""
 
     name: TopicName | None
     topic_id: TopicId
@@ -125,7 +125,7 @@ class TopicData(NamedTuple):
 
 
 def decode_fetch(version: int, body: ByteBuffer) -> FetchRequest:
-    """The message of a Fetch request, which must fill `body`. Raises Malformed."""
+    """Decode a Fetch request, which must fill `body`. Raises Malformed."""
     return all_steps(decode_fetch_steps(version, body))
 
 
@@ -138,7 +138,7 @@ def decode_fetch_steps(version: int, body: ByteBuffer) -> Generator[None, None, 
 
 
 class _Reader:
-    """Walks over one request."""
+    """Decodes one request."""
 
     __slots__ = ("_at", "_body", "_flexible", "_left", "_since_step", "_version")
 
@@ -286,9 +286,9 @@ def encode_fetch_response(
     session_id: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> tuple[list[Sized], int]:
-    """The message of a Fetch response as buffers to be written one after the other, and its size.
+    """Encode a Fetch response; return the buffers to write one after the other, and their size.
 
-    Records are not copied. `endpoints` of the leaders named in the answers.
+    Records are not copied. `endpoints` are those of the leaders that partitions name.
     """
     steps = encode_fetch_steps(
         version,

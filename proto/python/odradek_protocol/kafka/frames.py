@@ -1,4 +1,4 @@
-"""The outermost layer of Kafka's wire: a size, then a header, then the message.
+"""The outer layer of Kafka's wire: a size, then a header, then the message.
 
     frame    = int32 size, then `size` bytes
     request  = int16 api key, int16 version, int32 correlation id, nullable string client id,
@@ -27,7 +27,7 @@ _TAGS_MAX: Final = 16
 
 
 class RequestHeader(NamedTuple):
-    """`body` is where the message begins, from the start of the frame's content."""
+    """The header of a request. The message begins at `body`, counted from the start of the frame's content."""
 
     api_key: int
     version: int
@@ -37,7 +37,7 @@ class RequestHeader(NamedTuple):
 
 
 def read_request_header(frame: ByteBuffer) -> RequestHeader:
-    """The header of a request, `frame` without its size. Raises Malformed.
+    """Decode the header of a request in a `frame` without its size. Raises Malformed.
 
     Of an api key or version that we do not speak, tagged fields are not skipped: nothing follows
     that anyone will read.
@@ -67,7 +67,7 @@ def read_request_header(frame: ByteBuffer) -> RequestHeader:
 
 
 def response_head(key: ApiKey, version: int, correlation_id: int, body_bytes: int) -> bytes:
-    """Size and header of a response whose message has `body_bytes` bytes."""
+    """Encode size and header of a response whose message has `body_bytes` bytes."""
     if version >= SUPPORTED[key].flexible and key != ApiKey.API_VERSIONS:
         return _RESPONSE_FLEXIBLE.pack(body_bytes + 5, correlation_id, 0)
     return _RESPONSE.pack(body_bytes + 4, correlation_id)

@@ -1,4 +1,4 @@
-"""Who leads now, told along with an error (KIP-951): tagged fields that Produce and Fetch share."""
+"""Current leaders in responses with an error (KIP-951): tagged fields that Produce and Fetch share."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _INT32: Final = struct.Struct(">i")
 
 
 class CurrentLeader(NamedTuple):
-    """Of one partition; -1 when there is none."""
+    """The current leader of a partition; -1 if there is none."""
 
     broker_id: int
     leader_epoch: int
 
 
 class NodeEndpoint(NamedTuple):
-    """Where a leader that was named listens, on the listener that the client came by."""
+    """The address of a leader on the listener that the client uses."""
 
     broker_id: int
     host: str
@@ -29,21 +29,21 @@ class NodeEndpoint(NamedTuple):
 
 
 def write_current_leader(out: bytearray, tag: int, leader: CurrentLeader) -> None:
-    """One tagged field: tag, size, and the struct with no tags of its own."""
+    """Append a tagged field: tag, size, and the struct without tags of its own."""
     write_uvarint(out, tag)
     out.append(_LEADER.size)
     out += _LEADER.pack(leader.broker_id, leader.leader_epoch, 0)
 
 
 def write_node_endpoints(out: bytearray, tag: int, endpoints: Sequence[NodeEndpoint]) -> None:
-    """One tagged field: tag, size, and the array."""
+    """Append a tagged field: tag, size, and the array."""
     array = bytearray()
     write_uvarint(array, len(endpoints) + 1)
-    for one in endpoints:
-        array += _INT32.pack(one.broker_id)
-        write_compact_string(array, one.host)
-        array += _INT32.pack(one.port)
-        write_compact_string(array, one.rack)
+    for endpoint in endpoints:
+        array += _INT32.pack(endpoint.broker_id)
+        write_compact_string(array, endpoint.host)
+        array += _INT32.pack(endpoint.port)
+        write_compact_string(array, endpoint.rack)
         array.append(0)
     write_uvarint(out, tag)
     write_uvarint(out, len(array))

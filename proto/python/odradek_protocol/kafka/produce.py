@@ -1,4 +1,4 @@
-"""Produce, by hand: records stay where they were received, as slices of the frame.
+"""Produce, coded by hand: records stay where they were received, as slices of the frame.
 
 Written over `struct` because this is the hot path: about 3 us for a request with one batch. A
 writable `body` gives writable slices, which the log stamps in place. Versions 3 to 13; what each
@@ -42,19 +42,19 @@ _INT32: Final = struct.Struct(">i")
 _ACKS_TIMEOUT: Final = struct.Struct(">hi")
 _ACKS_TIMEOUT_COUNT: Final = struct.Struct(">hii")
 _INDEX_SIZE: Final = struct.Struct(">ii")
-_ANSWER: Final = struct.Struct(">ihqqq")
-_ANSWER_V3: Final = struct.Struct(">ihqq")
+_RESULT: Final = struct.Struct(">ihqqq")
+_RESULT_V3: Final = struct.Struct(">ihqq")
 
 
 class ProducePartition(NamedTuple):
-    """Batches for one partition; None when the client sent null."""
+    """One partition of a request; `records` is None if the client sent null."""
 
     partition: int
     records: memoryview | None
 
 
 class ProduceTopic(NamedTuple):
-    """Named by `name` below version 13, by `topic_id` from there on."""
+    """A topic of a request, named by `name` below version 13 and by `topic_id` from there on."""
 
     name: TopicName | None
     topic_id: TopicId
@@ -63,7 +63,7 @@ class ProduceTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProduceRequest:
-    """`acks`: 0, 1 or -1, unchecked. `timeout_ms` bounds the wait for replicas."""
+    """A Produce request. `acks` is 0, 1 or -1, unchecked. `timeout_ms` bounds the wait for replicas."""
 
     API_KEY: ClassVar[int] = ApiKey.PRODUCE
 
@@ -74,7 +74,7 @@ class ProduceRequest:
 
 
 class PartitionResponse(NamedTuple):
-    """What became of the batches of one partition.
+    """The result of one partition's batches.
 
     `invalid_records` are the indexes of records that `message` is about; clients tell the others that
     they were refused for these (KIP-467).
@@ -91,7 +91,7 @@ class PartitionResponse(NamedTuple):
 
 
 class TopicResponse(NamedTuple):
-    """Named as in the request."""
+    """A topic of a response, named as in the request."""
 
     name: TopicName | None
     topic_id: TopicId
@@ -99,7 +99,7 @@ class TopicResponse(NamedTuple):
 
 
 def decode_produce(version: int, body: memoryview) -> ProduceRequest:
-    """The message of a Produce request, which must fill `body`. Raises Malformed."""
+    """Decode a Produce request, which must fill `body`. Raises Malformed."""
     return all_steps(decode_produce_steps(version, body))
 
 
@@ -239,7 +239,7 @@ def encode_produce_response(
     throttle_ms: int,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> bytearray:
-    """The message of a Produce response; `endpoints` of the leaders named in it."""
+    """Encode a Produce response. `endpoints` are those of the leaders that partitions name."""
     steps = encode_produce_steps(version, topics, throttle_ms=throttle_ms, endpoints=endpoints)
     return all_steps(steps)
 
@@ -277,9 +277,9 @@ def encode_produce_steps(
                 since_step = 0
                 yield
             if version >= 5:
-                out += _ANSWER.pack(*one[:5])
+                out += _RESULT.pack(*one[:5])
             else:
-                out += _ANSWER_V3.pack(*one[:4])
+                out += _RESULT_V3.pack(*one[:4])
             if flexible:
                 if one.invalid_records:
                     write_uvarint(out, len(one.invalid_records) + 1)

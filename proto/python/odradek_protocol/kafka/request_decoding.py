@@ -1,4 +1,4 @@
-"""Decoders of requests, generated from kafka-python's schemas, that do not trust their input.
+"""Decoders of requests that do not trust their input, generated from kafka-python's schemas.
 
 The library's own decoder slices past the end without an error, ignores what is left, shifts varints
 without end and copies the rest of the frame for every tagged field. These check instead:
@@ -7,14 +7,14 @@ without end and copies the rest of the frame for every tagged field. These check
   counts of a request together against `ITEMS_MAX`, so that no request costs more than some 30 ms;
 - varints by size, nulls by whether the version allows one;
 - strings by UTF-8 and against `STRING_BYTES_MAX`, which the older form of a string has by its
-  length field, topic names against `TOPIC_NAME_BYTES_MAX`. Some requests have an answer of their
+  length field, topic names against `TOPIC_NAME_BYTES_MAX`. Some requests have a response of their
   own for a name that is too long (`_ANSWERS_LONG_NAMES`); of the others none is ever honest;
 - tagged fields: rising tags, known ones must fill their size, unknown ones are skipped;
 - the message must end where its bytes end, but for a few that are ignored, as Kafka does: librdkafka
   writes four bytes for a null array that takes one (Metadata of all topics), or ends a message
   twice (AlterUserScramCredentials).
 
-What comes out are the library's classes, with UUIDs as 16 raw bytes. The generated code is one flat
+They return the library's classes, with UUIDs as 16 raw bytes. The generated code is one flat
 function per message and version; `compile_decoder` says what it looks like.
 """
 
@@ -59,7 +59,7 @@ _UNDERRUN: Final = (struct.error, IndexError)
 
 
 def all_steps(steps: Generator[None, None, T]) -> T:
-    """What a generator of steps returns, without a pause between the steps."""
+    """Run all steps of a generator without a pause, and return its result."""
     while True:
         try:
             next(steps)
@@ -98,7 +98,7 @@ def decode_request_in_steps(
 
 
 def compile_decoder(message: type[Message], version: int, *, is_flexible: bool) -> RequestDecoder:
-    """A function from the whole message's bytes to an instance of `message`; raises Malformed.
+    """Make a function that decodes the whole message's bytes to an instance of `message`, and raises Malformed.
 
     Generated for Heartbeat 3, shortened:
 
@@ -130,8 +130,10 @@ def compile_decoder(message: type[Message], version: int, *, is_flexible: bool) 
 def compile_decoder_in_steps(
     message: type[Message], version: int, *, is_flexible: bool
 ) -> RequestSteps:
-    """Like `compile_decoder`, as a generator with a step after each item of an array, that returns
-    the message: what a long request takes is spread over many turns."""
+    """Like `compile_decoder`, for a generator with a step after each array item, which returns the message.
+
+    The work of decoding a long request is spread over many turns.
+    """
     generated = _generated(message, version, is_flexible=is_flexible, in_steps=True)
     name = f"{message.__name__} {version}"
 
@@ -174,7 +176,7 @@ def _generated(message: Any, version: int, *, is_flexible: bool, in_steps: bool)
 
 
 class _Source:
-    """The lines of one function. Levels are indentation; names are never used twice."""
+    """The lines of one generated function. A level is its indentation; each name is used once."""
 
     def __init__(
         self, version: int, is_flexible: bool, has_long_names: bool, *, in_steps: bool
@@ -188,7 +190,7 @@ class _Source:
         self._names = 0
 
     def struct(self, field: Any, cls: Any, target: str, level: int) -> None:
-        """A struct's fields, then its tags; `target` becomes an instance of `cls`."""
+        """Decode a struct's fields, then its tags; `target` becomes an instance of `cls`."""
         holder = self._name("cls")
         self.scope[holder] = cls
         self._emit(level, f"{target} = new({holder})")
@@ -216,7 +218,7 @@ class _Source:
         self._emit(level, f"pos += {size}")
 
     def _value(self, field: Any, target: str, level: int, *, is_element: bool = False) -> None:
-        """Decode a field, or an element of one: `nullable` of an array's schema is not its elements'."""
+        """Decode a field, or an element of an array: an array's `nullable` does not apply to its elements."""
         kind = field._type_str
         if field.is_struct_array() or field.is_array():
             self._array(field, target, level)
@@ -265,7 +267,7 @@ class _Source:
         self._null_or_refuse(field, target, length, level, may_be_null=not is_element)
 
     def _bytes_max(self, field: Any) -> int | None:
-        """Of a string; None where the length field bounds it, or the frame does (bytes)."""
+        """Return the limit of a string; None where its length field, or for bytes the frame, bounds it."""
         if field._type_str != "string":
             return None
         if field._json.get("entityType") == "topicName" and not self._has_long_names:
@@ -356,7 +358,7 @@ class _Source:
         )
 
     def _least(self, field: Any) -> int:
-        """The fewest bytes that an element can have."""
+        """Return the fewest bytes that an element can have."""
         kind = field._type_str
         if field.is_struct():
             fields = field.untagged_fields(self._version)

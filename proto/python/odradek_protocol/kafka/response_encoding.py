@@ -1,4 +1,4 @@
-"""Encodes long responses step by step, to the same bytes as `encode_message`.
+"""Encodes responses: in one piece, or a long one step by step to the same bytes.
 
 The library encodes a message in one piece: 10,000 topics take some 100 ms. Here a caller goes on
 with other work between any two items. Arrays of structs are walked, and items that hold no long
@@ -24,7 +24,7 @@ from odradek_protocol.kafka.request_decoding import decode_request, decode_reque
 from odradek_protocol.primitives import Malformed
 
 ITEMS_AT_ONCE: Final = 64
-"""An item that holds no more than so many further ones is encoded in one piece."""
+"""An item that holds no more further items than this is encoded in one piece."""
 _BUFFER_BYTES: Final = 1 << 16
 
 _array_fields: Final[dict[tuple[Any, int], tuple[Any, ...]]] = {}
@@ -41,7 +41,7 @@ def encode_message(message: Message, version: int) -> bytearray:
 
 
 def item_count(message: Message, version: int, *, counted_max: int) -> int:
-    """How many structs and strings all arrays of a message hold, counted until `counted_max`.
+    """Count the structs and strings in all arrays of a message, up to `counted_max`.
 
     Arrays of numbers do not count: 10,000 of them take a millisecond.
     """
@@ -51,7 +51,7 @@ def item_count(message: Message, version: int, *, counted_max: int) -> int:
 def encode_steps(
     message: Message, version: int, parts: list[bytearray]
 ) -> Generator[None, None, None]:
-    """Encode into `parts`, with a step after each item; complete when the iterator ends."""
+    """Encode into `parts`, with a step after each item. The encoding is complete when the iterator ends."""
     flexible = message.flexible_version_q(version)
     writer = _Writer(version, flexible, parts)
     yield from writer.struct(message._struct, message)
@@ -83,7 +83,7 @@ def warm_up() -> Iterator[None]:
 
 
 def prepare_steps(message: type[Message], version: int) -> Iterator[None]:
-    """Generate the code that `encode_steps` of a message's class takes, a piece a step."""
+    """Generate the code by which `encode_steps` encodes a class of messages, a piece a step."""
     flexible = message.flexible_version_q(version)
     fields = [message._struct]
     while fields:
@@ -97,7 +97,7 @@ def prepare_steps(message: type[Message], version: int) -> Iterator[None]:
 
 
 class _Writer:
-    """One message on its way out."""
+    """Encodes one message."""
 
     __slots__ = ("_flexible", "_out", "_parts", "_version")
 
@@ -167,15 +167,15 @@ def _count(field: Any, item: Any, version: int, counted_max: int) -> int:
 
 
 def _arrays(field: Any, version: int) -> tuple[Any, ...]:
-    """The fields of a struct whose items count, or that are structs with such fields."""
+    """Return the fields of a struct whose items count, and those that are structs with such fields."""
     key = (id(field), version)  # the library's fields have no hash, and live as long as the process
-    found = _array_fields.get(key)
-    if found is None:
-        found = _array_fields[key] = tuple(
+    fields = _array_fields.get(key)
+    if fields is None:
+        fields = _array_fields[key] = tuple(
             one
             for one in field.untagged_fields(version)
             if one.is_struct_array()
             or (one.is_array() and not one.array_of.is_batchable())
             or (one.is_struct() and _arrays(one, version))
         )
-    return found
+    return fields

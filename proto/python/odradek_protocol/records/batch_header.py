@@ -98,7 +98,7 @@ _SEQUENCE_MODULUS: Final = 1 << 31
 
 
 class BatchHeader(NamedTuple):
-    """One batch's header, as read. The names are Kafka's; the order is that of the bytes.
+    """The header of one batch. The names are Kafka's; the order is that of the bytes.
 
     A tuple, as one is made for every batch that a broker touches: a frozen dataclass takes 1.5 us,
     this 0.2.
@@ -120,22 +120,22 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole batch, header and length prefix included."""
+        """The size of the whole batch, with its header and length prefix."""
         return LENGTH_PREFIX_BYTES + self.batch_length
 
     @property
     def last_offset(self) -> Offset:
-        """Inclusive; compaction may have taken the record that had it."""
+        """The last offset, inclusive. Compaction may have removed the record that had it."""
         return Offset(self.base_offset + self.last_offset_delta)
 
     @property
     def next_offset(self) -> Offset:
-        """The batch's exclusive end, where the next one may begin."""
+        """The exclusive end of the batch, where the next batch may begin."""
         return Offset(self.base_offset + self.last_offset_delta + 1)
 
     @property
     def compression(self) -> Compression:
-        """Raises UnsupportedCompression for the codes that no codec has (5 to 7)."""
+        """The compression. Raises UnsupportedCompression for unknown codes (5 to 7)."""
         code = self.attributes & COMPRESSION_MASK
         try:
             return Compression(code)
@@ -165,14 +165,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Inclusive; sequences wrap from 2^31 - 1 to 0. -1 without idempotence."""
+        """The last sequence, inclusive; sequences wrap from 2^31 - 1 to 0. It is -1 without idempotence."""
         if self.base_sequence < 0:
             return -1
         return (self.base_sequence + self.last_offset_delta) % _SEQUENCE_MODULUS
 
 
 def read_header(buffer: ByteBuffer, offset: int = 0) -> BatchHeader:
-    """Read the header at `offset`; the records behind it need not be there.
+    """Read the header at `offset`; the buffer need not have the records.
 
     Raises TruncatedBatch when fewer than 61 bytes are left, UnsupportedMagic for older formats,
     CorruptBatch for a length, count or offset that no batch can have.
@@ -211,7 +211,7 @@ def read_header(buffer: ByteBuffer, offset: int = 0) -> BatchHeader:
 
 
 def iter_headers(buffer: ByteBuffer) -> Iterator[tuple[int, BatchHeader]]:
-    """Each whole batch's position and header, in order.
+    """Yield each whole batch's position and header, in order.
 
     An incomplete batch at the end (a fetch cuts there) ends the iteration; the position after the
     last one is its position + `size_bytes`. Raises as `read_header` does. CRCs are not checked.
@@ -229,7 +229,7 @@ def iter_headers(buffer: ByteBuffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def check_crc(buffer: ByteBuffer, position: int, header: BatchHeader) -> None:
-    """Raise ChecksumMismatch unless the batch at `position` is what was once written.
+    """Raise ChecksumMismatch unless the bytes of the batch at `position` match its CRC.
 
     TruncatedBatch if its end is not in `buffer`. No copy with the C codec, one without it.
     """

@@ -1,4 +1,4 @@
-"""From the bytes of a batch to its records, as objects."""
+"""Decodes the bytes of a batch to its records, as objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def expanded_records(
     *,
     bytes_expanded_max: int = BYTES_EXPANDED_MAX,
 ) -> ByteBuffer:
-    """The records of the batch at `position`, still encoded, decompressed or else a view."""
+    """Return the records of the batch at `position`, still encoded: decompressed, or a view."""
     require_whole(buffer, position, header)
     records = memoryview(buffer)[position + RECORDS_AT : position + header.size_bytes]
     if not records:
@@ -42,7 +42,7 @@ def open_batch(
     topic: str | None = None,
     partition: int = -1,
 ) -> RecordReader:
-    """A reader of the batch at `position`, whose `read(records_max)` gives its next records.
+    """Open a reader of the batch at `position`, whose `read(records_max)` returns the next records.
 
     For batches whose records should not all become objects at once; it keeps the decompressed
     bytes, or `buffer`. Records below `start_offset` are passed over; `topic` and `partition` are
@@ -69,7 +69,7 @@ def open_batch(
 
 
 def open_records(records: ByteBuffer, header: BatchHeader) -> RecordReader:
-    """A reader of records that `expanded_records` gave; raises CorruptBatch as it reads."""
+    """Open a reader of the records that `expanded_records` returned. It raises CorruptBatch while it reads."""
     return RecordReader(
         records,
         header.record_count,
@@ -95,7 +95,7 @@ def decode_batch(
     topic: str | None = None,
     partition: int = -1,
 ) -> list[Record]:
-    """All records of the batch at `position`; arguments and errors are those of `open_batch`.
+    """Return all records of the batch at `position`. Arguments and errors are those of `open_batch`.
 
     The objects may take 20 times the bytes of the smallest records (7 bytes each): where batches
     of strangers meet a bound on memory, read them in pieces.
@@ -122,7 +122,7 @@ def decode_batches(
     topic: str | None = None,
     partition: int = -1,
 ) -> list[Record]:
-    """All records of all whole batches in `buffer`, as a fetch returned it.
+    """Return all records of all whole batches in `buffer`, as a fetch returned it.
 
     Those of control batches are left out unless asked for; aborted transactions are the caller's
     to leave out. `bytes_expanded_max` is for each batch. Otherwise as `decode_batch`.
@@ -145,7 +145,7 @@ def decode_batches(
 
 
 def append_time_ms(header: BatchHeader) -> int | None:
-    """The timestamp of all records of the batch, or None when each has its own."""
+    """Return the timestamp of all records of the batch, or None if each has its own."""
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return header.max_timestamp_ms
     return None
@@ -158,7 +158,7 @@ def check_records(
     *,
     bytes_expanded_max: int = BYTES_EXPANDED_MAX,
 ) -> None:
-    """Raise CorruptBatch unless every record can be read: what a CRC alone does not promise."""
+    """Raise CorruptBatch unless every record can be decoded, which a CRC alone does not guarantee."""
     reader = open_batch(buffer, position, header, bytes_expanded_max=bytes_expanded_max)
     while reader.remaining:
         reader.read(1000)

@@ -1,4 +1,4 @@
-"""Builds one record batch: records are encoded as they come, the header is made at the end."""
+"""Builds one record batch: records are encoded as they are appended, the header at the end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from odradek_protocol.records.hashes import crc32c
 
 
 class BatchBuilder(RecordBuffer):
-    """One batch of a producer: `append` until it is full or its time is up, then `build`.
+    """One batch of a producer: `append` until it is full or its linger time is over, then `build`.
 
     `append(key, value, headers=None, timestamp_ms=-1, offset_delta=-1)`, positional only, returns
     the size of the batch so far, uncompressed, or 0 when the record does not fit into
@@ -49,7 +49,7 @@ class BatchBuilder(RecordBuffer):
         delete_horizon: bool = False,
         last_offset_delta: int | None = None,
     ) -> bytes:
-        """The whole batch. The builder stays as it is, so it may be built again.
+        """Encode the whole batch. The builder does not change, so `build` may be called again.
 
         `append_time_ms` makes it the timestamp of all records (LOG_APPEND_TIME). The last two are
         for compaction: `delete_horizon` says that the base timestamp given to the constructor is
@@ -117,7 +117,7 @@ def encode_batch(
     delete_horizon: bool = False,
     last_offset_delta: int | None = None,
 ) -> bytes:
-    """One batch of these records.
+    """Encode one batch of these records.
 
     A record with an offset keeps it (`base_offset` is where the batch begins); one with offset -1
     gets the next. The other arguments are those of `BatchBuilder.build`.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Column(IntFlag):
-    """The columns that can be asked for."""
+    """The columns that can be selected."""
 
     KEY = 1
     VALUE = 2
@@ -58,7 +58,7 @@ class HeadersColumn:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Rows as buffers; a column is None when it was not asked for. Numbers are int64."""
+    """Rows as buffers. A column is None if it was not selected. Numbers are int64."""
 
     row_count: int
     key: BinaryColumn | None
@@ -93,7 +93,7 @@ class ColumnBuilder:
 
     @property
     def size_bytes(self) -> int:
-        """Of keys, values and headers so far."""
+        """The size of keys, values and headers so far."""
         return self._columns.size_bytes
 
     def append_batch(
@@ -105,7 +105,7 @@ class ColumnBuilder:
         check_crc_first: bool = True,
         start_offset: int = 0,
     ) -> int:
-        """Add the records from `start_offset` on; return how many. Look for control batches first.
+        """Add the records from `start_offset` on, and return their number. The caller skips control batches.
 
         Raises CorruptBatch (also for a timestamp beyond 64 bits in microseconds), or OverflowError
         when keys, values and headers together would pass the 2 GiB of 32-bit offsets; they then stay as they were.
@@ -126,7 +126,7 @@ class ColumnBuilder:
         )
 
     def finish(self) -> Columns:
-        """The columns; the builder is empty afterwards and may be used again."""
+        """Return the columns. The builder is empty afterwards and may be used again."""
         row_count, key, value, headers, offset, timestamp = self._columns.finish()
         return Columns(
             row_count=row_count,
@@ -149,7 +149,7 @@ def decode_to_arrow(
     check_crc: bool = True,
     bytes_expanded_max: int = BYTES_EXPANDED_MAX,
 ) -> Columns:
-    """The data records of all whole batches in these buffers (each as a fetch returned it).
+    """Decode the data records of all whole batches in these buffers, each as a fetch returned it.
 
     Control batches are passed over, and records below `start_offset`. Errors are those of
     `ColumnBuilder.append_batch`. Transactions that were aborted are the caller's to leave out.
@@ -170,7 +170,7 @@ def decode_to_arrow(
 def to_record_batch(
     columns: Columns, *, topic: str | None = None, partition: int | None = None
 ) -> pa.RecordBatch:
-    """A record batch with the columns that were decoded, in this order, under these names:
+    """Return a record batch with the decoded columns, in this order, under these names:
 
     topic string and partition int32 (constants, when given), offset int64, timestamp
     timestamp[ms or us, UTC], key binary, value binary, headers
@@ -215,7 +215,7 @@ def _repeated_text(text: str, rows: int) -> pa.Array:
 
 
 def _repeated(kind: pa.DataType, buffers: list[pa.Buffer | None], rows: int) -> pa.Array:
-    """One value, laid out by hand: `pa.scalar` of a Python value imports pandas, most of a second."""
+    """Repeat one value. It is laid out by hand, because `pa.scalar` imports pandas, which takes most of a second."""
     import pyarrow as pa
 
     return pa.repeat(pa.Array.from_buffers(kind, 1, buffers, null_count=0)[0], rows)

@@ -19,7 +19,7 @@ from odradek_protocol.records.batch_header import Compression
 from odradek_protocol.records.errors import CorruptBatch, ExpandedTooLarge
 
 BYTES_EXPANDED_MAX: Final = 64 * 1024 * 1024
-"""The cap where the caller names none."""
+"""The default cap."""
 
 LEVELS: Final[dict[Compression, tuple[int, int, int]]] = {
     Compression.GZIP: (1, 6, 9),
@@ -38,7 +38,7 @@ _SNAPPY_RATIO_MAX: Final = 32
 
 
 def compress(records: bytes, compression: Compression, level: int | None = None) -> bytes:
-    """Compress the encoded records of one batch. ValueError for a level the codec does not have."""
+    """Compress the encoded records of one batch. Raises ValueError for a level that the codec does not have."""
     if compression is Compression.SNAPPY:
         return _compress_xerial(records)
     if compression is Compression.NONE:
@@ -60,9 +60,9 @@ def compress(records: bytes, compression: Compression, level: int | None = None)
 def expand(
     data: ByteBuffer, compression: Compression, bytes_expanded_max: int = BYTES_EXPANDED_MAX
 ) -> ByteBuffer:
-    """Undo `compress`. Without compression that is `data` itself, not a copy.
+    """Expand compressed records. Without compression, return `data` itself, not a copy.
 
-    Raises ExpandedTooLarge instead of giving more than `bytes_expanded_max`, which is also the
+    Raises ExpandedTooLarge instead of returning more than `bytes_expanded_max`, which is also the
     most memory it takes; CorruptBatch when the bytes are damaged.
     """
     if compression is Compression.NONE:
@@ -157,7 +157,7 @@ def _too_large(what: str, cap: int) -> ExpandedTooLarge:
 
 
 ZSTD_WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What RFC 8878 tells every decoder to accept, and level 19 uses; a reader takes no more."""
+"""The window that RFC 8878 recommends every decoder to accept, and that level 19 uses; readers accept no more."""
 
 _LZ4_MAGIC: Final = 0x184D2204
 _LZ4_RATIO_MAX: Final = 255
@@ -169,7 +169,7 @@ _BLOCKS_MAX: Final = 1 << 16
 
 
 def lz4_bytes_max(data: ByteBuffer, cap: int) -> int:
-    """Upper bound of one LZ4 frame's content in bytes; above `cap` it only means "more".
+    """Return an upper bound of one LZ4 frame's content in bytes; above `cap` it only means "more".
 
     Raises CorruptBatch when the frame's headers are wrong, or when bytes are missing or too many.
     """
@@ -203,7 +203,7 @@ def lz4_bytes_max(data: ByteBuffer, cap: int) -> int:
 
 
 def zstd_bytes_max(data: ByteBuffer, cap: int) -> int:
-    """Upper bound of one zstd frame's content in bytes; above `cap` it only means "more".
+    """Return an upper bound of one zstd frame's content in bytes; above `cap` it only means "more".
 
     Raises CorruptBatch as `lz4_bytes_max` does, and for a window of more than 8 MiB.
     """

@@ -24,7 +24,7 @@ _VERSION: Final = 0
 
 
 class ControlType(IntEnum):
-    """What a control record says. Types that are not listed read as UNKNOWN: skip them."""
+    """The type of a control record. Types that are not listed are read as UNKNOWN; readers skip them."""
 
     UNKNOWN = -1
     ABORT = 0
@@ -38,7 +38,7 @@ class ControlType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ControlRecord:
-    """One control record. `coordinator_epoch` is -1 but for COMMIT and ABORT."""
+    """One control record. `coordinator_epoch` is -1 except for COMMIT and ABORT."""
 
     type: ControlType
     coordinator_epoch: int = -1
@@ -54,7 +54,7 @@ def encode_marker(
     base_offset: int = 0,
     leader_epoch: int = -1,
 ) -> bytes:
-    """The control batch that commits or aborts a producer's transaction in one partition."""
+    """Encode the control batch that commits or aborts a producer's transaction in one partition."""
     if marker not in (ControlType.COMMIT, ControlType.ABORT):
         raise ValueError(f"{marker!r} does not end a transaction")
     record = Record(
@@ -74,7 +74,7 @@ def encode_marker(
 
 
 def parse_control_record(record: Record) -> ControlRecord:
-    """What the record of a control batch says. CorruptBatch when it is too short to say it."""
+    """Decode the record of a control batch. Raises CorruptBatch if it is too short."""
     if record.key is None or len(record.key) < _KEY.size:
         raise CorruptBatch(f"control record with the key {record.key!r}")
     version, code = _KEY.unpack_from(record.key)
@@ -89,7 +89,7 @@ def parse_control_record(record: Record) -> ControlRecord:
 
 
 def read_control(buffer: ByteBuffer, position: int = 0, *, check_crc: bool = True) -> ControlRecord:
-    """What the control batch at `position` says."""
+    """Decode the record of the control batch at `position`."""
     records = decode_batch(buffer, position, check_crc=check_crc)
     if len(records) != 1:
         raise CorruptBatch(f"control batch of {len(records)} records")

@@ -1,6 +1,6 @@
-"""Which record codec this process uses: C where it was built, else Python. The results are equal.
+"""The record codec of this process: C where it was built, else Python. Their results are equal.
 
-`ODRADEK_PURE_PYTHON=1` in the environment chooses Python whatever was built.
+`ODRADEK_PURE_PYTHON=1` in the environment chooses Python in either case.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     IMPLEMENTATION: Final[str] = ""
 else:
-    _PYTHON_WAS_ASKED_FOR = os.environ.get("ODRADEK_PURE_PYTHON", "") not in ("", "0")
+    _CHOOSES_PYTHON = os.environ.get("ODRADEK_PURE_PYTHON", "") not in ("", "0")
     try:
-        if _PYTHON_WAS_ASKED_FOR:
+        if _CHOOSES_PYTHON:
             raise ImportError
         from odradek_protocol.records.codec._codec import (
             Record,
@@ -42,7 +42,7 @@ else:
         from odradek_protocol.records.codec.python_columns import RecordColumns
 
         IMPLEMENTATION = "python"
-        if not _PYTHON_WAS_ASKED_FOR:
+        if not _CHOOSES_PYTHON:
             logging.getLogger("odradek").warning(
                 "the record codec in C was not built: records cost about 20 times more"
             )

@@ -37,7 +37,7 @@ typedef struct {
     PyTypeObject *record_type;
 } ModuleState;
 
-/* ------------------------------------------------------------------ arguments */
+/* Arguments */
 
 static int check_arity(const char *name, Py_ssize_t count, Py_ssize_t least, Py_ssize_t most) {
     if (count >= least && count <= most) return 0;
@@ -66,7 +66,7 @@ static int as_int32(PyObject *object, const char *what, int32_t *out) {
     return 0;
 }
 
-/* Bytes of a caller: those of a `bytes` object that the caller keeps alive, or a buffer held open. */
+/* The bytes of an argument: of a `bytes` object that the caller keeps alive, or of an open buffer. */
 typedef struct {
     const uint8_t *data;
     int64_t length; /* -1: null */
@@ -102,7 +102,7 @@ static void bytes_close(Bytes *bytes) {
     bytes->has_view = 0;
 }
 
-/* ------------------------------------------------------------------ CRC32C */
+/* CRC32C */
 
 #define CRC32C_POLYNOMIAL 0x82F63B78u
 enum { CRC_LONG_BLOCK = 4096, CRC_SHORT_BLOCK = 256 };
@@ -232,7 +232,7 @@ static PyObject *codec_crc32c(PyObject *module, PyObject *const *args, Py_ssize_
     return PyLong_FromUnsignedLong(crc);
 }
 
-/* ------------------------------------------------------------------ murmur2 */
+/* Murmur2 */
 
 static int32_t murmur2_of(const uint8_t *data, uint32_t length) {
     const uint32_t multiplier = 0x5BD1E995u;
@@ -271,7 +271,7 @@ static PyObject *codec_murmur2(PyObject *module, PyObject *data) {
     return PyLong_FromLong(hash);
 }
 
-/* ------------------------------------------------------------------ varints */
+/* Varints */
 
 static inline uint64_t zigzag(int64_t value) { return ((uint64_t)value << 1) ^ (uint64_t)(value >> 63); }
 
@@ -305,7 +305,7 @@ static inline int64_t bytes_size(const Bytes *bytes) {
     return (int64_t)varint_size(bytes->length) + (bytes->length > 0 ? bytes->length : 0);
 }
 
-/* Reads one number of `bits` 32 or 64 and moves `*at` behind it; 0 when it is malformed. */
+/* Reads one number of `bits` 32 or 64 and advances `*at`; returns 0 if the number is malformed. */
 static inline int read_number(const uint8_t **at, const uint8_t *end, int bits, int64_t *out) {
     const uint8_t *from = *at;
     if (LIKELY(from < end && *from < 0x80)) {
@@ -327,7 +327,7 @@ static inline int read_number(const uint8_t **at, const uint8_t *end, int bits, 
     return 0;
 }
 
-/* ------------------------------------------------------------------ parsing one record */
+/* Parsing one record */
 
 typedef struct {
     const uint8_t *data;
@@ -364,7 +364,7 @@ static int fail(Fault *fault, const char *what, int64_t first, int64_t second) {
     return 0;
 }
 
-/* Parses and checks the record at `at`, whose batch ends at `end`; 0 and a fault when it is damaged. */
+/* Parses and checks the record at `at`, whose batch ends at `end`; returns 0 and a fault if it is damaged. */
 static int parse_record(const uint8_t *at, const uint8_t *end, Parsed *out, Fault *fault) {
     int64_t length;
     if (!read_number(&at, end, 32, &length)) return fail(fault, "no record length (%lld bytes left)", end - at, 0);
@@ -397,7 +397,7 @@ static void raise_fault(ModuleState *state, const Fault *fault) {
     Py_DECREF(what);
 }
 
-/* Where reading a batch has got to, and what turns its deltas into numbers. */
+/* The position in a batch that is read, and the bases of its deltas. */
 typedef struct {
     const uint8_t *start, *at, *end;
     int64_t remaining;
@@ -455,14 +455,14 @@ static inline int cursor_next(Cursor *cursor, Parsed *parsed, int64_t *offset, i
     return 1;
 }
 
-/* Nothing may follow the last record. */
+/* Fails if bytes follow the last record. */
 static int cursor_at_end(const Cursor *cursor, Fault *fault) {
     if (cursor->remaining || cursor->at == cursor->end) return 1;
     fault->position = cursor->at - cursor->start;
     return fail(fault, "%lld bytes after the last record", cursor->end - cursor->at, 0);
 }
 
-/* ------------------------------------------------------------------ Record */
+/* Record */
 
 typedef struct {
     PyObject_HEAD
@@ -591,7 +591,7 @@ static PyType_Spec record_spec = {
     .slots = record_slots,
 };
 
-/* ------------------------------------------------------------------ RecordBuffer */
+/* RecordBuffer */
 
 typedef struct {
     PyObject_HEAD
@@ -632,10 +632,10 @@ static void record_buffer_dealloc(RecordBufferObject *buffer) {
     Py_DECREF(type);
 }
 
-/* A header of the caller's, with what keeps its bytes alive. */
+/* A header among the arguments, with the objects that keep its bytes alive. */
 typedef struct {
     Bytes key, value;
-    PyObject *owner; /* of the key's bytes, when its own UTF-8 could not be used */
+    PyObject *owner; /* of the key's bytes if the key's cached UTF-8 could not be used */
     PyObject *pair;
 } HeaderSlot;
 
@@ -677,7 +677,7 @@ static int header_key_open(PyObject *key, HeaderSlot *slot) {
     return 0;
 }
 
-/* Opens all headers; `headers_close` whatever it returns. */
+/* Opens all headers. The caller calls `headers_close` in either case. */
 static int headers_open(PyObject *sequence, HeaderSlots *headers) {
     headers->slots = headers->on_stack;
     headers->count = 0;
@@ -834,7 +834,7 @@ static PyType_Spec record_buffer_spec = {
     .slots = record_buffer_slots,
 };
 
-/* ------------------------------------------------------------------ RecordReader */
+/* RecordReader */
 
 typedef struct {
     PyObject_HEAD
@@ -1009,11 +1009,11 @@ static PyType_Spec record_reader_spec = {
     .slots = record_reader_slots,
 };
 
-/* ------------------------------------------------------------------ RecordColumns */
+/* RecordColumns */
 
 enum { COLUMN_KEY = 1, COLUMN_VALUE = 2, COLUMN_HEADERS = 4, COLUMN_OFFSET = 8, COLUMN_TIMESTAMP = 16, COLUMNS = 31 };
 
-/* A bytearray that is ours alone until it is handed out, written through a pointer. */
+/* A bytearray that nothing else refers to until it is returned; it is written through a pointer. */
 typedef struct {
     PyObject *array;
     char *data;
@@ -1041,7 +1041,7 @@ static void growing_clear(Growing *growing) {
     growing->used = growing->capacity = 0;
 }
 
-/* Hands the bytes out; the caller owns them. */
+/* Returns the bytes; the caller owns them. */
 static PyObject *growing_finish(Growing *growing) {
     if (growing_reserve(growing, 0) < 0 || PyByteArray_Resize(growing->array, (Py_ssize_t)growing->used) < 0)
         return NULL;
@@ -1086,7 +1086,7 @@ static int binary_mark_null(Binary *binary) {
     return 0;
 }
 
-/* The room for it was reserved. */
+/* The caller has reserved the room. */
 static inline int binary_append(Binary *binary, const uint8_t *data, int64_t length) {
     if (length < 0) {
         if (binary_mark_null(binary) < 0) return -1;
@@ -1126,7 +1126,7 @@ static void binary_clear(Binary *binary) {
     binary->rows = binary->nulls = 0;
 }
 
-/* (null count, validity or None, offsets, data) */
+/* Returns (null count, validity or None, offsets, data). */
 static PyObject *binary_finish(Binary *binary) {
     PyObject *validity = NULL, *offsets = NULL, *data = NULL;
     int64_t nulls = binary->nulls, rows = binary->rows, bytes = (rows + 7) / 8;
@@ -1219,7 +1219,7 @@ static int utf8_is_valid(const uint8_t *data, int64_t length) {
     return 1;
 }
 
-/* The room for three times its length was reserved: U+FFFD has three bytes. */
+/* The caller has reserved three times its length: U+FFFD has three bytes. */
 static int header_key_append(Binary *binary, const Span *key) {
     if (LIKELY(utf8_is_valid(key->data, key->length))) return binary_append(binary, key->data, key->length);
     PyObject *name = PyUnicode_DecodeUTF8((const char *)key->data, (Py_ssize_t)key->length, "replace");
@@ -1270,7 +1270,7 @@ static int record_columns_reserve(RecordColumnsObject *columns, int64_t rows, in
     return 0;
 }
 
-/* 0; -1 with an error set; 1 with a fault. The room was reserved. */
+/* Returns 0; -1 with an error set; 1 with a fault. The caller has reserved the room. */
 static int record_columns_fill(RecordColumnsObject *columns, Cursor *cursor, Fault *fault) {
     int wanted = columns->wanted;
     while (cursor->remaining) {
@@ -1343,7 +1343,7 @@ static PyObject *finish_headers(RecordColumnsObject *columns) {
     return Py_BuildValue("(NNN)", offsets, keys, values);
 }
 
-/* (rows, key, value, headers, offset, timestamp); empty afterwards, also after an error. */
+/* Returns (rows, key, value, headers, offset, timestamp). The columns are empty afterwards, also after an error. */
 static PyObject *record_columns_finish(RecordColumnsObject *columns, PyObject *unused) {
     (void)unused;
     PyObject *parts[5] = {NULL};
@@ -1398,7 +1398,7 @@ static PyType_Spec record_columns_spec = {
     .slots = record_columns_slots,
 };
 
-/* ------------------------------------------------------------------ the module */
+/* The module */
 
 static int module_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **keep) {
     PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);

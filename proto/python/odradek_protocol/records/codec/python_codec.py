@@ -50,7 +50,7 @@ class Record:
     """One record, decoded. Treat it as immutable: the C codec's is, and is no dataclass.
 
     `timestamp_ms` and `offset` are -1 where unknown, as in a record that is yet to be written;
-    `topic`, `partition` and `leader_epoch` are what the reader was told. Header keys that are not
+    `topic`, `partition` and `leader_epoch` are those that the reader was given. Header keys that are not
     UTF-8 keep their bytes by Python's `surrogateescape`.
     """
 
@@ -66,7 +66,7 @@ class Record:
 
 
 class RecordBuffer:
-    """The records of one batch while it grows, already encoded.
+    """The encoded records of one batch while it grows.
 
     `base_timestamp_ms` is what was given, or else the first record's; `max_timestamp_ms` the
     largest; -1 while they are not known.
@@ -98,7 +98,7 @@ class RecordBuffer:
 
     @property
     def size_bytes(self) -> int:
-        """Of the batch with these records, uncompressed, header included."""
+        """The size of the batch with these records, uncompressed, with its header."""
         return _HEADER_BYTES + len(self._data)
 
     def append(
@@ -152,7 +152,7 @@ class RecordBuffer:
         return size_bytes
 
     def records(self) -> bytes:
-        """A copy of the encoded records, without the batch header."""
+        """Return a copy of the encoded records, without the batch header."""
         return bytes(self._data)
 
 
@@ -189,10 +189,10 @@ class RecordReader:
         self._position = 0
         self._offset_delta = -1
         self.remaining = record_count
-        """Records not yet read, those below the start offset included."""
+        """The number of records not yet read, with those below the start offset."""
 
     def read(self, records_max: int = _BYTES_MAX, /) -> list[Record]:
-        """The next records, at most `records_max`; an empty list when there are none left."""
+        """Return the next records, at most `records_max`; an empty list at the end."""
         records: list[Record] = []
         position, delta, remaining = self._position, self._offset_delta, self.remaining
         try:
@@ -226,7 +226,7 @@ class RecordReader:
 
 @dataclass(slots=True)
 class ParsedRecord:
-    """A record as it lies in the bytes, its numbers still deltas."""
+    """A record as it is encoded, with deltas for numbers."""
 
     timestamp_delta_ms: int
     offset_delta: int
@@ -236,7 +236,7 @@ class ParsedRecord:
 
 
 def read_record(data: ByteBuffer, start: int) -> tuple[ParsedRecord, int]:
-    """The record at `start` and the position behind it. Raises CorruptBatch or Malformed."""
+    """Decode the record at `start`; return it and the next position. Raises CorruptBatch or Malformed."""
     length, position = read_varint(data, start)
     end = position + length
     if length < RECORD_BYTES_MIN - 1 or end > len(data):
@@ -286,7 +286,7 @@ def check_end(data: ByteBuffer, position: int) -> None:
 
 
 def crc32c(data: ByteBuffer, value: int = 0, /) -> int:
-    """CRC32C of `data`, or of what gave `value` followed by `data`.
+    """Return the CRC32C of `data`, or of the data that gave `value` followed by `data`.
 
     google-crc32c takes `bytes` only: other buffers are copied in pieces that stay in the cache.
     """
@@ -299,7 +299,7 @@ def crc32c(data: ByteBuffer, value: int = 0, /) -> int:
 
 
 def murmur2(data: ByteBuffer, /) -> int:
-    """Kafka's 32-bit murmur2 (Utils.murmur2), signed as Java's int."""
+    """Return Kafka's 32-bit murmur2 (Utils.murmur2), signed as Java's int."""
     size = len(data)
     whole = size & ~3
     hashed = 0x9747B28C ^ size

@@ -1,4 +1,4 @@
-"""Records into Arrow's buffers, in Python: the reference of the C codec's `RecordColumns`."""
+"""Decodes records into Arrow's buffers, in Python: the reference of the C codec's `RecordColumns`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class RecordColumns:
 
     @property
     def size_bytes(self) -> int:
-        """Of keys, values and headers so far."""
+        """The size of keys, values and headers so far."""
         columns = (self._key, self._value, self._header_key, self._header_value)
         return sum(len(column.data) for column in columns)
 
@@ -112,7 +112,7 @@ class RecordColumns:
         return len(rows)
 
     def finish(self) -> ColumnBuffers:
-        """(rows, key, value, headers, offset, timestamp); empty afterwards."""
+        """Return (rows, key, value, headers, offset, timestamp). The columns are empty afterwards."""
         wanted = self._wanted
         result = (
             self.row_count,
