@@ -1,12 +1,12 @@
-"""What clients asked a leader to delete (DeleteRecords), from the request to the answer.
+"""DeleteRecords requests at a leader, from the request to the response.
 
-    request --> the log starts later here --> waits until it does everywhere --> answered
-       |                                         +--> time is up: it may yet come to pass
+    request --> the log starts later here --> waits until it does everywhere --> response
+       |                                         +--> time is up: it may still happen
        +--> refused, and nothing is deleted
 
-Everywhere is the *low watermark*: the lowest log start over whoever could lead next. An answer that
-did not wait for it could be taken back: by a leader that is elected a moment later and never heard
-of the new log start. (Kafka: DelayedDeleteRecords.)
+A request waits for the *low watermark*, the lowest log start offset of the replicas that could lead
+next. A response before that could be undone by a leader that is elected a moment later and has never
+heard of the new log start. (Kafka: DelayedDeleteRecords.)
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Waiter:
 
 
 class Deletes:
-    """The requests of one leader epoch; bounded by those that the shell lets in."""
+    """The requests of one leader epoch; bounded by the number of requests that the shell lets in."""
 
     __slots__ = ("_leader_epoch", "_log", "_waiters")
 
@@ -44,7 +44,7 @@ class Deletes:
         return len(self._waiters)
 
     def request(self, event: DeleteRecordsRequested) -> AnswerDelete | None:
-        """Refuse it; or let the log begin there, and wait."""
+        """Refuse the request, or raise the log start offset and wait."""
         high_watermark = self._log.high_watermark
         before_offset = event.before_offset
         if before_offset == TO_THE_WATERMARK:
@@ -56,23 +56,25 @@ class Deletes:
         return None
 
     def reached(self, low_watermark: Offset) -> list[AnswerDelete]:
-        """Answer what has come to pass everywhere."""
-        done = [one for one in self._waiters if one.before_offset <= low_watermark]
+        """Respond to the requests that are done at all of these replicas."""
+        done = [waiter for waiter in self._waiters if waiter.before_offset <= low_watermark]
         if done:
-            self._waiters = [one for one in self._waiters if one.before_offset > low_watermark]
-        return [self.answer(one.request_id, ErrorCode.NONE, low_watermark) for one in done]
+            self._waiters = [
+                waiter for waiter in self._waiters if waiter.before_offset > low_watermark
+            ]
+        return [self.answer(waiter.request_id, ErrorCode.NONE, low_watermark) for waiter in done]
 
     def expire(self, now_ms: int) -> list[AnswerDelete]:
-        """Answer whose time is up."""
-        late = [one for one in self._waiters if one.deadline_ms <= now_ms]
+        """Respond to the requests whose time is up."""
+        late = [waiter for waiter in self._waiters if waiter.deadline_ms <= now_ms]
         if late:
-            self._waiters = [one for one in self._waiters if one.deadline_ms > now_ms]
-        return [self.answer(one.request_id, ErrorCode.REQUEST_TIMED_OUT) for one in late]
+            self._waiters = [waiter for waiter in self._waiters if waiter.deadline_ms > now_ms]
+        return [self.answer(waiter.request_id, ErrorCode.REQUEST_TIMED_OUT) for waiter in late]
 
     def resign(self, error_code: ErrorCode) -> list[AnswerDelete]:
-        """The epoch is over: whether the next leader has heard of it, nobody knows."""
+        """Fail all requests, because the epoch is over. The next leader may or may not have heard of them."""
         waiters, self._waiters = self._waiters, []
-        return [self.answer(one.request_id, error_code) for one in waiters]
+        return [self.answer(waiter.request_id, error_code) for waiter in waiters]
 
     def answer(
         self, request_id: int, error_code: ErrorCode, low_watermark: Offset = NO_OFFSET

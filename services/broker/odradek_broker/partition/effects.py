@@ -1,8 +1,8 @@
-"""All that a replica asks of its shell, to be done in order before the next event.
+"""Everything that a replica asks of its shell, to be done in order before the next event.
 
-Storage effects (Append, Sync, TruncateTo, ResetLog) are answered by an event of events.py; Append
-at once, in the same turn, the others whenever the disk is done. Append and Sync stand last in their
-list, so a shell may answer them there and then.
+The shell responds to storage effects (Append, Sync, TruncateTo, ResetLog) with an event of events.py: to
+Append at once, in the same turn, to the others when the disk is done. Append and Sync are the last of
+their list, so a shell may respond to them immediately.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ class Role(Enum):
     FAILED = "failed"  # its storage failed, or a bug did; for the rest of this process's life
 
 
-# --- for the log ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """Write the batches: of request `request_id`, stamped with the two fields, or, when it is None,
-    of the DataReceived just handed in, as they are. Answer at once: Appended, AppendRefused or StorageFailed.
+    """Append batches: those of request `request_id`, stamped with the two other fields, or, when it is
+    None, those of the DataReceived that was just passed in, as they are. The shell responds at once:
+    Appended, AppendRefused or StorageFailed.
 
-    A follower's `base_offset` below its log end: the log is empty and is to begin there instead,
-    because the leader's log begins within the first of these batches."""
+    When a follower's `base_offset` is below its log end, its log is empty and has to begin there instead,
+    because the leader's log begins within the first of these batches.
+    """
 
     base_offset: Offset
     leader_epoch: LeaderEpoch
@@ -43,44 +42,41 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """Make the log durable up to its end (only with durability=fsync). Answer: Synced."""
+    """Make the log durable up to its end (only with durability=fsync). Response: Synced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateTo:
-    """Cut the log, its epochs and producer state at `end_offset`, synced (R4). Answer: Truncated.
-    With `end_offset` = log end: only forget the epochs that have no records."""
+    """Truncate the log, its epochs and producer state to `end_offset`, synced (R4). Response: Truncated.
+    With `end_offset` = log end, only drop the epochs that have no records."""
 
     end_offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetLog:
-    """Drop the whole log and begin at `start_offset`. Answer: LogReset."""
+    """Drop the whole log and begin at `start_offset`. Response: LogReset."""
 
     start_offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignEpoch:
-    """Enter (leader_epoch, log end) in the log's epoch cache: this replica leads from here (R1)."""
+    """Enter (leader_epoch, log end) in the log's leader epochs: this replica leads from here (R1)."""
 
     leader_epoch: LeaderEpoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceLogStart:
-    """The log start offset moves here: a client's DeleteRecords, or the leader's word. No answer."""
+    """Raise the log start offset, for a client's DeleteRecords or after the leader's. No response."""
 
     log_start: Offset
 
 
-# --- from the leader to followers ----------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAttached:
-    """Lineages agree; from now on `data_due(session)` tells what to push."""
+    """The lineages agree; from now on `data_due(session)` returns what to send."""
 
     session: FollowerSession
     attach_seq: int
@@ -91,7 +87,7 @@ class SendAttached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendDiverged:
-    """The follower must cut (R3, R4)."""
+    """The follower must truncate (R3, R4)."""
 
     session: FollowerSession
     attach_seq: int
@@ -114,7 +110,7 @@ class SendSnapshotless:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendRefused:
-    """Not attached (`attach_seq` names the Attach), or no longer (0)."""
+    """The follower is not attached (`attach_seq` names its Attach), or no longer attached (0)."""
 
     session: FollowerSession
     attach_seq: int
@@ -122,12 +118,9 @@ class SendRefused:
     leader_epoch: LeaderEpoch
 
 
-# --- from a follower to its leader ---------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAttach:
-    """Ask the leader to push from our end; the shell gathers at most 64 into one message."""
+    """Ask the leader for data from our log end on; the shell gathers at most 64 of these into a message."""
 
     session_id: int
     attach_seq: int
@@ -139,15 +132,15 @@ class SendAttach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendDetach:
-    """Push no longer in this session."""
+    """Ask the leader to stop sending in this session."""
 
     session_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAck:
-    """Cumulative: of several in one turn of the loop the shell sends the last one only (R6).
-    `is_synced`: by our image the topic has durability=fsync, and we tell what is on the disk."""
+    """Acknowledge everything below `ack_to`. Of several in one turn of the loop the shell sends the last
+    one only (R6). `is_synced`: by our image the topic has durability=fsync, and all of it is synced."""
 
     session_id: int
     leader_epoch: LeaderEpoch
@@ -156,20 +149,14 @@ class SendAck:
     log_start: Offset
 
 
-# --- to the controller ---------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposeIsr:
-    """AlterPartition for this partition; the shell batches them. Answer: IsrChangeAnswered."""
+    """AlterPartition for this partition; the shell batches them. Response: IsrChangeAnswered."""
 
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
     isr: tuple[tuple[BrokerId, BrokerEpoch], ...]
     is_recovering: bool
-
-
-# --- to clients, and to whoever watches ----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,8 +172,8 @@ class AnswerProduce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDelete:
-    """The outcome of a DeleteRecordsRequested; passes the gate like a produce's. `low_watermark`:
-    where all logs begin by now, at least; NO_OFFSET with an error."""
+    """The outcome of a DeleteRecordsRequested; passes the gate as AnswerProduce does. All logs begin at
+    `low_watermark` or later by now; it is NO_OFFSET with an error."""
 
     request_id: int
     error_code: ErrorCode
@@ -196,14 +183,15 @@ class AnswerDelete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HighWatermarkMoved:
-    """Tell the log, wake readers; followers hear with the next Data, or alone within 50 ms (R9)."""
+    """Tell the log and wake readers; followers get it with the next Data, or alone within 50 ms (R9)."""
 
     high_watermark: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleChanged:
-    """Told before all else that the new role does. A FOLLOWER wants a SessionReady to `leader`."""
+    """The role changed; this comes before all other effects of the new role. A FOLLOWER needs a
+    SessionReady for `leader`."""
 
     role: Role
     leader: BrokerId
@@ -212,8 +200,8 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFailed:
-    """Take the directory offline, and say so in the heartbeat (R11). After a bug: say of this
-    partition alone that another replica is to lead, in each heartbeat from now on."""
+    """Take the directory offline, and say so in the heartbeat (R11). After a bug, only ask in each
+    heartbeat from now on that another replica leads this partition."""
 
     reason: str
     is_bug: bool
@@ -244,10 +232,12 @@ Effect: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class DataDue:
-    """Send batches from `from_offset` up to `log_end` (as many as fit), or none of them when the
-    two are equal: then only the high watermark or the log start is news, which may wait 50 ms for
-    company. `high_watermark` and `log_start` go with every Data: read them, by asking again, when
-    the message is built, not when its bytes were ordered from the disk."""
+    """What a follower has not been sent: batches from `from_offset` up to `log_end`, as many as fit.
+
+    When the two are equal, only the high watermark or the log start changed, which may wait 50 ms for
+    data to go with. `high_watermark` and `log_start` go with every Data message: ask again when the
+    message is built, because they may have moved since its bytes were requested from the disk.
+    """
 
     from_offset: Offset
     log_end: Offset

@@ -1,4 +1,4 @@
-"""All that can happen to a replica. The shell makes one of these and hands it to `Replica.step`.
+"""Everything that can happen to a replica. The shell makes one of these and passes it to `Replica.step`.
 
 Times are ms of one clock, CLOCK_BOOTTIME, that the shell reads (a lease on CLOCK_MONOTONIC would
 outlive a suspended machine). Offsets: range ends are exclusive. Rule numbers (R1 ..) are those of
@@ -22,8 +22,6 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 
-# --- what the metadata image says ----------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
@@ -37,11 +35,11 @@ class BrokerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChanged:
-    """The image's state of this partition, in feed order; first sent when the image has reached
-    this broker's own registration (before that it shows an earlier life).
+    """The image's state of this partition, in feed order.
 
-    Feed it whenever a field differs: `min_insync_replicas` may change while `partition_epoch` does
-    not. `brokers` are those of `replicas` that the image knows.
+    The first one is sent when the image has reached this broker's own registration; before that it
+    shows an earlier one. Send it whenever a field differs: `min_insync_replicas` may change while
+    `partition_epoch` does not. `brokers` are the brokers of `replicas` that the image knows.
     """
 
     leader: BrokerId  # NO_BROKER: none
@@ -58,22 +56,19 @@ class PartitionChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerChanged:
-    """A broker of `replicas` registered anew, was fenced or unfenced, or began to shut down."""
+    """A broker of `replicas` registered again, was fenced or unfenced, or began to shut down."""
 
     broker: BrokerView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRemoved:
-    """The image has the topic no longer. The replica answers UNKNOWN_TOPIC_ID from now on."""
-
-
-# --- from clients --------------------------------------------------------------------------------
+    """The topic was deleted from the image. The replica responds UNKNOWN_TOPIC_ID from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerBatch:
-    """Who numbered a batch, and how; sequences are inclusive and wrap after 2^31 - 1."""
+    """The producer of a batch and its sequences, which are inclusive and wrap after 2^31 - 1."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -83,13 +78,13 @@ class ProducerBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequested:
-    """Whole, validated batches (size, CRC) wait to be appended.
+    """A client wants whole batches appended, whose size and CRC the shell has checked.
 
-    With `producer` set they are exactly one batch. `acks` is 0, 1 or -1 (all). A coordinator sets
+    With `producer` set there is exactly one batch. `acks` is 0, 1 or -1 (all). A coordinator sets
     `expected_leader_epoch` to the epoch that it loaded its state in; it writes in no other.
     """
 
-    request_id: int  # the shell's name of the request; comes back in AnswerProduce
+    request_id: int  # chosen by the shell; comes back in AnswerProduce
     record_count: int  # offsets that the batches take
     acks: int
     deadline_ms: int
@@ -99,14 +94,11 @@ class ProduceRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRecordsRequested:
-    """A client wants all below `before_offset` gone; -1: all below the high watermark."""
+    """A client wants all records below `before_offset` deleted; -1: all below the high watermark."""
 
-    request_id: int  # the shell's name of the request; comes back in AnswerDelete
+    request_id: int  # chosen by the shell; comes back in AnswerDelete
     before_offset: Offset
     deadline_ms: int
-
-
-# --- from the log --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +110,14 @@ class Appended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """A Sync finished; `durable_end` is the log's own after it (a cut may have lowered it)."""
+    """A Sync finished; `durable_end` is the log's own after it (a truncation may have lowered it)."""
 
     durable_end: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncated:
-    """The TruncateTo is done, and synced together with the epoch cache."""
+    """The TruncateTo is done, and synced together with the leader epochs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +141,7 @@ class StorageFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BugFound:
-    """An assertion failed in this replica's work, or something was raised that nobody expected."""
+    """An assertion failed in this replica's work, or an unexpected exception was raised."""
 
     reason: str
 
@@ -159,13 +151,14 @@ class AppendRefused:
     """The disk is full: nothing of the Append was written, and the log is as it was."""
 
 
-# --- from followers, at the leader ---------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerSession:
-    """One stream of one follower, as its Hello named it. Of one lane the greater wins, and the
-    shell ends the older ones; their late messages may still come here and are ignored."""
+    """One stream of one follower, as its Hello names it.
+
+    A follower has one stream for followers in sync and one to catch up (`is_catch_up`). Of two streams of
+    the same kind the one with the greater `session_id` wins, and the shell ends the other one; its late
+    messages may still come here and are ignored.
+    """
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -175,8 +168,11 @@ class FollowerSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachReceived:
-    """A follower says what it has and wants what follows (R3). Of one follower's process a greater
-    `attach_seq` is later, also in another lane; what comes behind a later one is void."""
+    """A follower says where its log ends and wants the data after that (R3).
+
+    Of one process of the follower the greater `attach_seq` is later, also in its other stream. An Attach
+    that arrives after a later one is void.
+    """
 
     session: FollowerSession
     attach_seq: int
@@ -188,15 +184,15 @@ class AttachReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetachReceived:
-    """A follower wants this partition no longer in this session."""
+    """A follower no longer wants data of this partition in this session."""
 
     session: FollowerSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AckReceived:
-    """A follower has everything below `ack_to`: appended, or, if `is_synced`, on its disk (R7). Its
-    log begins at `log_start`."""
+    """A follower has everything below `ack_to`: appended, or, if `is_synced`, on its disk (R7). Its log
+    begins at `log_start`."""
 
     session: FollowerSession
     leader_epoch: LeaderEpoch
@@ -214,19 +210,16 @@ class FollowerSessionClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSent:
-    """The shell handed a Data message to the stream, with what `data_due` told it."""
+    """The shell passed a Data message to the stream, with the content that `data_due` returned."""
 
     session: FollowerSession
     end_offset: Offset  # the Data's base offset when it carried the high watermark alone
     high_watermark: Offset
 
 
-# --- from the leader, at a follower --------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionReady:
-    """A stream to `leader` is open: attach in it from now on (also used to change the lane)."""
+    """A stream to `leader` is open: attach in it from now on, also instead of another open stream."""
 
     session_id: int
     leader: BrokerId
@@ -241,7 +234,7 @@ class LeaderSessionClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachedReceived:
-    """The leader begins to push at our log end."""
+    """The leader begins to send data from our log end on."""
 
     session_id: int
     attach_seq: int
@@ -252,7 +245,7 @@ class AttachedReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivergedReceived:
-    """Our lineage left the leader's: its largest epoch <= `for_last_epoch` ends at `end_offset`."""
+    """Our lineage differs from the leader's, whose largest epoch <= `for_last_epoch` ends at `end_offset`."""
 
     session_id: int
     attach_seq: int
@@ -265,7 +258,7 @@ class DivergedReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotlessReceived:
-    """The leader no longer has what follows our log end: drop all, begin at `log_start`."""
+    """The leader no longer has the data after our log end: drop the log and begin at `log_start`."""
 
     session_id: int
     attach_seq: int
@@ -275,7 +268,7 @@ class SnapshotlessReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataReceived:
-    """Batches of the leader, their headers read and CRCs checked by the shell (R5).
+    """Batches of the leader, whose headers and CRCs the shell has checked (R5).
 
     `epochs`: (leader epoch, base offset) of the first batch and of each later batch where the epoch
     changes; empty when there are no batches. The first batch may begin below `base_offset`, if it
@@ -294,7 +287,7 @@ class DataReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedReceived:
-    """The leader does not push this partition; `attach_seq` 0: it ends what it pushed."""
+    """The leader refuses an Attach; with `attach_seq` 0 it ends an attachment."""
 
     session_id: int
     attach_seq: int
@@ -302,13 +295,10 @@ class RefusedReceived:
     leader_epoch: LeaderEpoch
 
 
-# --- from the controller, and from time ----------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChangeAnswered:
-    """What the controller answered to ProposeIsr of this leader epoch and partition epoch;
-    REQUEST_TIMED_OUT when no answer came (lost, or the controller moved)."""
+    """The controller's response to the ProposeIsr of this leader epoch and partition epoch;
+    REQUEST_TIMED_OUT when none came (it was lost, or the controller moved)."""
 
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
@@ -317,12 +307,12 @@ class IsrChangeAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time passed; every 100 ms or so. Judges deadlines, lag and what must be sent again."""
+    """Time passed, about 100 ms: deadlines, lag and repeated proposals are judged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderStalled:
-    """Our own loop stood still for `stall_ms` (over 500): nobody's lag is judged by it (R10)."""
+    """This broker's loop stood still for `stall_ms` (over 500), which counts as no follower's lag (R10)."""
 
     stall_ms: int
 

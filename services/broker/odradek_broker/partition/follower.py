@@ -7,13 +7,14 @@
        |                                           CUTTING-+                   |
        +---- Refused, the session's end -- from ATTACHING or STREAMING         +--> ATTACHING
 
-It begins without cutting anything (R2): only the leader knows where the lineages part, and tells it
-in answer to an Attach (R4). While CUTTING nothing else changes the log, and a change of role waits
-(replica.py); a session that ends or comes then is remembered.
+It begins without truncating anything (R2): only the leader knows where the lineages part, and says so
+in its response to an Attach (R4). While CUTTING (a truncation or a reset is under way) nothing else
+changes the log, and a change of role waits (replica.py); a session that ends or begins meanwhile is
+remembered.
 
 Invariants:
 - The log end moves only by Data in STREAMING, of this session and leader epoch, whose base offset
-  is the log end (R5); it falls only by an answer to the Attach that told exactly the present end.
+  is the log end (R5); it falls only by the response to an Attach that named exactly the present end.
 - The high watermark never passes the log end, and falls only together with it.
 - Nothing is acknowledged before the leader said Attached in this epoch.
 
@@ -54,7 +55,7 @@ from odradek_protocol.identity import BrokerId, LeaderEpoch, Offset
 
 
 class Phase(Enum):
-    """How far the follower is with its leader."""
+    """How far a follower is with its leader."""
 
     DETACHED = "detached"
     ATTACHING = "attaching"
@@ -96,16 +97,16 @@ class Follower:
         self._attach_seqs = attach_seqs
         self._settings = settings
         self._session_id: int | None = None
-        self._attach_seq = 0  # of the Attach that waits for an answer
-        self._acked: tuple[Offset, bool, Offset] | None = None  # what was told since Attached
+        self._attach_seq = 0
+        """The number of the Attach that waits for a response."""
+        self._acked: tuple[Offset, bool, Offset] | None = None
+        """What was acknowledged last since Attached: position, whether it is synced, log start."""
         self._appending: DataReceived | None = None
         self._retry_at_ms = 0
         self._retry_ms = settings.attach_retry_min_ms
 
-    # --- sessions --------------------------------------------------------------------------------
-
     def on_session_ready(self, event: SessionReady, now_ms: int) -> list[Effect]:
-        """Attach in this session from now on; a session left for it is told."""
+        """Attach in this session from now on, and detach from the session that it replaces."""
         if event.leader != self.leader:
             return []
         effects: list[Effect] = []
@@ -117,7 +118,7 @@ class Follower:
         return effects
 
     def on_session_closed(self, event: LeaderSessionClosed, now_ms: int) -> list[Effect]:
-        """The stream ended; the shell opens another and says so."""
+        """The stream ended; the shell opens another one and sends SessionReady."""
         if event.session_id == self._session_id:
             self._session_id = None
             if self.phase is not Phase.CUTTING:
@@ -125,28 +126,26 @@ class Follower:
         return []
 
     def adopt(self) -> list[Effect]:
-        """The image moved within this epoch: perhaps what counts as our position did."""
+        """The image moved within this epoch, which may change what counts as our position."""
         return self.on_synced()
 
     def resign(self) -> list[Effect]:
-        """The epoch is over, or the topic: want nothing more."""
+        """The epoch ended, or the topic was deleted: detach."""
         assert self._appending is None, f"resigning in the middle of {self._appending}"
         if self._session_id is None or self.phase is Phase.DETACHED:
             return []
         return [SendDetach(session_id=self._session_id)]
 
     def on_tick(self, now_ms: int) -> list[Effect]:
-        """Repeat an Attach that was refused, or got no answer."""
+        """Repeat an Attach that was refused or got no response."""
         effects: list[Effect] = []
         waits = self.phase in (Phase.DETACHED, Phase.ATTACHING)
         if waits and self._session_id is not None and now_ms >= self._retry_at_ms:
             self._attach(effects, now_ms)
         return effects
 
-    # --- answers to Attach -----------------------------------------------------------------------
-
     def on_attached(self, event: AttachedReceived, now_ms: int) -> list[Effect]:
-        """Say at once what we hold: the leader counts acknowledgements only."""
+        """Acknowledge at once what this log holds: the leader counts acknowledgements only."""
         if not self._answers(event):
             return []
         self.phase = Phase.STREAMING
@@ -159,7 +158,8 @@ class Follower:
         return effects
 
     def on_diverged(self, event: DivergedReceived, now_ms: int) -> list[Effect]:
-        """R4: obeyed only for the end that we have now, or it would cut what came since."""
+        """Truncate (R4), but only if the response is about the present log end: a response about an earlier
+        one would truncate what came since."""
         log = self._log
         if not self._answers(event) or (event.for_log_end, event.for_last_epoch) != (
             log.log_end,
@@ -173,16 +173,17 @@ class Follower:
         return [self._cut(cut) if cut >= log.log_start else self._reset(cut)]
 
     def on_snapshotless(self, event: SnapshotlessReceived, now_ms: int) -> list[Effect]:
-        """What we would need is gone, or nothing is shared: begin anew where the leader begins."""
+        """Start over where the leader's log begins: what we need is deleted there, or nothing is shared."""
         if not self._answers(event):
             return []
-        if event.log_start < 0:  # no log can be there
+        # No log begins below 0.
+        if event.log_start < 0:
             self._retry_later(now_ms)
             return []
         return [self._reset(event.log_start)]
 
     def on_refused(self, event: RefusedReceived, now_ms: int) -> list[Effect]:
-        """Wait and ask again; a new image may come first and make a new Follower."""
+        """Wait, then attach again; a new image may come first and make a new Follower."""
         ends_stream = event.attach_seq == 0 and self.phase is Phase.STREAMING
         if not ends_stream and not (
             self.phase is Phase.ATTACHING and event.attach_seq == self._attach_seq
@@ -193,7 +194,7 @@ class Follower:
         return []
 
     def on_cut(self, now_ms: int) -> list[Effect]:
-        """The log was cut or reset: compare again, from the new end."""
+        """The log was truncated or reset: compare again, from the new end."""
         assert self.phase is Phase.CUTTING, f"cut while {self.phase}"
         self.phase = Phase.DETACHED
         effects: list[Effect] = []
@@ -202,7 +203,7 @@ class Follower:
         return effects
 
     def _answers(self, event: AttachedReceived | DivergedReceived | SnapshotlessReceived) -> bool:
-        """Whether this answers the one Attach that waits."""
+        """Whether this is the response to the Attach that waits."""
         return (
             self.phase is Phase.ATTACHING
             and event.session_id == self._session_id
@@ -242,10 +243,8 @@ class Follower:
         self._log.cutting_to, self._log.is_reset = start_offset, True
         return ResetLog(start_offset=start_offset)
 
-    # --- data ------------------------------------------------------------------------------------
-
     def on_data(self, event: DataReceived, now_ms: int) -> list[Effect]:
-        """R5: append what fits exactly, drop the rest and compare anew."""
+        """Append data that fits exactly; drop any other, and attach again (R5)."""
         if event.session_id != self._session_id or self.phase is not Phase.STREAMING:
             return []
         log = self._log
@@ -254,17 +253,20 @@ class Follower:
             self._attach(effects, now_ms)
             return effects
         if not self._is_sound(event):
-            self._retry_later(now_ms)  # the leader has it broken, or the wire does: do not spin
+            # The leader's copy or the wire is damaged: do not spin.
+            self._retry_later(now_ms)
             return [SendDetach(session_id=event.session_id)]
         if event.end_offset == event.base_offset:
             effects = []
             self._follow(effects, event.high_watermark, event.log_start)
             self.acknowledge(effects)
             return effects
-        if event.epochs[0][0] < log.epochs.latest:  # we led an epoch and wrote nothing in it
+        # This replica led a later epoch and wrote nothing in it: forget that epoch first.
+        if event.epochs[0][0] < log.epochs.latest:
             return [SendDetach(session_id=event.session_id), self._cut(log.log_end)]
         first = event.epochs[0][1]
-        if first < log.log_end:  # an empty log that begins in the middle of the leader's batch
+        # The log is empty and begins in the middle of the leader's batch.
+        if first < log.log_end:
             log.begin_at(first)
         self._appending = event
         return [
@@ -276,7 +278,7 @@ class Follower:
         ]
 
     def on_appended(self, end_offset: Offset) -> list[Effect]:
-        """The leader's batches are in our log."""
+        """The leader's batches are in our log: acknowledge them."""
         event, log = self._appending, self._log
         assert event is not None, "an append that was not asked for"
         assert end_offset == event.end_offset, f"append ended at {end_offset}: {event}"
@@ -294,14 +296,14 @@ class Follower:
         self._appending = None
 
     def on_append_refused(self, now_ms: int) -> list[Effect]:
-        """No room: ask for the same again later; until then the leader is not to push."""
+        """There was no room: detach, and ask for the same data again later."""
         self._appending = None
         self._retry_later(now_ms)
         assert self._session_id is not None, "data without a session"
         return [SendDetach(session_id=self._session_id)]
 
     def on_synced(self) -> list[Effect]:
-        """Our position moved, with durability=fsync (R6)."""
+        """Our position rose, with durability=fsync (R6)."""
         effects: list[Effect] = []
         if self.phase is not Phase.CUTTING:
             self.acknowledge(effects)
@@ -309,25 +311,26 @@ class Follower:
         return effects
 
     def acknowledge(self, effects: list[Effect]) -> None:
-        """Tell the leader our position and log start, if news and we are attached (R6)."""
+        """Acknowledge our position and log start, if they changed and we are attached (R6)."""
         log = self._log
-        told = (log.position, log.is_fsync, log.log_start)
-        if self.phase is not Phase.STREAMING or told == self._acked:
+        position = (log.position, log.is_fsync, log.log_start)
+        if self.phase is not Phase.STREAMING or position == self._acked:
             return
         assert self._session_id is not None, "streaming without a session"
-        self._acked = told
+        self._acked = position
         effects.append(
             SendAck(
                 session_id=self._session_id,
                 leader_epoch=self.leader_epoch,
-                ack_to=told[0],
-                is_synced=told[1],
-                log_start=told[2],
+                ack_to=position[0],
+                is_synced=position[1],
+                log_start=position[2],
             )
         )
 
     def _is_sound(self, event: DataReceived) -> bool:
-        """CRCs right, epochs rising and none above the leader's own, nothing that we have."""
+        """Whether the CRCs are right, the epochs rise up to the leader's own at most, and no batch is one
+        that this log has."""
         log = self._log
         if event.epochs and event.epochs[0][1] < log.log_end and log.log_start < log.log_end:
             return False
@@ -339,7 +342,7 @@ class Follower:
         return event.is_intact and bool(event.epochs) == (event.end_offset > event.base_offset)
 
     def _follow(self, effects: list[Effect], high_watermark: Offset, log_start: Offset) -> None:
-        """Move our watermark and log start after the leader's, as far as our log goes."""
+        """Move our watermark and log start to the leader's, as far as our log reaches."""
         log = self._log
         moved_to = min(high_watermark, log.log_end)
         if moved_to > log.high_watermark:

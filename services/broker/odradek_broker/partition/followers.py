@@ -24,25 +24,26 @@ NO_ROUND: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class FollowerProgress:
-    """Positions are exclusive ends; UNKNOWN until told in this epoch and session.
+    """One follower as its leader knows it in one leader epoch. Positions are exclusive ends; they are
+    UNKNOWN until the follower reports them in this epoch and session.
 
-    When a topic's durability changes, some acknowledgements of what is only written come after the
-    leader has begun to count what is synced, and the other way round: so each kind is remembered
-    for itself, and `ack_to` is the one that counts now.
+    When a topic's durability changes, some acknowledgements of written data come after the leader has
+    begun to count synced data, and the other way round. So each kind is kept by itself, and `ack_to` is
+    the one that counts now.
     """
 
     broker_id: BrokerId
     caught_up_at_ms: int
     join_wait: JoinWait
-    broker_epoch: BrokerEpoch = NO_BROKER_EPOCH  # of the image
+    broker_epoch: BrokerEpoch = NO_BROKER_EPOCH  # in the image
     is_live: bool = False  # unfenced, by the image
-    is_eligible: bool = False  # that, and in no shutdown
-    session: FollowerSession | None = None  # where it is attached
+    is_eligible: bool = False  # live, and not shutting down
+    session: FollowerSession | None = None  # in which it is attached
     life: BrokerEpoch = NO_BROKER_EPOCH  # the registration that attached last
     attach_seq: int = 0  # of its last Attach
     ack_to: Offset = UNKNOWN
     is_fsync: bool = False  # only what is synced counts
-    log_start: Offset = UNKNOWN  # as it told last
+    log_start: Offset = UNKNOWN  # as it reported last
     sent_to: Offset = UNKNOWN
     high_watermark_sent: Offset = UNKNOWN
     log_start_sent: Offset = UNKNOWN
@@ -53,7 +54,7 @@ class FollowerProgress:
     _synced_to: Offset = UNKNOWN
 
     def see(self, broker: BrokerView) -> None:
-        """The image moved. A newer registration may have lost bytes: forget what the older told."""
+        """Take over the image. A newer registration may have lost bytes: drop what an older one reported."""
         self.is_live = not broker.is_fenced
         self.is_eligible = self.is_live and not broker.in_shutdown
         if not self.is_eligible:
@@ -63,7 +64,7 @@ class FollowerProgress:
             self._forget()
 
     def hear(self, life: BrokerEpoch, attach_seq: int) -> bool:
-        """An Attach came; False if a later one came before it, in another lane: it is void."""
+        """Note an Attach; returns False if a later one came before it, in another stream: it is void."""
         if life == self.life and attach_seq <= self.attach_seq:
             return False
         self.life, self.attach_seq = life, attach_seq
@@ -75,7 +76,7 @@ class FollowerProgress:
         self.ack_to = self._written_to = self._synced_to = self.log_start = UNKNOWN
 
     def count_by(self, is_fsync: bool) -> None:
-        """The topic's durability is this; what it acknowledged may count for less now."""
+        """Count synced positions from now on, or written ones; the position may fall by that."""
         self.is_fsync = is_fsync
         self.ack_to = self._synced_to if is_fsync else self._written_to
 
@@ -87,8 +88,8 @@ class FollowerProgress:
         high_watermark: Offset,
         log_start: Offset,
     ) -> None:
-        """Push from `log_end`. Its position is unknown until it acknowledges in this session: with
-        durability=fsync the end that it told may not be synced."""
+        """Send data from `log_end` on. The position is unknown until the follower acknowledges in this
+        session: with durability=fsync the log end of its Attach may not be synced."""
         self.session = session
         self.sent_to = log_end
         self.high_watermark_sent = high_watermark
@@ -96,19 +97,20 @@ class FollowerProgress:
         self._sampled_end = UNKNOWN
 
     def is_attached_in(self, session: FollowerSession) -> bool:
-        """Whether it is pushed to in this session."""
-        present = self.session  # mostly the same object, which is told ten times faster
+        """Whether it is sent data in this session."""
+        # Mostly it is the same object, and `is` takes a tenth of the time.
+        present = self.session
         return present is session or present == session
 
     def detach(self) -> None:
-        """Push no longer. What it acknowledged it still has."""
+        """Stop sending. What it acknowledged still counts."""
         self.session = None
         self._sampled_end = UNKNOWN
         self.round_ms = NO_ROUND
         self.join_wait.end()
 
     def due(self, log: LogPositions, leader_epoch: LeaderEpoch) -> DataDue | None:
-        """What it has not been sent in this session."""
+        """Return what it has not been sent in this session."""
         if (
             self.sent_to >= log.log_end
             and self.high_watermark_sent >= log.high_watermark
@@ -126,7 +128,7 @@ class FollowerProgress:
     def sent(
         self, end_offset: Offset, high_watermark: Offset, *, log_end: Offset, now_ms: int
     ) -> None:
-        """A Data up to `end_offset` left; remember our log end, to judge the lag by (R10)."""
+        """Note that a Data message up to `end_offset` left, and our log end, to judge the lag by (R10)."""
         if end_offset > self.sent_to:
             self.sent_to = end_offset
         if high_watermark > self.high_watermark_sent:
@@ -137,8 +139,11 @@ class FollowerProgress:
     def acknowledged(
         self, ack_to: Offset, *, is_synced: bool, log_end: Offset, now_ms: int
     ) -> bool:
-        """Whether the position that counts rose. Caught up when it reaches our end, or the end of
-        when the sample was taken (R10)."""
+        """Note an acknowledgement; returns whether the position that counts rose.
+
+        The follower is caught up when it reaches our log end, or the log end at the time of the sample
+        (R10).
+        """
         if is_synced and ack_to > self._synced_to:
             self._synced_to = ack_to
         if ack_to > self._written_to:
@@ -156,13 +161,13 @@ class FollowerProgress:
         return True
 
     def excuse(self, stall_ms: int, *, now_ms: int) -> None:
-        """The leader itself stood still: that time is not the follower's lag."""
+        """Do not count the time that the leader itself stood still as lag of this follower."""
         self.caught_up_at_ms = min(now_ms, self.caught_up_at_ms + stall_ms)
         self.join_wait.excuse(stall_ms)
 
 
 class Followers:
-    """All of them, by broker."""
+    """The followers of one leader, by broker."""
 
     __slots__ = ("_by_broker", "_lag_max_ms", "counted", "is_any_waited_for")
 
@@ -183,7 +188,7 @@ class Followers:
         return self._by_broker.get(broker_id)
 
     def attached(self, session: FollowerSession) -> FollowerProgress | None:
-        """The one that is attached in exactly this session."""
+        """Return the follower that is attached in exactly this session."""
         follower = self._by_broker.get(session.broker_id)
         return follower if follower is not None and follower.is_attached_in(session) else None
 
@@ -195,8 +200,8 @@ class Followers:
         *,
         is_fsync: bool,
     ) -> None:
-        """Know these and no others; who is new has lagged for no time yet. `is_fsync`: from now on
-        only what they synced counts."""
+        """Keep exactly these followers; a new one has lagged for no time yet. `is_fsync`: from now on only
+        synced positions count."""
         for gone in self._by_broker.keys() - set(replicas):
             del self._by_broker[gone]
         for broker_id in replicas:
@@ -215,20 +220,20 @@ class Followers:
                 follower.count_by(is_fsync)
 
     def count(self, maximal: Set[BrokerId]) -> None:
-        """From now on the positions of these, and of whom it waits for, bound the watermark."""
+        """Let the watermark be bounded by the maximal ISR and by the followers that it waits for."""
         followers = self._by_broker.values()
         self.is_any_waited_for = any(f.join_wait.is_on for f in followers)
         self.counted = tuple(f for f in followers if f.broker_id in maximal or f.join_wait.is_on)
 
     def appended(self, base_offset: Offset, now_ms: int) -> None:
-        """The log grew: who had all of it until now lags from now on."""
+        """The log grew from `base_offset`: followers that had all of it until now lag from now on."""
         for follower in self._by_broker.values():
             if follower.ack_to == base_offset:
                 follower.caught_up_at_ms = now_ms
 
     def lowest_start(self, own_start: Offset, electable: Set[BrokerId]) -> Offset:
-        """The lowest log start of ours and theirs who may be elected, or live, or are attached. Who
-        is none of these hears of ours when it attaches, before it can be in sync."""
+        """Return the lowest log start offset of the leader and of followers that may be elected, are live or
+        are attached. Any other follower gets ours when it attaches, before it can be in sync."""
         starts = [
             follower.log_start
             for follower in self._by_broker.values()
@@ -237,10 +242,11 @@ class Followers:
         return min([own_start, *starts])
 
     def lagging(self, log_end: Offset, now_ms: int) -> set[BrokerId]:
-        """Who was not caught up for too long (R10)."""
+        """Return the followers that were not caught up for too long (R10)."""
         lagging: set[BrokerId] = set()
         for follower in self._by_broker.values():
-            if follower.ack_to >= log_end:  # it has all we have, however long ago it said so
+            # It has all that we have, however long ago it said so.
+            if follower.ack_to >= log_end:
                 follower.caught_up_at_ms = now_ms
             elif now_ms - follower.caught_up_at_ms > self._lag_max_ms:
                 lagging.add(follower.broker_id)

@@ -47,13 +47,13 @@ class Position(Protocol):
 
     @property
     def ack_to(self) -> Offset:
-        """End of what it has acknowledged in this epoch; -1 before the first acknowledgement."""
+        """The exclusive end of what it acknowledged in this epoch; -1 before the first acknowledgement."""
 
 
 def next_high_watermark(
     present: Offset, own_position: Offset, counted: Iterable[Position], *, is_under_min_isr: bool
 ) -> Offset:
-    """The watermark after these positions; never below `present`."""
+    """Return the watermark for these positions; never below `present`."""
     if is_under_min_isr:
         return present
     lowest = own_position
@@ -95,11 +95,11 @@ class JoinWait:
         self._until_ms = now_ms + max(ROUND_FAST_MS, 2 * round_ms)
 
     def end(self) -> None:
-        """The follower joins, or cannot any more."""
+        """End the wait: the follower joins, or no longer can."""
         self._until_ms = None
 
     def expire(self, now_ms: int) -> bool:
-        """Give up a wait whose time is over; return whether there was one."""
+        """End a wait whose time is over; returns whether there was one."""
         if self._until_ms is None or now_ms < self._until_ms:
             return False
         self._until_ms = None
@@ -107,6 +107,6 @@ class JoinWait:
         return True
 
     def excuse(self, stall_ms: int) -> None:
-        """The leader itself stood still: the follower could not be heard meanwhile."""
+        """Wait longer by the time that the leader itself stood still and heard nothing."""
         if self._until_ms is not None:
             self._until_ms += stall_ms

@@ -6,17 +6,17 @@
        that may pass       v  |
                         WITHDRAWING (a proposal of the committed ISR itself)
 
-One change is pending at a time (R16), and only the image ends it, in feed order (R18). Why nothing
-else does: a refusal speaks of one copy of the proposal, while another, sent again after a time-out,
-may still be on its way and be accepted later.
+One change is pending at a time (R16), and only the image ends it, in feed order (R18). A refusal does
+not end it, because it is about one copy of the proposal, while another copy, sent again after a
+time-out, may still be on its way and be accepted later.
 - INVALID_UPDATE_VERSION or FENCED_LEADER_EPOCH say that the partition epoch has moved, perhaps by
-  the first copy of this very proposal: the image that tells is coming.
+  the first copy of this very proposal: the image that says so is coming.
 - INELIGIBLE_REPLICA may pass when the broker is unfenced, so an older copy could succeed then. To
-  be rid of all copies the leader proposes the committed ISR unchanged; its success bumps the
-  partition epoch, and with it every older copy is void.
-- Anything else (no answer, NOT_CONTROLLER) leaves the outcome open: the same is sent again.
+  void all copies the leader proposes the committed ISR unchanged; when that succeeds the partition
+  epoch rises, and every older copy is void.
+- Anything else (no response, NOT_CONTROLLER) leaves the outcome open: the same proposal is sent again.
 
-Invariant: whoever may be elected clean, now or by a proposal in flight, is in the maximal ISR.
+Invariant: a replica that may be elected clean, now or by a proposal in flight, is in the maximal ISR.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class Isr:
         self.partition_epoch: PartitionEpoch = view.partition_epoch
         self.committed = frozenset(view.isr)
         self.maximal = self.committed
-        self.eligible = frozenset(view.elr)  # may be elected if nobody of the ISR can
+        self.eligible = frozenset(view.elr)
+        """The ELR: replicas that may be elected if no member of the ISR can."""
         self.is_recovering = view.is_recovering
         self.min_isr = effective_min_isr(view)
         self._pending: _Pending | None = None
@@ -69,7 +70,7 @@ class Isr:
         return len(self.committed) < self.min_isr
 
     def adopt(self, view: PartitionChanged) -> None:
-        """Take over what the image says of this epoch; a higher partition epoch ends the change."""
+        """Take over the image's state of this epoch; a higher partition epoch ends the pending change."""
         assert view.leader_epoch == self.leader_epoch, f"{view} in epoch {self.leader_epoch}"
         self.min_isr = effective_min_isr(view)
         if view.partition_epoch > self.partition_epoch:
@@ -101,7 +102,7 @@ class Isr:
     def must_withdraw(
         self, leader_epoch: LeaderEpoch, partition_epoch: PartitionEpoch, error_code: ErrorCode
     ) -> bool:
-        """Whether this answer means that the pending change has to be replaced."""
+        """Whether this response means that the pending change has to be withdrawn."""
         return (
             self._pending is not None
             and not self._pending.is_withdrawal
@@ -111,7 +112,7 @@ class Isr:
         )
 
     def resend_due(self, now_ms: int, resend_ms: int) -> ProposeIsr | None:
-        """The pending proposal, if it is time to send it once more."""
+        """Return the pending proposal if it is time to send it again."""
         pending = self._pending
         if pending is None or now_ms - pending.sent_at_ms < resend_ms:
             return None
@@ -120,5 +121,5 @@ class Isr:
 
 
 def effective_min_isr(view: PartitionChanged) -> int:
-    """min.insync.replicas, but no more than there are replicas (KIP-966)."""
+    """Return min.insync.replicas, but at most the number of replicas (KIP-966)."""
     return min(view.min_insync_replicas, len(view.replicas))

@@ -2,7 +2,7 @@
 
 It begins when the image names it with a higher leader epoch (R1): it enters the epoch at its log
 end, knows nothing of its followers, and keeps its high watermark. It ends with the next epoch, with
-the topic, or with its storage; what it knew of followers dies with it.
+the topic, or with its storage; what it knew of its followers is dropped with it.
 
     produce:   ProduceRequested -> Append -> Appended -> (wait) -> AnswerProduce
     deletes:   DeleteRecordsRequested -> AdvanceLogStart -> (wait) -> AnswerDelete
@@ -11,13 +11,13 @@ the topic, or with its storage; what it knew of followers dies with it.
 
 Invariants:
 - The watermark moves only here, in `_advance`, by the rule in high_watermark.py; it never falls.
-- A follower's position is what it acknowledged in this epoch, in the session it is attached in,
+- A follower's position is what it acknowledged in this epoch, in the session that it is attached in,
   under a registration that the image does not know to be over (R7). An Attach is no position.
-- What is answered was decided by the committed ISR of the image, never by an answer to a proposal.
+- Responses follow from the committed ISR of the image, never from the response to a proposal.
 
-What cannot happen: an acks=all answer for records that an electable replica lacks. Whoever may be
-elected is in the maximal ISR (isr.py) or in the ELR; the former acknowledged the records, the
-latter left while the watermark stood still.
+What cannot happen: an acks=all response for records that an electable replica lacks. An electable
+replica is in the maximal ISR (isr.py) or in the ELR; a member of the maximal ISR acknowledged the
+records, and one of the ELR left the ISR while the watermark stood still.
 """
 
 from __future__ import annotations
@@ -102,10 +102,8 @@ class Leader:
         self._followers = Followers(lag_max_ms=settings.replica_lag_time_max_ms)
         self._see_replicas(view, brokers, now_ms)
 
-    # --- the epoch begins, the image moves, the epoch ends ---------------------------------------
-
     def begin(self, now_ms: int) -> list[Effect]:
-        """R1. After an unclean election the log's end is the truth from now on (R22)."""
+        """Enter the epoch (R1). After an unclean election the end of this log is the truth (R22)."""
         log = self._log
         log.epochs.enter(self.leader_epoch, log.log_end)
         effects: list[Effect] = [AssignEpoch(leader_epoch=self.leader_epoch)]
@@ -121,7 +119,7 @@ class Leader:
     def adopt(
         self, view: PartitionChanged, brokers: Mapping[BrokerId, BrokerView], now_ms: int
     ) -> list[Effect]:
-        """The image moved within this epoch: a new ISR, or a new minimum (R18)."""
+        """Take over a change of the image within this epoch: a new ISR, or a new minimum (R18)."""
         effects: list[Effect] = []
         self.isr.adopt(view)
         self._see_replicas(view, brokers, now_ms)
@@ -131,7 +129,7 @@ class Leader:
         return effects
 
     def see_broker(self, broker: BrokerView, now_ms: int) -> list[Effect]:
-        """A follower's registration changed in the image."""
+        """Take over a change of a broker's registration in the image."""
         if broker.broker_id == self._broker_id:
             self._own_broker_epoch = broker.broker_epoch
         follower = self._followers.get(broker.broker_id)
@@ -144,7 +142,7 @@ class Leader:
         return effects
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
-        """The epoch is over (R2): nobody is answered success any more, nobody is pushed to."""
+        """End the epoch (R2): fail the requests that wait, and send no more data."""
         effects = self._produces.resign(error_code)
         effects.extend(self._deletes.resign(error_code))
         for follower in self._followers:
@@ -153,14 +151,12 @@ class Leader:
                 follower.detach()
         return effects
 
-    # --- produce ---------------------------------------------------------------------------------
-
     def on_produce(self, event: ProduceRequested) -> list[Effect]:
-        """Refuse, find the repeat, or append (R12)."""
+        """Refuse the request, recognize a repeat, or append (R12)."""
         return self._produces.request(event, is_under_min_isr=self.isr.is_under_min)
 
     def on_appended(self, end_offset: Offset, now_ms: int) -> list[Effect]:
-        """The batches are in the log; answer acks=0 and 1, let acks=all wait."""
+        """The batches are in the log: respond to acks=0 and 1, let acks=all wait."""
         self._followers.appended(self._log.log_end, now_ms)
         effects = self._produces.appended(end_offset)
         self._advance(effects)
@@ -168,20 +164,18 @@ class Leader:
         return effects
 
     def on_append_failed(self) -> list[Effect]:
-        """The write failed, or there was no room for it."""
+        """The write failed, or there was no room for it: fail its request."""
         return self._produces.failed()
 
     def on_synced(self) -> list[Effect]:
-        """Our own position moved, with durability=fsync; what came meanwhile is the next group."""
+        """Our own position rose, with durability=fsync; batches that came meanwhile are the next group."""
         effects: list[Effect] = []
         self._advance(effects)
         self._sync(effects)
         return effects
 
-    # --- deletes ---------------------------------------------------------------------------------
-
     def on_delete_records(self, event: DeleteRecordsRequested, now_ms: int) -> list[Effect]:
-        """Let the log begin later, here and at the followers; answer when all of them have."""
+        """Raise the log start offset, here and at the followers; respond when it has risen at all of them."""
         before = self._log.log_start
         refusal = self._deletes.request(event)
         if refusal is not None:
@@ -194,14 +188,12 @@ class Leader:
         return effects
 
     def _low_watermark(self) -> Offset:
-        """The lowest log start of whoever could lead next, or lives."""
+        """Return the lowest log start offset of the replicas that could lead next or are live."""
         electable = self.isr.maximal | self.isr.eligible
         return self._followers.lowest_start(self._log.log_start, electable)
 
-    # --- followers -------------------------------------------------------------------------------
-
     def on_attach(self, event: AttachReceived, now_ms: int) -> list[Effect]:
-        """R3: same leader epoch, a registration that is not over, then the lineages."""
+        """Check the leader epoch, the registration and the attach number, then compare the lineages (R3)."""
         session = event.session
         if event.leader_epoch != self.leader_epoch:
             code = (
@@ -211,7 +203,8 @@ class Leader:
             )
             return [self._refusal(session, event.attach_seq, code)]
         follower = self._followers.get(session.broker_id)
-        if follower is None:  # our image is behind the one that made it a replica
+        # Our image may be behind the one that made this broker a replica.
+        if follower is None:
             return [self._refusal(session, event.attach_seq, ErrorCode.UNKNOWN_LEADER_EPOCH)]
         if session.broker_epoch < max(follower.broker_epoch, follower.life):
             return [self._refusal(session, event.attach_seq, ErrorCode.STALE_BROKER_EPOCH)]
@@ -231,7 +224,7 @@ class Leader:
         return effects
 
     def on_ack(self, event: AckReceived, now_ms: int) -> list[Effect]:
-        """A follower's position rose: perhaps the watermark, perhaps the ISR follows."""
+        """Take in a follower's position and log start, which may move the watermark or the ISR."""
         follower = self._followers.get(event.session.broker_id)
         if follower is None:
             return []
@@ -266,7 +259,7 @@ class Leader:
     def on_detached(
         self, event: DetachReceived | FollowerSessionClosed, now_ms: int
     ) -> list[Effect]:
-        """Push no longer; what was acknowledged stays so."""
+        """Stop sending; what the follower acknowledged still counts."""
         effects: list[Effect] = []
         follower = self._followers.attached(event.session)
         if follower is not None:
@@ -275,7 +268,7 @@ class Leader:
         return effects
 
     def on_data_sent(self, event: DataSent, now_ms: int) -> list[Effect]:
-        """Remember what the follower was told."""
+        """Remember what the follower was sent."""
         follower = self._followers.attached(event.session)
         if follower is not None:
             log = self._log
@@ -286,7 +279,7 @@ class Leader:
         return []
 
     def on_log_start_advanced(self) -> list[Effect]:
-        """Followers still below it must begin anew: their next Attach will tell them so."""
+        """Detach followers that are still below it: they must start over, and their next Attach will say so."""
         effects: list[Effect] = []
         for follower in self._followers:
             if follower.session is not None and follower.sent_to < self._log.log_start:
@@ -297,12 +290,12 @@ class Leader:
         return effects
 
     def data_due(self, session: FollowerSession) -> DataDue | None:
-        """What this follower has not been sent in this session."""
+        """Return what this follower has not been sent in this session."""
         follower = self._followers.attached(session)
         return follower.due(self._log, self.leader_epoch) if follower is not None else None
 
     def _counts(self, event: AckReceived, follower: FollowerProgress) -> bool:
-        """R7. What was not sent cannot have been stored: such an ack is another life's."""
+        """Whether an acknowledgement counts (R7). What was not sent in this session cannot be stored in it."""
         return (
             follower.is_attached_in(event.session)
             and event.leader_epoch == self.leader_epoch
@@ -319,42 +312,40 @@ class Leader:
             leader_epoch=self.leader_epoch,
         )
 
-    # --- time ------------------------------------------------------------------------------------
-
     def on_tick(self, now_ms: int) -> list[Effect]:
-        """Deadlines, lag, and proposals to repeat."""
+        """Judge deadlines and lag, and repeat a proposal that is due."""
         effects = self._produces.expire(now_ms, is_under_min_isr=self.isr.is_under_min)
-        if self._deletes:  # a follower may have died that they waited for
+        # A follower that the deletes waited for may have died.
+        if self._deletes:
             effects.extend(self._deletes.reached(self._low_watermark()))
             effects.extend(self._deletes.expire(now_ms))
-        again = self.isr.resend_due(now_ms, self._settings.isr_resend_ms)
-        if again is not None:
-            effects.append(again)
+        proposal = self.isr.resend_due(now_ms, self._settings.isr_resend_ms)
+        if proposal is not None:
+            effects.append(proposal)
         if self._followers.is_any_waited_for:
             for follower in self._followers:
                 follower.join_wait.expire(now_ms)
             self._stop_waiting(effects)
         self._shrink(effects, now_ms)
-        if len(self.isr.committed) <= len(self._followers):  # somebody is out of it
+        # At least one replica is outside the ISR.
+        if len(self.isr.committed) <= len(self._followers):
             self._expand(effects, self._followers, now_ms)
         return effects
 
     def on_stalled(self, event: LeaderStalled, now_ms: int) -> list[Effect]:
-        """Our loop stood still: nobody lagged meanwhile (R10)."""
+        """This broker's loop stood still: do not count that time as lag of the followers (R10)."""
         for follower in self._followers:
             follower.excuse(event.stall_ms, now_ms=now_ms)
         return []
 
-    # --- the ISR and the watermark ---------------------------------------------------------------
-
     def on_isr_answered(self, event: IsrChangeAnswered, now_ms: int) -> list[Effect]:
-        """Only the image ends a change (isr.py); a refusal that may pass makes us withdraw it."""
+        """Withdraw the proposal after a refusal that may pass; only the image ends a change (isr.py)."""
         if not self.isr.must_withdraw(event.leader_epoch, event.partition_epoch, event.error_code):
             return []
         return [self._propose(self.isr.committed, now_ms, is_withdrawal=True)]
 
     def _shrink(self, effects: list[Effect], now_ms: int) -> None:
-        """Propose to leave out who lags (R10); the last copy, ourselves, always stays."""
+        """Propose the ISR without the followers that lag (R10); the leader itself always stays."""
         lagging = self.isr.committed & self._followers.lagging(self._log.log_end, now_ms)
         if lagging and not self.isr.is_pending:
             effects.append(self._propose(self.isr.committed - lagging, now_ms))
@@ -362,7 +353,7 @@ class Leader:
     def _expand(
         self, effects: list[Effect], candidates: Iterable[FollowerProgress], now_ms: int
     ) -> None:
-        """Propose whoever has caught up (R16)."""
+        """Propose the ISR with the candidates that have caught up (R16)."""
         if self.isr.is_pending or self.isr.is_recovering:
             return
         joining = [f for f in candidates if self._has_reached(f) and self._may_join(f)]
@@ -374,12 +365,15 @@ class Leader:
             self._followers.count(self.isr.maximal)
 
     def _has_reached(self, follower: FollowerProgress) -> bool:
-        """At least the watermark, because an ISR member may be elected; at least the epoch's start,
-        because the watermark that we inherited may be behind what the last leader exposed."""
+        """Whether the follower holds enough to join the ISR.
+
+        That is at least the watermark, because an ISR member may be elected, and at least the start of
+        the epoch, because the inherited watermark may be behind what the last leader exposed.
+        """
         return follower.ack_to >= max(self._log.high_watermark, self.epoch_start)
 
     def _may_join(self, follower: FollowerProgress) -> bool:
-        """Whether only its position may keep a follower from joining the ISR."""
+        """Whether nothing but its position keeps a follower from joining the ISR."""
         session = follower.session
         return (
             session is not None
@@ -402,7 +396,7 @@ class Leader:
             self._followers.count(self.isr.maximal)
 
     def _stop_waiting(self, effects: list[Effect]) -> None:
-        """Let the watermark go on if a follower that it waited for is not waited for any more."""
+        """Move the watermark if it no longer waits for a follower that it waited for."""
         if self._followers.is_any_waited_for:
             self._followers.count(self.isr.maximal)
             self._advance(effects)
@@ -418,7 +412,8 @@ class Leader:
         )
 
     def _epoch_named(self, broker_id: BrokerId) -> BrokerEpoch:
-        """Of the life whose acknowledgements we counted (KIP-903), else the image's."""
+        """Return the epoch of the registration whose acknowledgements were counted (KIP-903), or else that
+        of the image."""
         follower = self._followers.get(broker_id)
         if follower is None:
             return self._own_broker_epoch
@@ -428,7 +423,7 @@ class Leader:
     def _see_replicas(
         self, view: PartitionChanged, brokers: Mapping[BrokerId, BrokerView], now_ms: int
     ) -> None:
-        """Know exactly the followers that the image lists."""
+        """Keep exactly the followers that the image lists."""
         own = brokers.get(self._broker_id)
         if own is not None:
             self._own_broker_epoch = own.broker_epoch
@@ -447,7 +442,7 @@ class Leader:
             effects.append(Sync())
 
     def _advance(self, effects: list[Effect]) -> None:
-        """Move the watermark as far as R8 lets it, and answer who waited for that (R9, R12)."""
+        """Move the watermark as far as R8 allows, and respond to the requests that waited for it (R9, R12)."""
         log = self._log
         moved_to = next_high_watermark(
             log.high_watermark,
@@ -464,7 +459,8 @@ class Leader:
 def attach_answer(
     verdict: Verdict, attach: AttachReceived, log: LogPositions, leader_epoch: LeaderEpoch
 ) -> SendAttached | SendDiverged | SendSnapshotless:
-    """Pushing begins; or where the follower has to cut first; or that it has to begin anew."""
+    """Return the response to an Attach: sending begins, or where the follower has to truncate first, or
+    that it has to start over."""
     if verdict is Lineage.SHARED:
         return SendAttached(
             session=attach.session,

@@ -1,8 +1,8 @@
-"""Where a replica's log stands, as its core knows it: log start <= high watermark <= log end.
+"""The offsets of a replica's log, as its core knows them: log start <= high watermark <= log end.
 
-The core moves these when the shell reports that the disk has done what was asked; it never looks
-at a file. Between a TruncateTo or ResetLog and its answer the log is *being cut*: nothing may be
-appended, and a change of role waits.
+The core moves them when the shell reports that the disk has done what was asked; it never looks at a
+file. Between a TruncateTo or ResetLog and its response the log is *being cut*: nothing may be appended,
+and a change of role waits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from odradek_protocol.identity import LeaderEpoch, Offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAtOpen:
-    """The log as recovery left it. `epochs`: (leader epoch, first offset under it), rising."""
+    """A log as recovery left it. `epochs` are rising pairs (leader epoch, its first offset)."""
 
     log_start: Offset
     log_end: Offset
@@ -26,21 +26,21 @@ class LogAtOpen:
 
 @dataclass(slots=True)
 class LogPositions:
-    """One log's offsets and lineage; owned by the Replica, shared with its present role."""
+    """One log's offsets and lineage; the Replica owns them and shares them with its present role."""
 
     log_start: Offset
     log_end: Offset
     durable_end: Offset
     high_watermark: Offset
     epochs: LeaderEpochs
-    is_fsync: bool = False  # positions that others count on are synced ends
+    is_fsync: bool = False  # the position that others count is the synced end
     is_syncing: bool = False
     cutting_to: Offset | None = None
     is_reset: bool = False  # the cut is a ResetLog
 
     @classmethod
     def at_open(cls, log: LogAtOpen) -> LogPositions:
-        """As recovery left it; the watermark is within the log, whatever the checkpoint said."""
+        """Begin as recovery left the log, with the checkpointed watermark clamped to it."""
         assert log.log_start <= log.log_end >= log.durable_end, f"{log}"
         return cls(
             log_start=log.log_start,
@@ -52,7 +52,7 @@ class LogPositions:
 
     @property
     def position(self) -> Offset:
-        """What this replica may claim to hold: appended, or synced with durability=fsync (R6)."""
+        """The end of what this replica may claim to hold: appended, or synced with durability=fsync (R6)."""
         return self.durable_end if self.is_fsync else self.log_end
 
     @property
@@ -70,9 +70,9 @@ class LogPositions:
         self.durable_end = min(durable_end, self.log_end)
 
     def finish_cut(self) -> None:
-        """The log was cut at, or reset to, `cutting_to`."""
+        """The log was truncated or reset to `cutting_to`."""
         end = self.cutting_to
-        assert end is not None, "a cut that nobody asked for"
+        assert end is not None, "a truncation that was not asked for"
         if self.is_reset:
             self.log_start = self.log_end = self.durable_end = self.high_watermark = end
             self.epochs.clear()
@@ -85,15 +85,15 @@ class LogPositions:
         self.cutting_to, self.is_reset = None, False
 
     def begin_at(self, first_offset: Offset) -> None:
-        """An empty log begins lower: the batch that holds its start is about to be appended.
+        """Let an empty log begin lower, where the batch begins that is about to be appended.
 
-        The leader's log start may lie within a batch (DeleteRecords), and batches stay whole.
+        The leader's log start may be within a batch (DeleteRecords), and batches stay whole.
         """
         assert self.log_start == self.log_end, f"{self} is not empty"
         self.log_start = self.log_end = self.durable_end = self.high_watermark = first_offset
 
     def advance_start(self, log_start: Offset) -> bool:
-        """Follow a log start offset, never back and never past the high watermark; did it move?"""
+        """Raise the log start offset, up to the high watermark at most; returns whether it rose."""
         log_start = min(log_start, self.high_watermark)
         if log_start <= self.log_start:
             return False

@@ -1,12 +1,18 @@
-"""What clients asked a leader to append, from the request to the answer (R12).
+"""Produce requests at a leader, from the request to the response (R12).
 
-    request --> Append --> appended --> answered at once, acks=0 and 1
+    request --> Append --> appended --> response at once, acks=0 and 1
        |                          +---> waits, acks=all --> committed, or its time is up
-       +--> a repeat: waits like the first one did, or is answered
+       +--> a repeat: waits like the first one did, or gets its response
        +--> refused, and nothing is written
 
-At most one Append is under way, and its end is told before anything else, so that offsets need no
-reservation.
+At most one Append is under way, and its end is reported before any other event, so that offsets need
+no reservation.
+
+Whether a batch is new, a repeat or out of order is known to the producer state, which lives with the log
+(`odradek_broker.log.producer_state`): every replica notes the headers of what it appends, rolls back with
+a truncation and rebuilds from snapshot and log, so a new leader knows what the old one knew. What a repeat
+is told, and when, is decided here: it waits for the high watermark like the first one, because a response
+before that would acknowledge a record that may still be lost.
 """
 
 from __future__ import annotations
@@ -49,7 +55,7 @@ class ProducerSequences(Protocol):
         base_sequence: int,
         last_sequence: int,
     ) -> StoredBatch | ErrorCode:
-        """NONE: append it. A StoredBatch: a repeat of that one. Else the error to answer."""
+        """Return NONE to append the batch, the StoredBatch that it repeats, or the error to respond with."""
         ...
 
 
@@ -71,7 +77,7 @@ class Produces:
         self._appending: ProduceRequested | None = None
 
     def request(self, event: ProduceRequested, *, is_under_min_isr: bool) -> list[Effect]:
-        """Refuse, find the repeat, or append."""
+        """Refuse the request, recognize a repeat, or append."""
         assert self._appending is None, f"{event} in the middle of {self._appending}"
         if event.expected_leader_epoch not in (NO_LEADER_EPOCH, self._leader_epoch):
             return [self._answer(event, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
@@ -79,13 +85,13 @@ class Produces:
             return [self._answer(event, ErrorCode.NOT_ENOUGH_REPLICAS)]
         batch = event.producer
         if batch is not None:
-            found = self._producers.check(
+            verdict = self._producers.check(
                 batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_sequence
             )
-            if not isinstance(found, ErrorCode):
-                return self._repeat(event, found.base_offset, Offset(found.last_offset + 1))
-            if found is not ErrorCode.NONE:
-                return [self._answer(event, found)]
+            if not isinstance(verdict, ErrorCode):
+                return self._repeat(event, verdict.base_offset, Offset(verdict.last_offset + 1))
+            if verdict is not ErrorCode.NONE:
+                return [self._answer(event, verdict)]
         self._appending = event
         return [
             Append(
@@ -96,7 +102,7 @@ class Produces:
         ]
 
     def appended(self, end_offset: Offset) -> list[Effect]:
-        """The batches are in the log."""
+        """The batches are in the log: respond, or wait."""
         event, log = self._appending, self._log
         assert event is not None, "an append that was not asked for"
         base_offset = log.log_end
@@ -106,16 +112,16 @@ class Produces:
         return self._answer_or_wait(event, base_offset, end_offset)
 
     def failed(self) -> list[Effect]:
-        """The write failed, or there was no room for it."""
+        """The write failed, or there was no room for it: fail its request."""
         event, self._appending = self._appending, None
         return [self._answer(event, ErrorCode.KAFKA_STORAGE_ERROR)] if event is not None else []
 
     def committed(self, high_watermark: Offset) -> list[AnswerProduce]:
-        """The watermark moved: answer whose records lie below it."""
+        """The watermark moved: respond to the requests whose records are below it."""
         return self._waiters.release(high_watermark, ErrorCode.NONE)
 
     def expire(self, now_ms: int, *, is_under_min_isr: bool) -> list[Effect]:
-        """Answer whose time is up; what they appended may yet be committed."""
+        """Respond to requests whose time is up; what they appended may still be committed."""
         if not self._waiters:
             return []
         code = ErrorCode.REQUEST_TIMED_OUT
@@ -124,14 +130,14 @@ class Produces:
         return [*self._waiters.expire(now_ms, code)]
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
-        """The epoch is over (R2): nobody is answered success any more."""
+        """The epoch is over (R2): fail all requests that wait."""
         assert self._appending is None, f"resigning in the middle of {self._appending}"
         return [*self._waiters.fail(error_code)]
 
     def _repeat(
         self, event: ProduceRequested, base_offset: Offset, end_offset: Offset
     ) -> list[Effect]:
-        """A batch that is stored already is answered when the first one would have been."""
+        """Respond to a batch that is stored already when the first request would have got its response."""
         if end_offset <= self._log.high_watermark:
             return [self._answer(event, ErrorCode.NONE, base_offset)]
         return self._answer_or_wait(event, base_offset, end_offset)
@@ -168,14 +174,18 @@ class _Waiter:
 
 
 class ProduceWaiters:
-    """Who waits in one leader epoch; bounded by the requests that the shell lets in."""
+    """Requests with acks=all that wait for the high watermark, in the order of their end offsets.
+
+    They are bounded by the number of requests that the shell lets in.
+    """
 
     __slots__ = ("_added", "_heap", "_leader_epoch")
 
     def __init__(self, leader_epoch: LeaderEpoch) -> None:
         self._leader_epoch = leader_epoch
         self._heap: list[tuple[Offset, int, _Waiter]] = []
-        self._added = 0  # keeps equal ends in order of arrival
+        self._added = 0
+        """Keeps requests with equal end offsets in the order in which they came."""
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -183,13 +193,13 @@ class ProduceWaiters:
     def add(
         self, request_id: int, *, base_offset: Offset, end_offset: Offset, deadline_ms: int
     ) -> None:
-        """Wait until the watermark reaches `end_offset`. A repeat may come behind its elders."""
+        """Wait until the watermark reaches `end_offset`. That of a repeat may be below earlier ones."""
         self._added += 1
         waiter = _Waiter(request_id, base_offset, deadline_ms)
         heappush(self._heap, (end_offset, self._added, waiter))
 
     def release(self, high_watermark: Offset, error_code: ErrorCode) -> list[AnswerProduce]:
-        """Answer all that end at or below the watermark."""
+        """Respond to all requests that end at or below the watermark."""
         heap, answers = self._heap, []
         while heap and heap[0][0] <= high_watermark:
             waiter = heappop(heap)[2]
@@ -197,7 +207,7 @@ class ProduceWaiters:
         return answers
 
     def expire(self, now_ms: int, error_code: ErrorCode) -> list[AnswerProduce]:
-        """Answer those whose time is up; the append may yet be committed."""
+        """Respond to requests whose time is up; their records may still be committed."""
         expired = [entry for entry in self._heap if entry[2].deadline_ms <= now_ms]
         if not expired:
             return []
@@ -207,7 +217,7 @@ class ProduceWaiters:
         return [self._answer(entry[2], error_code) for entry in expired]
 
     def fail(self, error_code: ErrorCode) -> list[AnswerProduce]:
-        """Answer all: we lead no longer. Whether their records survive is unknown."""
+        """Fail all requests, because this replica no longer leads. Their records may or may not survive."""
         entries = sorted(self._heap)
         self._heap = []
         return [self._answer(entry[2], error_code) for entry in entries]

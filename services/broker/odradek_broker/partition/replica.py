@@ -6,15 +6,15 @@
 
 The image decides the role, in feed order; a state of a lower partition epoch is ignored (I8). Only
 a higher leader epoch changes the role, also when the same broker leads again: what a leader knew
-belongs to one epoch. While the log is being cut the change waits (`_parked`): the next epoch's
-start is the log end, which is not settled before. The cut may be finished safely, because the
-leader that asked for it held all that was ever acknowledged.
+belongs to one epoch. While the log is being truncated or reset the change waits (`_parked`): the next
+epoch starts at the log end, which is not settled before. It is safe to finish the truncation, because
+the leader that asked for it held everything that was ever acknowledged.
 
 What each role does is in leader.py and follower.py. This file hands each event to the role that it
 concerns, and drops events that come too late for it (a message of a stale session is no error).
 
 Storage effects belong to the log, not to the role: an Append is answered before anything else
-happens, a Sync may outlive a change of role, and of cuts there is one at a time.
+happens, a Sync may outlive a change of role, and at most one truncation or reset is under way.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class ReadBound:
-    """What a consumer may read here: [start_offset, end_offset), unless `error_code` is set.
+    """What a consumer may read at one replica: [start_offset, end_offset), unless `error_code` is set.
 
-    The answer passes the gate in `leader_epoch`. A fetch at `end_offset` waits or gets nothing.
+    The response passes the gate (`may_answer`) in `leader_epoch`. A fetch at `end_offset` waits, or gets
+    nothing.
     """
 
     error_code: ErrorCode
@@ -67,8 +68,8 @@ class ReadBound:
 
 
 def refusal_of_offset(log: LogPositions, fetch_offset: Offset, *, is_leader: bool) -> ErrorCode:
-    """NONE if reading may begin there. A leader knows where the log ends, and gives nothing above
-    its watermark; a follower cannot tell what lies above its own."""
+    """Return NONE if reading may begin at that offset. A leader knows where the log ends, and gives
+    nothing above its watermark; a follower cannot know what is above its own."""
     if fetch_offset < log.log_start:
         return ErrorCode.OFFSET_OUT_OF_RANGE
     if is_leader:
@@ -79,7 +80,7 @@ def refusal_of_offset(log: LogPositions, fetch_offset: Offset, *, is_leader: boo
 
 
 class Replica:
-    """One replica. Owned by one task; nothing here waits, and `step` does no per-record work."""
+    """One replica. One task owns it; nothing here waits, and `step` does no work per record."""
 
     __slots__ = (
         "_attach_seqs",
@@ -107,8 +108,8 @@ class Replica:
         producers: ProducerSequences,
         attach_seqs: Iterator[int],
     ) -> None:
-        """`attach_seqs`: one `itertools.count(1)` per broker process, shared by its replicas, so
-        that an Attach never bears a number that an earlier replica of the partition used."""
+        """`attach_seqs` is one `itertools.count(1)` per broker process, shared by its replicas, so
+        that an Attach never carries a number that an earlier replica of the partition used."""
         self.partition = partition
         self.role = Role.IDLE
         self._broker_id = broker_id
@@ -124,14 +125,12 @@ class Replica:
         self._brokers: dict[BrokerId, BrokerView] = {}
 
     def step(self, event: Event, now_ms: int) -> Sequence[Effect]:
-        """Take one event; the effects are to be done in order before the next one.
+        """Take one event and return its effects; the shell does them in order, before the next event.
 
-        `now_ms` never falls. An AssertionError is a bug: hand in BugFound, which stops this
-        partition and no other.
+        `now_ms` never falls. An AssertionError is a bug: pass BugFound, which stops this partition
+        and no other.
         """
         return _HANDLERS[type(event)](self, event, now_ms)
-
-    # --- the role --------------------------------------------------------------------------------
 
     def _on_partition_changed(self, view: PartitionChanged, now_ms: int) -> Sequence[Effect]:
         if self._is_removed or view.partition_epoch < self.partition_epoch:
@@ -228,9 +227,9 @@ class Replica:
     def _on_failed(
         self, event: events.StorageFailed | events.BugFound, now_ms: int
     ) -> Sequence[Effect]:
-        """R11: nothing is acknowledged any more, nothing of it pushed.
+        """Stop acknowledging and sending (R11).
 
-        After a bug what the log holds is not in doubt, so the claim to the ISR is not lost with it.
+        After a bug the content of the log is not in doubt, so the replica keeps its place in the ISR.
         """
         if self.role is Role.FAILED:
             return ()
@@ -245,8 +244,6 @@ class Replica:
         is_bug = isinstance(event, events.BugFound)
         effects.append(PartitionFailed(reason=event.reason, is_bug=is_bug))
         return effects
-
-    # --- clients and the log ---------------------------------------------------------------------
 
     def _on_produce(self, event: events.ProduceRequested, now_ms: int) -> Sequence[Effect]:
         if self._leading is not None:
@@ -314,8 +311,6 @@ class Replica:
             return self._leading.on_log_start_advanced()
         return ()
 
-    # --- followers' messages ---------------------------------------------------------------------
-
     def _on_attach(self, event: events.AttachReceived, now_ms: int) -> Sequence[Effect]:
         if self._leading is not None:
             return self._leading.on_attach(event, now_ms)
@@ -330,8 +325,6 @@ class Replica:
                 leader_epoch=self.leader_epoch,
             ),
         )
-
-    # --- time ------------------------------------------------------------------------------------
 
     def _on_tick(self, event: events.Tick, now_ms: int) -> Sequence[Effect]:
         if self._leading is not None:
@@ -364,21 +357,21 @@ class Replica:
 
     @property
     def last_epoch(self) -> LeaderEpoch:
-        """Of the last record; for Attach and ReportLogEnds."""
+        """The leader epoch of the last record, for Attach and ReportLogEnds."""
         return self._log.last_epoch
 
     @property
     def is_under_min_isr(self) -> bool:
-        """We lead, and the committed ISR is smaller than min.insync.replicas."""
+        """Whether this replica leads with a committed ISR smaller than min.insync.replicas."""
         return self._leading is not None and self._leading.isr.is_under_min
 
     @property
     def is_streaming(self) -> bool:
-        """We follow, and the leader pushes."""
+        """Whether this replica follows and its leader sends it data."""
         return self._following is not None and self._following.phase is Phase.STREAMING
 
     def data_due(self, session: FollowerSession) -> DataDue | None:
-        """What to push in this session; None: nothing, or it is not attached there."""
+        """Return what to send in this session; None: nothing, or the follower is not attached in it."""
         return self._leading.data_due(session) if self._leading is not None else None
 
     def may_answer(
@@ -389,13 +382,15 @@ class Replica:
         now_ms: int,
         is_replicated: bool = False,
     ) -> bool:
-        """The gate that each answer passes when it is written to the socket (R13): still the same
-        role in the same epoch, and the lease holds. It bounds staleness; safety needs no clock.
+        """Return whether a response may be written to the socket (R13).
 
-        `is_replicated`: the answer says only what the whole maximal ISR has confirmed in this epoch,
-        and may leave when the lease has run out, though not when it was ended (0). Whoever leads
-        next is of that ISR and has it. Alone in the ISR nobody has confirmed anything: a broker that
-        was replaced by another life of its id could answer for ever.
+        The replica must still have its role in the same epoch, and the lease must hold. The lease
+        bounds staleness; safety needs no clock.
+
+        `is_replicated`: the response says only what the whole maximal ISR has confirmed in this epoch.
+        It may leave when the lease has run out, though not when the lease was ended (0), because the
+        next leader is a member of that ISR and has it. While the leader is alone in the ISR nobody has
+        confirmed anything: a broker whose id another process has taken over could respond for ever.
         """
         if self.role not in (Role.LEADER, Role.FOLLOWER) or leader_epoch != self.leader_epoch:
             return False
@@ -412,9 +407,9 @@ class Replica:
         client_leader_epoch: int = -1,
         fetch_offset: Offset = NO_OFFSET,
     ) -> ReadBound:
-        """How far a consumer may read here, leader (R14) or follower (R15).
+        """Return how far a consumer may read at this replica, a leader (R14) or a follower (R15).
 
-        `last_stable_offset` is the log's own. With a `fetch_offset` the bound judges it too:
+        `last_stable_offset` is that of the log. A `fetch_offset` is judged as well:
         OFFSET_OUT_OF_RANGE outside the log, OFFSET_NOT_AVAILABLE above a follower's watermark.
         """
         log = self._log
@@ -429,8 +424,8 @@ class Replica:
     def latest_offset(
         self, *, last_stable_offset: Offset, is_committed_only: bool, client_leader_epoch: int = -1
     ) -> ReadBound:
-        """ListOffsets(latest): `end_offset` is the answer; OFFSET_NOT_AVAILABLE while the high
-        watermark lies below the start of our epoch, as the last leader may have shown more."""
+        """Return the bound whose `end_offset` answers ListOffsets(latest); OFFSET_NOT_AVAILABLE while the
+        high watermark is below the start of our epoch, because the last leader may have shown more."""
         bound = self.read_bound(
             last_stable_offset=last_stable_offset,
             is_committed_only=is_committed_only,
@@ -466,7 +461,7 @@ _Handler: TypeAlias = Callable[[Replica, Any, int], Sequence[Effect]]
 
 
 def _of_leader(handle: Callable[[Leader, Any, int], Sequence[Effect]]) -> _Handler:
-    """Hand it to the leader; who leads no longer need not know."""
+    """Let the leader handle the event; a replica that no longer leads ignores it."""
 
     def handler(replica: Replica, event: Any, now_ms: int) -> Sequence[Effect]:
         leading = replica._leading
@@ -476,7 +471,7 @@ def _of_leader(handle: Callable[[Leader, Any, int], Sequence[Effect]]) -> _Handl
 
 
 def _of_follower(handle: Callable[[Follower, Any, int], Sequence[Effect]]) -> _Handler:
-    """Hand it to the follower; who follows no longer need not know."""
+    """Let the follower handle the event; a replica that no longer follows ignores it."""
 
     def handler(replica: Replica, event: Any, now_ms: int) -> Sequence[Effect]:
         following = replica._following
@@ -485,7 +480,7 @@ def _of_follower(handle: Callable[[Follower, Any, int], Sequence[Effect]]) -> _H
     return handler
 
 
-# Any: a handler takes the one event class that it stands beside, which a dict cannot say.
+# Any: a handler takes the event class of its own row, which the type of a dict cannot say.
 _HANDLERS: Final[dict[type[Any], _Handler]] = {
     PartitionChanged: Replica._on_partition_changed,
     events.BrokerChanged: Replica._on_broker_changed,
@@ -502,7 +497,7 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     events.Truncated: Replica._on_cut,
     events.LogReset: Replica._on_cut,
     events.LogStartAdvanced: Replica._on_log_start,
-    # from followers, and the controller to whom leads
+    # to a leader: from its followers and from the controller
     events.AttachReceived: Replica._on_attach,
     events.DetachReceived: _of_leader(Leader.on_detached),
     events.FollowerSessionClosed: _of_leader(Leader.on_detached),
@@ -510,7 +505,7 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     events.DataSent: _of_leader(Leader.on_data_sent),
     events.IsrChangeAnswered: _of_leader(Leader.on_isr_answered),
     events.LeaderStalled: _of_leader(Leader.on_stalled),
-    # from the leader
+    # to a follower: from its leader
     events.SessionReady: _of_follower(Follower.on_session_ready),
     events.LeaderSessionClosed: _of_follower(Follower.on_session_closed),
     events.AttachedReceived: _of_follower(Follower.on_attached),

@@ -1,10 +1,10 @@
-"""Where two lineages part (R3), and how far a follower cuts for it (R4).
+"""Where the lineages of two logs part (R3), and how far a follower truncates for it (R4).
 
 Two logs that hold a record with the same offset and epoch are equal up to it, because one leader
 wrote each epoch, at offsets of its own. So comparing the follower's last epoch with the leader's
-cache finds the end of what they share, without reading a record. A cut to the high watermark would
-not do: it may remove records that an elected leader already counted as stored (KIP-101), or keep
-ones that no leader has (KIP-279). Each round lowers the epoch asked about, so it ends.
+epochs finds the end of what they share, without reading a record. Truncating to the high watermark
+is no substitute: it may remove records that an elected leader already counted as stored (KIP-101), or
+keep records that no leader has (KIP-279). Each round lowers the epoch that is compared, so it ends.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from odradek_protocol.identity import NO_LEADER_EPOCH, LeaderEpoch, Offset
 
 
 class Lineage(Enum):
-    """Answers of `compare` that carry nothing."""
+    """Verdicts of `compare` that carry no offset."""
 
-    SHARED = "shared"  # the follower's log is a prefix of ours: push from its end
-    GONE = "gone"  # what the follower needs, or what its records descend from, is not here
+    SHARED = "shared"  # the follower's log is a prefix of ours: send from its end on
+    GONE = "gone"  # what the follower needs, or the epoch of its records, is not in our log
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ Verdict: TypeAlias = Lineage | Divergence
 
 
 def compare(leader: LogPositions, log_end: Offset, last_epoch: LeaderEpoch) -> Verdict:
-    """Compare a follower's end with the leader's log; `last_epoch` is that of its last record.
+    """Compare a follower's log end with the leader's log; `last_epoch` is that of its last record.
 
-    A follower that shares no epoch with us is told to begin anew (GONE): its records above our log
-    start were never committed, because whoever is elected holds all that was, and those below are
-    deleted.
+    A follower that shares no epoch with us must start over (GONE): its records above our log start were
+    never committed, because an elected leader holds all records that were, and its records below our log
+    start are deleted.
     """
     if log_end < leader.log_start:
         return Lineage.GONE
@@ -56,9 +56,9 @@ def compare(leader: LogPositions, log_end: Offset, last_epoch: LeaderEpoch) -> V
 
 
 def cut_offset(follower: LogPositions, divergence: Divergence) -> Offset:
-    """Where the follower cuts: the end of what both lineages have of `divergence.epoch`.
+    """Return where the follower truncates: the end of what both lineages have of `divergence.epoch`.
 
-    May lie below the follower's log start offset: then its log is dropped.
+    It may be below the follower's log start offset; then the follower drops its log.
     """
     own = _end_of(follower, divergence.epoch)
     own_end = own[1] if own is not None else follower.log_start
@@ -68,8 +68,8 @@ def cut_offset(follower: LogPositions, divergence: Divergence) -> Offset:
 def _end_of(log: LogPositions, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset] | None:
     """Return the log's largest epoch at or below `epoch` and its exclusive end; None without one.
 
-    A client is told less about an epoch that is unknown here (`LeaderEpochs.end_of`). A replica
-    has to find an end nevertheless: its log may have epochs below or above all of ours.
+    A client gets no end for an epoch that is unknown here (`LeaderEpochs.end_of`). A replica needs
+    one nevertheless: its log may have epochs below or above all of ours.
     """
     epochs = log.epochs
     if epochs.earliest == NO_LEADER_EPOCH or epoch < epochs.earliest:
