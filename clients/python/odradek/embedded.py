@@ -103,11 +103,11 @@ class ChildProcess:
             for line in process.stdout:
                 if not ready.is_set() and line.startswith(b"{"):
                     try:
-                        told = json.loads(line)
+                        message = json.loads(line)
                     except ValueError:
-                        told = {}
-                    if told.get("event") == "ready":
-                        self.ready_line = told
+                        message = {}
+                    if message.get("event") == "ready":
+                        self.ready_line = message
                         ready.set()
                         continue
                 log.write(line)
@@ -138,8 +138,8 @@ class ChildProcess:
         """The last lines of the log of the last process."""
         if not self.log_path.exists():
             return ""
-        told = self.log_path.read_bytes()[self._log_start_bytes :]
-        lines = told.decode(errors="replace").splitlines()
+        output = self.log_path.read_bytes()[self._log_start_bytes :]
+        lines = output.decode(errors="replace").splitlines()
         return "\n".join(lines[-_LOG_TAIL_LINES:])
 
     def exit_status(self) -> int | None:

@@ -84,7 +84,7 @@ class LivePipeline:
             await self._process.wait()
 
 
-def _compare(told: dict[str, Any], values: Iterable[bytes]) -> PipelineOutcome:
+def _compare(result: dict[str, Any], values: Iterable[bytes]) -> PipelineOutcome:
     direct: dict[tuple[str, str], list[int]] = defaultdict(list)
     for value in values:
         row = json.loads(value)
@@ -92,7 +92,7 @@ def _compare(told: dict[str, Any], values: Iterable[bytes]) -> PipelineOutcome:
             direct[(row["carrier"], row["time_hour"])].append(row["arr_delay"])
     by_spark = {
         (row["carrier"], row["hour"]): (row["flights"], row["delay_sum_min"])
-        for row in told["rows"]
+        for row in result["rows"]
     }
     expected = {key: (len(delays), sum(delays)) for key, delays in direct.items()}
     differing = sum(by_spark.get(key) != expected.get(key) for key in {*by_spark, *expected})
@@ -114,6 +114,6 @@ def _compare(told: dict[str, Any], values: Iterable[bytes]) -> PipelineOutcome:
     return PipelineOutcome(
         windows=len(by_spark),
         differing=differing,
-        dropped_by_watermark=int(told["dropped_by_watermark"]),
+        dropped_by_watermark=int(result["dropped_by_watermark"]),
         carriers=sorted(table, key=lambda row: -row[1]),
     )

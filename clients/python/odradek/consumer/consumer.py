@@ -385,7 +385,8 @@ class Consumer:
             raise ClientClosed("the consumer is closed")
         if not self._has_subscription:
             raise NotAssigned(
-                "this consumer was not told what to read", hint="`subscribe` or `assign` first"
+                "this consumer has no subscription and no assignment",
+                hint="`subscribe` or `assign` first",
             )
 
     async def _wait(self, deadline_s: float | None) -> bool:

@@ -272,7 +272,7 @@ class GroupMembership:
     async def _move(self) -> None:
         """Change the owned partitions to the target, then send a heartbeat at once."""
         target = self._target
-        assert target is not None, "told to move nowhere"
+        assert target is not None, "there is no target"
         kept = {name: i for name, i in self.owned.items() if target.get(name) == i}
         revoked = [name for name in self.owned if name not in kept]
         if revoked:

@@ -166,7 +166,7 @@ async def translated(
             return NoActiveController(f"the broker at {endpoint} responds, but {details}")
         return BrokerUnreachable(endpoint, details)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return RequestTimedOut(f"{name} was not answered in time by the broker at {endpoint}")
+        return RequestTimedOut(f"the broker at {endpoint} did not respond to {name} in time")
     if code is grpc.StatusCode.UNAUTHENTICATED:
         return AuthenticationFailed(f"the broker at {endpoint} refused {name}: {details}")
     if code is grpc.StatusCode.PERMISSION_DENIED:
