@@ -197,6 +197,21 @@ def test_produce_requests_of_many_partitions_are_taken_apart_in_steps() -> None:
 
 
 @pytest.mark.parametrize("flexible", [False, True])
+def test_as_many_topics_and_partitions_as_allowed_are_taken(flexible: bool) -> None:
+    count = produce.PARTITIONS_MAX // 2
+    if flexible:
+        many = bytearray()
+        write_uvarint(many, count + 1)
+        topics = bytes(many) + b"\2t\2\0\0\0\0\0\0\0" * count
+        body = b"\0" + struct.pack(">hi", 1, 1000) + topics + b"\0"
+    else:
+        topic = struct.pack(">hciii", 1, b"t", 1, 0, -1)
+        body = struct.pack(">hhii", -1, 1, 1000, count) + topic * count
+    request = produce.decode_produce(9 if flexible else 7, memoryview(body))
+    assert len(request.topics) == count
+
+
+@pytest.mark.parametrize("flexible", [False, True])
 def test_topics_without_partitions_are_counted(flexible: bool) -> None:
     """A frame of 100 MiB may hold 17 million of them."""
     count = produce.PARTITIONS_MAX + 1

@@ -122,7 +122,7 @@ def _decode_flexible(version: int, body: memoryview) -> Generator[None, None, Pr
         acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, at)
         topic_count, at = read_uvarint(body, at + 6)
         topics: list[ProduceTopic] = []
-        left = PARTITIONS_MAX - topic_count
+        left = PARTITIONS_MAX - (topic_count - 1)
         since_step = 0
         for _ in range(_checked(topic_count - 1, end - at, 3)):
             if since_step >= PARTITIONS_A_STEP:
@@ -140,7 +140,7 @@ def _decode_flexible(version: int, body: memoryview) -> Generator[None, None, Pr
                 name = TopicName(str(body[at:stop], "utf-8"))
                 at = stop
             partition_count, at = read_uvarint(body, at)
-            left -= partition_count
+            left -= partition_count - 1
             if left < 0:
                 raise Malformed(f"more than {PARTITIONS_MAX} topics and partitions in a request")
             partitions = []
