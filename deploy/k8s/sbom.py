@@ -1,7 +1,7 @@
 """Print a software bill of materials of the image's Python packages, as CycloneDX 1.5 JSON: `make image-sbom`.
 
-It says what `requirements-image.lock` installs on Linux: names, versions and the files' hashes. The same lock gives the
-same text. What the base image brings (Debian's packages and Python) is in that image's own bill.
+It lists the packages that `requirements-image.lock` installs on Linux: names, versions and the files' hashes. The same
+lock gives the same text. The base image (Debian's packages and Python) has a bill of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def bill(lock: str, name: str, version: str) -> dict[str, Any]:
-    """The document for a lock as `uv pip compile --generate-hashes` writes it."""
+    """Return the document for a lock that `uv pip compile --generate-hashes` wrote."""
     packages = components(lock)
     own = component(name, version) | {"type": "application"}
     return {
@@ -49,14 +49,14 @@ def bill(lock: str, name: str, version: str) -> dict[str, Any]:
         "metadata": {"component": own},
         "components": packages,
         "dependencies": [
-            {"ref": own["bom-ref"], "dependsOn": [one["bom-ref"] for one in packages]},
+            {"ref": own["bom-ref"], "dependsOn": [package["bom-ref"] for package in packages]},
         ],
     }
 
 
 def components(lock: str) -> list[dict[str, Any]]:
-    """Everything that is installed on Linux, in the lock's order."""
-    found = []
+    """Return the packages that are installed on Linux, in the lock's order."""
+    packages = []
     for entry in lock.replace("\\\n", " ").splitlines():
         if not entry.strip() or entry.startswith("#"):
             continue
@@ -68,8 +68,8 @@ def components(lock: str) -> list[dict[str, Any]]:
         assert pin.operator == "==", f"{text} is not pinned"
         package = component(requirement.name, pin.version)
         package["hashes"] = [{"alg": "SHA-256", "content": content} for content in hashes]
-        found.append(package)
-    return found
+        packages.append(package)
+    return packages
 
 
 def component(name: str, version: str) -> dict[str, Any]:

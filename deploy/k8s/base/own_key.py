@@ -1,7 +1,7 @@
-"""Copy a pod's own certificate and key to where its process reads them, and again whenever they are renewed.
+"""Copy a pod's own certificate and key to its process, and again whenever they are renewed.
 
-The volume with the keys of all pods of a set is mounted by this container alone, so whoever takes the process over has
-one identity: its own. A copy is seen as a whole: `current` is a link that is replaced.
+Only this container mounts the volume with the keys of all pods of a set, so an attacker who takes the process over
+gets one identity: the pod's own. A copy appears as a whole: `current` is a link that is replaced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(source: Path, target: Path) -> None:
 
 
 def read(source: Path) -> dict[str, bytes]:
-    """All files of one version of the volume; none while it changes, or is not there yet."""
+    """Return all files of one version of the volume; none while it changes, or before it exists."""
     version = source.resolve()  # the kubelet replaces a link above the files
     try:
         return {name: (version / name).read_bytes() for name in NAMES}
@@ -41,7 +41,7 @@ def read(source: Path) -> dict[str, bytes]:
 
 
 def publish(files: dict[str, bytes], target: Path) -> None:
-    """Make `target/current` these files, and remove what it was before."""
+    """Make `target/current` point to these files, and remove the previous ones."""
     folder = Path(tempfile.mkdtemp(dir=target, prefix="version-"))
     for name, content in files.items():
         (folder / name).write_bytes(content)

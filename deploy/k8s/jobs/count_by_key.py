@@ -1,6 +1,6 @@
-"""A Spark job on a topic: counts records by key, and writes the counts to another topic, a JSON object a key.
+"""A Spark job that counts a topic's records by key and writes them to another topic, a JSON object per key.
 
-It runs wherever PySpark and the connector are: as a plain Job (`local[*]`), or on executors of the Spark operator.
+It runs wherever PySpark and the connector are installed: in a plain Job (`local[*]`) or by the Spark operator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What somebody must look at: Prometheus alerts, by the symptom first.
+"""The Prometheus alerts, those on symptoms first.
 
 Names of jobs are those of the ServiceMonitors' services: quorum, broker, gateway. `critical` means that records are
 refused or in danger now, `warning` that they may be soon.
@@ -16,7 +16,7 @@ ACTIVE = f"({QUORUM}active_controller == 1)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """One rule; `summary` says what is wrong, `action` what to do."""
+    """An alerting rule; `summary` names the problem, `action` the remedy."""
 
     name: str
     expr: str
@@ -27,7 +27,7 @@ class Alert:
 
 
 def of_active(metric: str) -> str:
-    """A figure of the whole cluster, as the active controller has it."""
+    """Return an expression for a cluster-wide metric of the active controller."""
     return f"max(({QUORUM}{metric}) and on (instance) {ACTIVE})"
 
 
@@ -37,7 +37,7 @@ ALERTS = (
         expr=f"{of_active('offline_partitions')} > 0",
         lasts="1m",
         severity="critical",
-        summary="{{ $value }} partitions have no leader: nobody can write or read them",
+        summary="{{ $value }} partitions have no leader: they cannot be written or read",
         action="Bring back the brokers that hold them (`odradek topic describe` names the replicas).",
     ),
     Alert(
@@ -54,15 +54,15 @@ ALERTS = (
         lasts="10m",
         severity="warning",
         summary="{{ $value }} partitions lack a replica in sync for ten minutes",
-        action="Look for a broker that is down or cannot keep up; a new copy of a large log takes its time.",
+        action="Look for a broker that is down or cannot keep up; a new copy of a large log takes long.",
     ),
     Alert(
         name="OdradekActiveControllers",
         expr=f"sum({QUORUM}active_controller) != 1",
         lasts="1m",
         severity="critical",
-        summary="{{ $value }} controllers say that they are the active one: there must be one",
-        action="Without one, no leader is elected when a broker fails: see that most controllers are up.",
+        summary="{{ $value }} controllers are active: there must be exactly one",
+        action="Without one, no leader is elected when a broker fails: make sure that most controllers are up.",
     ),
     Alert(
         name="OdradekQuorumHasNoLeader",
@@ -70,15 +70,15 @@ ALERTS = (
         lasts="1m",
         severity="critical",
         summary="the metadata quorum has no leader",
-        action="See that most controllers are up, reach each other, and can write to their disks.",
+        action="Make sure that most controllers are up, reach each other, and can write to their disks.",
     ),
     Alert(
         name="OdradekQuorumMemberBehind",
         expr=f"max by (peer) ({QUORUM}peer_lag_entries) > 1000",
         lasts="5m",
         severity="warning",
-        summary="controller {{ $labels.peer }} is {{ $value }} entries behind: the loss of another would be felt",
-        action="See whether it runs, and how slow its disk is.",
+        summary="controller {{ $labels.peer }} is {{ $value }} entries behind: the quorum has no spare",
+        action="Check that it runs, and how slow its disk is.",
     ),
     Alert(
         name="OdradekFencedBrokers",
@@ -94,7 +94,7 @@ ALERTS = (
         lasts="0m",
         severity="critical",
         summary="a leader was elected that may lack acknowledged records",
-        action="Find out which records are gone: `odradek topic describe` tells epochs and offsets.",
+        action="Find out which records were lost: `odradek topic describe` shows epochs and offsets.",
     ),
     Alert(
         name="OdradekLogDirectoryOffline",
@@ -109,7 +109,7 @@ ALERTS = (
         expr=f"increase({BROKER}partition_bugs_total[10m]) > 0",
         lasts="0m",
         severity="critical",
-        summary="a bug ended a replica of {{ $labels.instance }}; others lead its partition",
+        summary="a replica of {{ $labels.instance }} failed on an internal error; others lead its partition",
         action="Report the logged exception with its values; a restart of the broker brings the replica back.",
     ),
     Alert(
@@ -145,7 +145,7 @@ ALERTS = (
         lasts="0m",
         severity="warning",
         summary="the metadata snapshot of {{ $labels.instance }} is at {{ $value | humanizePercentage }} of its limit",
-        action="Raise `metadata.log.max.snapshot.bytes` on every controller: above it none is stored, and logs grow.",
+        action="Raise `metadata.log.max.snapshot.bytes` on every controller: above it no snapshot is stored.",
     ),
     Alert(
         name="OdradekMetadataSnapshotNotStored",
@@ -153,15 +153,15 @@ ALERTS = (
         lasts="0m",
         severity="critical",
         summary="{{ $labels.instance }} could not store its snapshot of the metadata: its log grows until it can",
-        action="Its log says whether the disk is full or the snapshot above `metadata.log.max.snapshot.bytes`.",
+        action="Its log shows whether the disk is full or the snapshot above `metadata.log.max.snapshot.bytes`.",
     ),
     Alert(
         name="OdradekEventLoopLate",
         expr=f"{BROKER}event_loop_lag_seconds > 0.5",
         lasts="5m",
         severity="warning",
-        summary="the event loop of {{ $labels.instance }} is {{ $value }} s late: it needs more than a core",
-        action="Add brokers, and move partitions on to them.",
+        summary="the event loop of {{ $labels.instance }} is {{ $value }} s late: it needs more than one core",
+        action="Add brokers, and move partitions to them.",
     ),
     Alert(
         name="OdradekConsumerLagGrows",
@@ -172,7 +172,7 @@ ALERTS = (
         lasts="15m",
         severity="warning",
         summary="group {{ $labels.consumergroup }} falls behind on {{ $labels.topic }}: {{ $value }} records",
-        action="Add members, or see why they are slow; retention deletes what they do not read in time.",
+        action="Add members, or find out why they are slow; retention deletes records that they do not read in time.",
     ),
     Alert(
         name="OdradekGatewayErrors",
@@ -182,8 +182,8 @@ ALERTS = (
         ),
         lasts="10m",
         severity="warning",
-        summary="{{ $value | humanizePercentage }} of the gateways' answers are errors of theirs",
-        action="See the gateways' logs and whether they reach the brokers.",
+        summary="{{ $value | humanizePercentage }} of the gateways' responses are server errors",
+        action="Check the gateways' logs, and whether they reach the brokers.",
     ),
     Alert(
         name="OdradekRestarts",
@@ -191,7 +191,7 @@ ALERTS = (
         lasts="0m",
         severity="warning",
         summary="{{ $labels.instance }} started {{ $value }} times within half an hour",
-        action="The end of its former log says why (`kubectl logs --previous`).",
+        action="The end of its previous log shows why (`kubectl logs --previous`).",
     ),
     Alert(
         name="OdradekCertificateEnds",
@@ -202,14 +202,14 @@ ALERTS = (
         lasts="5m",
         severity="critical",
         summary="{{ $labels.setting }} of {{ $labels.instance }} ends in {{ $value | humanizeDuration }}",
-        action="See why it was not renewed (CronJob renew-certificates, or cert-manager); peers refuse it then.",
+        action="Find out why it was not renewed (CronJob renew-certificates, or cert-manager); peers will refuse it.",
     ),
     Alert(
         name="OdradekScrapeProblem",
         expr='up{job=~"quorum|broker|gateway"} == 0 or absent(up{job="quorum"}) or absent(up{job="broker"})',
         lasts="5m",
         severity="warning",
-        summary="{{ $labels.job }} {{ $labels.instance }} cannot be scraped: the other alerts are blind",
-        action="See the pod, the network policy for the monitoring namespace, and the certificates.",
+        summary="{{ $labels.job }} {{ $labels.instance }} cannot be scraped: other alerts lack its metrics",
+        action="Check the pod, the network policy for the monitoring namespace, and the certificates.",
     ),
 )

@@ -1,4 +1,4 @@
-"""Write alerts.yaml and dashboards/ from alerts.py and dashboards.py; `--check`: say whether they are as written."""
+"""Write alerts.yaml and dashboards/ from alerts.py and dashboards.py; `--check` only reports stale files."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ FOLDER = Path(__file__).parent
 
 
 def files() -> dict[Path, str]:
-    """All generated files with their text."""
-    found = {FOLDER / "alerts.yaml": alerts()}
+    """Return all generated files with their text."""
+    generated = {FOLDER / "alerts.yaml": alerts()}
     for dashboard in DASHBOARDS:
         text = json.dumps(document(dashboard), indent=1, ensure_ascii=False) + "\n"
-        found[FOLDER / "dashboards" / f"{dashboard.uid}.json"] = text
-    return found
+        generated[FOLDER / "dashboards" / f"{dashboard.uid}.json"] = text
+    return generated
 
 
 def alerts() -> str:
-    """A PrometheusRule. Strings in JSON's form are YAML."""
+    """Return the PrometheusRule. JSON strings are valid YAML."""
     lines = [
         "# Written by generate.py from alerts.py.",
         "apiVersion: monitoring.coreos.com/v1",
@@ -54,7 +54,7 @@ def main() -> int:
     ]
     if "--check" in sys.argv[1:]:
         for path in stale:
-            print(f"{path.relative_to(FOLDER)} is not what generate.py writes: run it")
+            print(f"{path.relative_to(FOLDER)} is stale: run generate.py")
         return 1 if stale else 0
     for path, text in files().items():
         path.parent.mkdir(exist_ok=True)

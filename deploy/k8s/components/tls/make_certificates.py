@@ -1,8 +1,8 @@
-"""Make the cluster's authority and a certificate for each pod, and write them as secrets; renew what ends soon.
+"""Make the cluster's CA and a certificate for each pod, write them as secrets, and renew certificates that end soon.
 
-A node is who its certificate says, so every ordinal has one of its own. `odradek-admin-tls` is the
-super user's, `odradek-client-tls` that of the examples: give each client one of its own. The authority is written
-first and read back: an attempt that was cut short goes on with the same one.
+A certificate is a node's identity, so every ordinal has one of its own. `odradek-admin-tls` belongs to the
+super user, `odradek-client-tls` to the examples: give each client one of its own. The CA is written first and
+read back, so a repeated attempt continues with the same CA.
 """
 
 from __future__ import annotations
@@ -26,11 +26,15 @@ from odradek.cli.certificate_authority import CertificateAuthority
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 AUTHORITY = "odradek-ca"
 QUORUM_REPLICAS = 3
-BROKER_REPLICAS_MAX = 9  # as many as the StatefulSet's volume has places for
-CLIENTS = ("admin", "prometheus", "client")  # a certificate each: rights are the principal's
+BROKER_REPLICAS_MAX = 9  # the StatefulSet's volume has as many places
+CLIENTS = (
+    "admin",
+    "prometheus",
+    "client",
+)  # one certificate each, since rights belong to principals
 AUTHORITY_DAYS = 3650
 DAYS = 60
-RENEW_DAYS = 30  # before the end: a month of failed attempts does no harm
+RENEW_DAYS = 30  # before the end, so a month of failed attempts does no harm
 
 
 def main() -> None:
@@ -56,24 +60,24 @@ def main() -> None:
 
 
 def load_authority(namespace: str, scratch: Path) -> CertificateAuthority:
-    """The one that the secret holds; a new one, if there is none."""
+    """Return the CA that the secret holds, or a new one if there is no secret."""
     authority = CertificateAuthority(scratch)
-    found = read_secret(namespace, AUTHORITY)
-    if found is None:
+    secret = read_secret(namespace, AUTHORITY)
+    if secret is None:
         authority.create(common_name="Odradek cluster CA", days=AUTHORITY_DAYS)
         content = {name: (scratch / name).read_bytes() for name in ("ca.crt", "ca.key")}
         if create_secret(namespace, AUTHORITY, content):
             print(f"made {AUTHORITY}")
             return authority
-        found = read_secret(namespace, AUTHORITY)  # another pod of this job was faster
-        assert found is not None, f"{AUTHORITY} is gone again"
-    for name, content_of in found.items():
+        secret = read_secret(namespace, AUTHORITY)  # another pod of this job was faster
+        assert secret is not None, f"{AUTHORITY} was deleted again"
+    for name, content_of in secret.items():
         (scratch / name).write_bytes(content_of)
     return authority
 
 
 def certificates(namespace: str) -> Iterator[tuple[str, str, list[str]]]:
-    """(secret, identity, names that are dialled) of each."""
+    """Yield (secret, identity, host names) of each certificate."""
     for ordinal in range(1, QUORUM_REPLICAS + 1):
         pod = f"quorum-{ordinal}"
         hosts = in_cluster(f"{pod}.quorum", namespace)
@@ -88,7 +92,7 @@ def certificates(namespace: str) -> Iterator[tuple[str, str, list[str]]]:
 
 
 def is_to_be_renewed(certificate: bytes) -> bool:
-    """Whether it ends soon; or later than any that is made here, as those of former releases do."""
+    """Whether it ends soon, or later than any made here, as certificates of former releases do."""
     end = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
     return not RENEW_DAYS <= (end - datetime.datetime.now(datetime.UTC)).days <= DAYS
 
@@ -99,16 +103,16 @@ def in_cluster(name: str, namespace: str) -> list[str]:
 
 def read_secret(namespace: str, name: str) -> dict[str, bytes] | None:
     try:
-        found = call("GET", f"/api/v1/namespaces/{namespace}/secrets/{name}")
+        secret = call("GET", f"/api/v1/namespaces/{namespace}/secrets/{name}")
     except urllib.error.HTTPError as error:
         if error.code == 404:
             return None
         raise
-    return {key: base64.b64decode(value) for key, value in found["data"].items()}
+    return {key: base64.b64decode(value) for key, value in secret["data"].items()}
 
 
 def create_secret(namespace: str, name: str, content: dict[str, bytes]) -> bool:
-    """Whether it was made now; not if there is one by now."""
+    """Create a secret. Returns False if it exists already."""
     try:
         call("POST", f"/api/v1/namespaces/{namespace}/secrets", secret_of(name, content))
     except urllib.error.HTTPError as error:
@@ -119,7 +123,7 @@ def create_secret(namespace: str, name: str, content: dict[str, bytes]) -> bool:
 
 
 def replace_secret(namespace: str, name: str, content: dict[str, bytes]) -> None:
-    """Key and certificate at once: the kubelet shows pods both or neither."""
+    """Replace key and certificate at once: the kubelet shows pods both or neither."""
     call("PUT", f"/api/v1/namespaces/{namespace}/secrets/{name}", secret_of(name, content))
 
 
@@ -146,8 +150,8 @@ def call(method: str, path: str, body: object = None) -> Any:
         },
     )
     context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
-    with urllib.request.urlopen(request, context=context, timeout=30) as answer:
-        return json.load(answer)
+    with urllib.request.urlopen(request, context=context, timeout=30) as response:
+        return json.load(response)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Bring a cluster in line with topics.toml and access.toml: add rights, make, widen and configure topics.
+"""Apply topics.toml and access.toml to a cluster: add rights, create topics, add partitions, set configs.
 
-Nothing is deleted and no topic shrinks. Rights come first: the topics' users wait for them.
+Nothing is deleted and no topic shrinks. Rights come first, since the topics' users need them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> int:
         return 2
     for name, topic in wanted.items():
         if strange := topic.keys() - FIELDS:
-            print(f"{name}: {', '.join(sorted(strange))}; there are {', '.join(sorted(FIELDS))}")
+            print(f"{name}: {', '.join(sorted(strange))}; allowed are {', '.join(sorted(FIELDS))}")
             return 2
     try:
         return asyncio.run(apply(wanted, entries))
@@ -48,20 +48,20 @@ def main() -> int:
 
 
 def rights(declared: dict[str, Any]) -> list[Acl]:
-    """The entries of access.toml. Raises KeyError or ValueError for what it cannot mean."""
+    """Return the entries of access.toml. Raises KeyError or ValueError for an invalid one."""
     if strange := declared.keys() - {"allow"}:
-        raise ValueError(f"{', '.join(sorted(strange))}; there is only [[allow]]")
+        raise ValueError(f"{', '.join(sorted(strange))}; only [[allow]] is allowed")
     entries = []
     for right in declared.get("allow", ()):
         if strange := right.keys() - RIGHT_FIELDS:
             raise ValueError(
-                f"{', '.join(sorted(strange))}; there are {', '.join(sorted(RIGHT_FIELDS))}"
+                f"{', '.join(sorted(strange))}; allowed are {', '.join(sorted(RIGHT_FIELDS))}"
             )
         named = [(kind, name) for field, kind in RESOURCES.items() for name in right.get(field, ())]
         if right.get("cluster"):
             named.append((ResourceType.CLUSTER, CLUSTER_NAME))
         if not named or not right["principal"].startswith("User:"):
-            raise ValueError(f"{right['principal']}: an entry takes User:NAME and a resource")
+            raise ValueError(f"{right['principal']}: an entry needs User:NAME and a resource")
         for kind, name in named:
             is_prefix = name != "*" and name.endswith("*")
             entries += [
@@ -92,7 +92,7 @@ async def apply(wanted: dict[str, dict[str, Any]], entries: list[Acl]) -> int:
 
 
 async def apply_one(client: Client, name: str, topic: dict[str, Any]) -> bool:
-    """Whether it is as declared now."""
+    """Create or change one topic. Returns whether it is as declared now."""
     partitions = int(topic.get("partitions", -1))
     replicas = int(topic.get("replicas", -1))
     configs = {key: str(value) for key, value in topic.get("configs", {}).items()}
@@ -104,16 +104,16 @@ async def apply_one(client: Client, name: str, topic: dict[str, Any]) -> bool:
         return True
     except TopicExists:
         pass
-    found = await client.admin.describe_topic(name)
-    if partitions > len(found.partitions):
+    described = await client.admin.describe_topic(name)
+    if partitions > len(described.partitions):
         await client.admin.add_partitions(name, partitions)
-        print(f"{name}: {partitions} partitions, there were {len(found.partitions)}")
+        print(f"{name}: {partitions} partitions, before {len(described.partitions)}")
     if configs:
         await client.admin.alter_topic_configs(name, set=configs)
     wrong = []
-    if 0 < partitions < len(found.partitions):
-        wrong.append(f"has {len(found.partitions)} partitions, which cannot be taken away")
-    has = len(found.partitions[0].replicas)
+    if 0 < partitions < len(described.partitions):
+        wrong.append(f"has {len(described.partitions)} partitions, which cannot be removed")
+    has = len(described.partitions[0].replicas)
     if replicas not in (-1, has):
         wrong.append(f"has {has} replicas: reassign its partitions")
     print(f"{name}: {'; '.join(wrong) or 'is as declared'}")
