@@ -72,10 +72,8 @@ class ClassicGroup:
     def is_empty(self) -> bool:
         return not self.members
 
-    # --- join -------------------------------------------------------
-
     def handle_join(self, request_id: RequestId, join: JoinGroup, *, now_ms: int) -> Step:
-        """Answered when the rebalance that it begins, or takes part in, is complete."""
+        """JoinGroup: the response comes when the rebalance that it begins or takes part in is complete."""
         refusal = self._refuse_join(join)
         if refusal is not ErrorCode.NONE:
             return answer(request_id, Joined(error=refusal, member_id=join.member_id))
@@ -85,8 +83,8 @@ class ClassicGroup:
             if join.instance_id is None and join.requires_known_member:
                 make_room(self.pending_members)
                 self.pending_members[join.new_member_id] = now_ms + join.session_timeout_ms
-                told = Joined(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=join.new_member_id)
-                return answer(request_id, told)
+                refused = Joined(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=join.new_member_id)
+                return answer(request_id, refused)
             return self._add_and_rebalance(request_id, join, join.new_member_id, now_ms)
         if self.pending_members.pop(join.member_id, None) is not None:
             return self._add_and_rebalance(request_id, join, join.member_id, now_ms)
@@ -162,7 +160,7 @@ class ClassicGroup:
         member.session_ends_ms = now_ms + join.session_timeout_ms
 
     def _replace_static(self, request_id: RequestId, join: JoinGroup, now_ms: int) -> Step:
-        """A static member came back without its id: it takes its place under a new one (KIP-345)."""
+        """Let a static member that comes back without its id take its old place under a new id (KIP-345)."""
         holder = self.members.static_holder(join.instance_id)
         assert holder is not None, join
         old = self.members[holder]
@@ -184,16 +182,16 @@ class ClassicGroup:
         was_leader = self.leader == old.member_id
         if was_leader:
             self.leader = member.member_id
+        # The owned partitions in the metadata differ after a restart: compare the topics only.
         is_same = self.members.choose_protocol() == self.protocol and (
             subscribed_topics(old.metadata(self.protocol))
             == subscribed_topics(member.metadata(self.protocol))
-        )  # what it says that it owns changes from life to life
+        )
         if self.state is ClassicState.STABLE and is_same:
-            told = self._joined(member, skips=was_leader and join.may_skip_assignment)
-            if (
-                was_leader and not join.may_skip_assignment
-            ):  # old clients: as a follower of the old id
-                told = Joined(
+            joined = self._joined(member, skips=was_leader and join.may_skip_assignment)
+            # An old client would assign again as the leader: let it follow the old id.
+            if was_leader and not join.may_skip_assignment:
+                joined = Joined(
                     error=ErrorCode.NONE,
                     generation=self.generation,
                     protocol_type=self.protocol_type,
@@ -201,11 +199,9 @@ class ClassicGroup:
                     leader=old.member_id,
                     member_id=member.member_id,
                 )
-            return step + Step((self._record(now_ms),), (Answer(request_id, told),))
+            return step + Step((self._record(now_ms),), (Answer(request_id, joined),))
         member.join_request = request_id
         return step + self._prepare(now_ms)
-
-    # --- rebalance --------------------------------------------------
 
     def _prepare(self, now_ms: int) -> Step:
         step = NOTHING
@@ -264,10 +260,8 @@ class ClassicGroup:
                 member.session_ends_ms = now_ms + member.session_timeout_ms
         return Step(answers=tuple(answers))
 
-    # --- sync -------------------------------------------------------
-
     def handle_sync(self, request_id: RequestId, sync: SyncGroup, *, now_ms: int) -> Step:
-        """Answered when the leader's assignment is written."""
+        """SyncGroup: the response comes when the leader's assignment is written."""
         error = self._check_member(sync.member_id, sync.instance_id, sync.generation)
         if error is ErrorCode.NONE and self.state is ClassicState.PREPARING:
             error = ErrorCode.REBALANCE_IN_PROGRESS
@@ -287,7 +281,8 @@ class ClassicGroup:
         if sync.member_id != self.leader:
             return step
         if self._record_bytes(sync.assignments) > GROUP_BYTES_MAX:
-            step += self.interrupt_syncs(ErrorCode.UNKNOWN_SERVER_ERROR)  # as Kafka tells it
+            # Kafka responds with this error, too.
+            step += self.interrupt_syncs(ErrorCode.UNKNOWN_SERVER_ERROR)
             return step + self._prepare(now_ms)
         for other in self.members.values():
             other.assignment = bytes(sync.assignments.get(other.member_id, b""))
@@ -300,10 +295,8 @@ class ClassicGroup:
                 other.session_ends_ms = now_ms + other.session_timeout_ms
         return step + Step((self._record(now_ms),), tuple(answers))
 
-    # --- heartbeat, leave, time -------------------------------------
-
     def handle_heartbeat(self, heartbeat: Heartbeat, *, now_ms: int) -> ErrorCode:
-        """NONE, or REBALANCE_IN_PROGRESS: join again."""
+        """Heartbeat: return NONE, or REBALANCE_IN_PROGRESS to make the member join again."""
         error = self._check_member(heartbeat.member_id, heartbeat.instance_id, heartbeat.generation)
         if error is not ErrorCode.NONE:
             return error
@@ -313,7 +306,7 @@ class ClassicGroup:
         return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
 
     def handle_leave(self, request_id: RequestId, leave: LeaveGroup, *, now_ms: int) -> Step:
-        """Members go at once; who stays rebalances."""
+        """LeaveGroup: the members are removed at once, and the others rebalance."""
         results: list[tuple[MemberId, str | None, ErrorCode]] = []
         step, removed = NOTHING, False
         for member_id, instance_id in leave.members:
@@ -321,22 +314,22 @@ class ClassicGroup:
             if current is not None:
                 fenced = member_id not in (NO_MEMBER, current)
                 error = ErrorCode.FENCED_INSTANCE_ID if fenced else ErrorCode.NONE
-                found = None if fenced else self.members[current]
+                member = None if fenced else self.members[current]
             elif instance_id is None and self.pending_members.pop(member_id, None) is not None:
-                error, found = ErrorCode.NONE, None
+                error, member = ErrorCode.NONE, None
             else:
-                found = self.members.get(member_id) if instance_id is None else None
-                error = ErrorCode.NONE if found else ErrorCode.UNKNOWN_MEMBER_ID
-            if found is not None:
-                step += self._remove(found)
+                member = self.members.get(member_id) if instance_id is None else None
+                error = ErrorCode.NONE if member else ErrorCode.UNKNOWN_MEMBER_ID
+            if member is not None:
+                step += self._remove(member)
                 removed = True
             results.append((member_id, instance_id, error))
-        told = Answer(request_id, Left(error=ErrorCode.NONE, members=tuple(results)))
+        response = Answer(request_id, Left(error=ErrorCode.NONE, members=tuple(results)))
         rebalance = self._after_removal(now_ms) if removed else self._complete_if_all_joined(now_ms)
-        return step + rebalance + Step(answers=(told,))
+        return step + rebalance + Step(answers=(response,))
 
     def tick(self, *, now_ms: int) -> Step:
-        """Expire sessions, and go on with rebalances whose time is up."""
+        """Remove members whose session has ended, and go on with rebalances whose time is up."""
         for member_id in [m for m, ends_ms in self.pending_members.items() if ends_ms <= now_ms]:
             del self.pending_members[member_id]
         expired = [
@@ -387,9 +380,9 @@ class ClassicGroup:
     def check_commit(
         self, member_id: MemberId, instance_id: str | None, generation: int, *, now_ms: int
     ) -> ErrorCode:
-        """Whether an offset commit may come from there now; a member's commit counts as a heartbeat."""
+        """Return whether this member may commit offsets now; a commit counts as a heartbeat."""
         if generation < 0 and self.state is ClassicState.EMPTY:
-            return ErrorCode.NONE  # a consumer that assigns itself
+            return ErrorCode.NONE  # a consumer with partitions of its own choice
         if generation < 0 and member_id == NO_MEMBER and instance_id is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         error = self._check_member(member_id, instance_id, generation)
@@ -416,7 +409,7 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def _comes_from(self, member_id: MemberId, epoch: int) -> bool:
-        """Whether the member still is where the consumer group left it: it keeps that until all joined."""
+        """Whether the member still has the epoch of the consumer group, which is valid until all have joined."""
         is_preparing = self.state is ClassicState.PREPARING
         return is_preparing and self.members[member_id].consumer_epoch == epoch
 
@@ -451,7 +444,7 @@ class ClassicGroup:
         )
 
     def take_joins(self) -> list[tuple[RequestId, JoinGroup]]:
-        """The joins that wait, for who answers them in this group's stead."""
+        """Take out the joins that wait, for the group that responds to them instead of this one."""
         taken: list[tuple[RequestId, JoinGroup]] = []
         for member in self.members.values():
             if member.join_request is None:
@@ -475,7 +468,7 @@ class ClassicGroup:
         return taken
 
     def interrupt_syncs(self, error: ErrorCode) -> Step:
-        """Answer all syncs that wait."""
+        """Respond to all syncs that wait."""
         step = NOTHING
         for member in self.members.values():
             step += self._supersede_sync(member, error)
@@ -493,8 +486,6 @@ class ClassicGroup:
         request_id, member.sync_request = member.sync_request, None
         return answer(request_id, Synced(error=error))
 
-    # --- written state ----------------------------------------------------------------------
-
     def _record(self, now_ms: int) -> ClassicGroupRecord:
         state = ClassicGroupState(
             protocol_type=self.protocol_type or "",
@@ -507,16 +498,16 @@ class ClassicGroup:
         return ClassicGroupRecord(group_id=self.group_id, state=state)
 
     def _record_bytes(self, assignments: Mapping[MemberId, bytes]) -> int:
-        """About the size of the generation's record with these assignments."""
+        """Return about the size of the generation's record with these assignments."""
         return sum(
             len(m.metadata(self.protocol)) + len(assignments.get(m.member_id, b""))
             for m in self.members.values()
         )
 
     def restore(self, state: ClassicGroupState) -> None:
-        """Begin from what was written; `begin_sessions` follows.
+        """Begin from a written state; call `begin_sessions` next.
 
-        With members but no leader, everyone has to join again: nobody assigned this generation.
+        With members but no leader, nobody assigned this generation, and everyone has to join again.
         """
         self.generation, self.protocol_type = state.generation, state.protocol_type or None
         self.protocol, self.leader = state.protocol, state.leader or NO_MEMBER
@@ -529,14 +520,14 @@ class ClassicGroup:
             self.state = ClassicState.PREPARING
 
     def begin_sessions(self, *, now_ms: int) -> None:
-        """All is loaded: each member gets a whole session, and time to join again where that is due."""
+        """Give each member a whole session, and time to join again where that is due, after loading."""
         for member in self.members.values():
             member.session_ends_ms = now_ms + member.session_timeout_ms
         if self.state is ClassicState.PREPARING:
             self._join_ends_ms = now_ms + self.members.rebalance_timeout_ms()
 
     def due_ms(self) -> int:
-        """Before then, time alone changes nothing."""
+        """Return the moment before which time alone changes nothing."""
         ends = [m.session_ends_ms for m in self.members.values() if not m.is_waiting]
         ends += self.pending_members.values()
         ends += [at for at in (self._join_ends_ms, self._sync_ends_ms) if at is not None]

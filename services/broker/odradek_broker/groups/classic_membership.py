@@ -1,20 +1,20 @@
 """Members of the classic protocol inside a consumer group (KIP-848, online migration).
 
-Their requests are told as moves of the member's state. Nobody waits for anybody: the coordinator assigns.
+Each of their requests changes the member's state. No member waits for another one: the coordinator assigns.
 
-    JoinGroup    what the member says, and owns, is taken in, and it is reconciled: its epoch is its generation.
-                 It never leads.
-    SyncGroup    gives what it owns now, in the bytes of the consumer embedded protocol.
-    Heartbeat    REBALANCE_IN_PROGRESS when joining again would bring it on: the group's epoch rose, it has partitions
-                 to give up, or those that it waits for are free.
-    LeaveGroup   takes it out.
+    JoinGroup    takes in the member's subscription and what it owns, and reconciles it: its epoch is its generation.
+                 It is never the leader.
+    SyncGroup    returns what it owns now, in the bytes of the consumer embedded protocol.
+    Heartbeat    returns REBALANCE_IN_PROGRESS when joining again would help: the group's epoch rose, the member has
+                 partitions to give up, or the ones that it waits for are free.
+    LeaveGroup   removes the member.
 
 A cooperative member in UNREVOKED learns from its sync that it owns less, gives up the rest and joins again with what it
-kept; an eager one owns nothing when it joins. A member that is told to join again, or that has joined and not yet
-synced, has its rebalance timeout to do so.
+kept; an eager one owns nothing when it joins. A member that has to join again, or that has joined and not yet synced,
+has its rebalance timeout to do so.
 
-An id is handed out before it is let in, as in a classic group: a member that the group does not know and that was told
-no id starts over, so that nobody brings partitions that were taken from it.
+A member gets an id before it is let in, as in a classic group. A member with an id that the group neither knows nor
+handed out starts over, so that nobody brings partitions that were taken from it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NO_MEMBER = MemberId("")
 def join(
     group: ConsumerGroup, request: JoinGroup, catalog: TopicCatalog, *, now_ms: int
 ) -> tuple[list[GroupRecord], Joined]:
-    """JoinGroup, answered at once."""
+    """JoinGroup; the response comes at once."""
     error, subscription = _refuse_join(group, request)
     if subscription is None:
         return [], Joined(error=error, member_id=request.member_id)
@@ -86,7 +86,7 @@ def join(
 
 
 def _refuse_join(group: ConsumerGroup, request: JoinGroup) -> tuple[ErrorCode, Subscription | None]:
-    """The subscription, or why not."""
+    """Return the subscription, or the error that says why not."""
     member = group.state.members.get(request.member_id)
     holder = group.state.static_holder(request.instance_id)
     if request.member_id != NO_MEMBER:
@@ -131,7 +131,7 @@ def _member_of(
 
 
 def sync(group: ConsumerGroup, request: SyncGroup, *, now_ms: int) -> Synced:
-    """SyncGroup, answered at once."""
+    """SyncGroup; the response comes at once."""
     error = _check(group, request.member_id, request.instance_id, request.generation)
     if error is not ErrorCode.NONE:
         return Synced(error=error)
@@ -161,7 +161,7 @@ def sync(group: ConsumerGroup, request: SyncGroup, *, now_ms: int) -> Synced:
 def heartbeat(
     group: ConsumerGroup, request: Heartbeat, catalog: TopicCatalog, *, now_ms: int
 ) -> tuple[list[GroupRecord], ErrorCode]:
-    """NONE, or REBALANCE_IN_PROGRESS: join again."""
+    """Heartbeat: return NONE, or REBALANCE_IN_PROGRESS to make the member join again."""
     member_id = request.member_id
     error = _check(group, member_id, request.instance_id, request.generation)
     if error is not ErrorCode.NONE:
@@ -190,8 +190,8 @@ def leave(group: ConsumerGroup, request: LeaveGroup) -> tuple[list[GroupRecord],
     records: list[GroupRecord] = []
     results: list[tuple[MemberId, str | None, ErrorCode]] = []
     for member_id, instance_id in request.members:
-        found = member_id if instance_id is None else group.state.static_holder(instance_id)
-        member = group.state.members.get(found or NO_MEMBER)
+        named = member_id if instance_id is None else group.state.static_holder(instance_id)
+        member = group.state.members.get(named or NO_MEMBER)
         error = ErrorCode.NONE
         if member is None:
             is_pending = instance_id is None and member_id in group.pending_members
@@ -210,7 +210,7 @@ def leave(group: ConsumerGroup, request: LeaveGroup) -> tuple[list[GroupRecord],
 def by_name(
     group: ConsumerGroup, assignment: Assignment
 ) -> dict[TopicName, frozenset[PartitionIndex]]:
-    """By topic name, as far as the topics are subscribed to still."""
+    """Return the assignment by topic name, without topics that are no longer subscribed to."""
     names = {snapshot.topic_id: snapshot.topic for snapshot in group.state.topics}
     return {names[t]: indexes for t, indexes in assignment.items() if t in names}
 

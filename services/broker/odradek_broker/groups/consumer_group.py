@@ -61,11 +61,13 @@ class ConsumerGroup:
     group_id: GroupId
     settings: ConsumerGroupSettings
     state: ConsumerGroupState = field(init=False)
-    pending_members: dict[MemberId, int] = field(default_factory=dict)  # classic; see there
+    pending_members: dict[MemberId, int] = field(default_factory=dict)
+    """Ids that were handed out to members of the classic protocol, and when each of their sessions ends."""
     _catalog_version: int = -1
     _session_ends_ms: dict[MemberId, int] = field(default_factory=dict)
     _revocation_ends_ms: dict[MemberId, int] = field(default_factory=dict)
-    _duty_ends_ms: dict[MemberId, int] = field(default_factory=dict)  # classic: rejoin, or sync
+    _duty_ends_ms: dict[MemberId, int] = field(default_factory=dict)
+    """When each member of the classic protocol that has to join again or sync is removed."""
     _pace: HeartbeatPace = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,12 +81,10 @@ class ConsumerGroup:
     def is_empty(self) -> bool:
         return not self.state.members
 
-    # --- heartbeat ---------------------------------------------------------------------------
-
     def handle_heartbeat(
         self, beat: ConsumerHeartbeat, catalog: TopicCatalog, *, now_ms: int
     ) -> tuple[list[GroupRecord], ConsumerHeartbeatAnswer]:
-        """Join, stay, report what is owned, leave; the answer tells the epoch and, if it changed, the assignment."""
+        """ConsumerGroupHeartbeat; the response has the member epoch and, if it changed, the assignment."""
         if beat.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             return self._leave(beat)
         error, message = self._refuse(beat, catalog)
@@ -178,7 +178,7 @@ class ConsumerGroup:
         return ErrorCode.NONE, None
 
     def _member_of(self, beat: ConsumerHeartbeat) -> ConsumerMember:
-        """What a beat says of its member, over what is known."""
+        """Return the member with the fields that the heartbeat sets; the others stay as they are."""
         old = self.state.members.get(beat.member_id)
         return ConsumerMember(
             member_id=beat.member_id,
@@ -199,12 +199,10 @@ class ConsumerGroup:
             principal=beat.principal,
         )
 
-    # --- members of either protocol --------------------------------------------------------------
-
     def take_over_static(
         self, heir: MemberId, instance_id: str | None, records: list[GroupRecord]
     ) -> None:
-        """A static member came back under a new id: what the old one had is the new one's (KIP-345)."""
+        """Give everything of a static member to the new id under which it came back (KIP-345)."""
         holder = self.state.static_holder(instance_id)
         if holder is None or holder == heir:
             return
@@ -231,9 +229,9 @@ class ConsumerGroup:
         now_ms: int,
         records: list[GroupRecord],
     ) -> CurrentAssignment:
-        """Take in what a member says, raise the epoch and compute targets if that changes them, and reconcile it.
+        """Take in a member's fields, raise the epoch and compute targets if those change them, and reconcile it.
 
-        `restarted`: it owns nothing of what it had.
+        `restarted`: the member owns nothing of what it had.
         """
         member_id, old = member.member_id, self.state.members.get(member.member_id)
         if member != old:
@@ -251,13 +249,13 @@ class ConsumerGroup:
         return current
 
     def touch(self, member_id: MemberId, *, now_ms: int) -> None:
-        """The member lives: another session begins."""
+        """Begin another session of a member that was heard from."""
         classic = self.state.members[member_id].classic
         session_ms = classic.session_timeout_ms if classic else self.settings.session_timeout_ms
         self._session_ends_ms[member_id] = now_ms + session_ms
 
     def begin_duty(self, member_id: MemberId, *, now_ms: int, renew: bool) -> None:
-        """A classic member has a rebalance timeout to join again, or to sync; `renew`: from now on."""
+        """Give a classic member its rebalance timeout to join again or sync; `renew` begins it again."""
         ends_ms = now_ms + self.state.members[member_id].rebalance_timeout_ms
         if renew:
             self._duty_ends_ms[member_id] = ends_ms
@@ -265,17 +263,15 @@ class ConsumerGroup:
             self._duty_ends_ms.setdefault(member_id, ends_ms)
 
     def end_duty(self, member_id: MemberId) -> None:
-        """It did."""
+        """The classic member has joined and synced."""
         self._duty_ends_ms.pop(member_id, None)
-
-    # --- targets ---
 
     def update_epoch(
         self, catalog: TopicCatalog, records: list[GroupRecord], *, subscription_changed: bool
     ) -> None:
-        """Raise the group's epoch if its members' subscriptions, or the topics of those, have changed.
+        """Raise the group's epoch if its members' subscriptions, or the subscribed topics, have changed.
 
-        Looked at again when members went: what they alone were subscribed to is the group's no longer.
+        After a member left this is judged again: the group no longer subscribes to topics of that member alone.
         """
         has_targets = self.state.epoch == self.state.target_epoch
         if has_targets and not subscription_changed and catalog.version == self._catalog_version:
@@ -298,16 +294,15 @@ class ConsumerGroup:
     def _subscribed(self, member: ConsumerMember, catalog: TopicCatalog) -> set[TopicName]:
         names = set(member.subscribed_topics)
         if member.subscribed_regex:
-            with suppress(
-                InvalidPattern
-            ):  # refused when it came; kept only by an older coordinator
+            # An invalid pattern is refused; only an older coordinator can have kept one.
+            with suppress(InvalidPattern):
                 matched = catalog.matching(member.subscribed_regex)
                 host = member.client_host.removeprefix("/")
                 names |= catalog.visible(member.principal, host, matched)
         return names
 
     def compute_targets(self, catalog: TopicCatalog, records: list[GroupRecord]) -> None:
-        """What each member shall own at the present epoch; little moves from the last targets."""
+        """Compute what each member shall own at the present epoch; little changes from the last targets."""
         by_name = {snapshot.topic: snapshot.topic_id for snapshot in self.state.topics}
         subscriptions = {
             m.member_id: frozenset(by_name[n] for n in self._subscribed(m, catalog) if n in by_name)
@@ -322,13 +317,11 @@ class ConsumerGroup:
 
     @property
     def assignor(self) -> str:
-        """The one that most members ask for; the default if none does."""
+        """The assignor that most members ask for; the default one if none does."""
         wanted = [m.server_assignor for m in self.state.members.values() if m.server_assignor]
         return (
             max(sorted(set(wanted)), key=wanted.count) if wanted else self.settings.default_assignor
         )
-
-    # --- reconciliation ------------------------------------------------------------------------
 
     def _reconcile(
         self,
@@ -368,23 +361,21 @@ class ConsumerGroup:
     def _watch_revocation(
         self, member_id: MemberId, current: CurrentAssignment, now_ms: int
     ) -> None:
-        """Give a member that was told to give something up its rebalance timeout, each time anew."""
+        """Give a member that has to give up partitions its rebalance timeout, each time from the start."""
         if current.state == MemberState.UNREVOKED:
             timeout_ms = self.state.members[member_id].rebalance_timeout_ms
             self._revocation_ends_ms[member_id] = now_ms + timeout_ms
         else:
             self._revocation_ends_ms.pop(member_id, None)
 
-    # --- leaving -------------------------------------------------------------------------------
-
     def _leave(self, beat: ConsumerHeartbeat) -> tuple[list[GroupRecord], ConsumerHeartbeatAnswer]:
         records: list[GroupRecord] = []
-        told = ConsumerHeartbeatAnswer(
+        response = ConsumerHeartbeatAnswer(
             error=ErrorCode.NONE, member_id=beat.member_id, member_epoch=beat.member_epoch
         )
         member = self.state.members.get(beat.member_id)
         if member is None:
-            return records, replace(told, error=ErrorCode.UNKNOWN_MEMBER_ID)
+            return records, replace(response, error=ErrorCode.UNKNOWN_MEMBER_ID)
         if beat.member_epoch == STATIC_LEAVE_EPOCH and member.instance_id is not None:
             current = self.state.currents[beat.member_id]
             left = CurrentAssignment(
@@ -396,12 +387,12 @@ class ConsumerGroup:
             )
             self.state.emit_current(beat.member_id, left, records)
             self._revocation_ends_ms.pop(beat.member_id, None)
-            return records, told
+            return records, response
         self.remove(beat.member_id, records)
-        return records, told
+        return records, response
 
     def remove(self, member_id: MemberId, records: list[GroupRecord]) -> None:
-        """Take a member out: its partitions are free, and the group's epoch rises."""
+        """Remove a member, which frees its partitions and raises the group's epoch."""
         self._remove(member_id, records)
         self.state.emit_epoch(self.state.epoch + 1, records)
 
@@ -411,7 +402,7 @@ class ConsumerGroup:
             ends.pop(member_id, None)
 
     def tick(self, *, now_ms: int) -> list[GroupRecord]:
-        """Take out who was silent for a session, or did not revoke, join again or sync in time."""
+        """Remove members that were silent for a session, or did not revoke, join again or sync in time."""
         records: list[GroupRecord] = []
         for member_id in [m for m, ends_ms in self.pending_members.items() if ends_ms <= now_ms]:
             del self.pending_members[member_id]
@@ -428,7 +419,7 @@ class ConsumerGroup:
         return records
 
     def due_ms(self, *, now_ms: int) -> int:
-        """Before then, time alone changes nothing; the pace of a group that is not calm is looked at each time."""
+        """Return the moment before which time alone changes nothing; a group that is not calm is always due."""
         if self.state.members and not self._pace.is_calm:
             return now_ms
         quiet_ms = 2 * self.settings.heartbeat_interval_ms
@@ -438,19 +429,19 @@ class ConsumerGroup:
         return min(ends, default=NEVER_MS)
 
     def begin_sessions(self, *, now_ms: int) -> None:
-        """After loading: everyone has a whole session to show itself."""
+        """Give each member a whole session to show itself, after loading."""
         for member_id in self.state.members:
             self.touch(member_id, now_ms=now_ms)
             self._watch_revocation(member_id, self.state.currents[member_id], now_ms)
 
-    # --- offsets -----------------------------------------------------------------------------
-
     def check_epoch(
         self, member_id: MemberId | None, member_epoch: int, instance_id: str | None = None
     ) -> ErrorCode:
-        """Whether a commit, or a fetch of offsets, may come from there."""
+        """Return whether this member may commit or fetch offsets."""
         if member_epoch < 0 and (not self.state.members or member_id is None):
-            return ErrorCode.NONE  # a consumer that assigns itself, or an administrator
+            return (
+                ErrorCode.NONE
+            )  # a consumer with partitions of its own choice, or an administrator
         member = self.state.members.get(MemberId(member_id or ""))
         holder = self.state.static_holder(instance_id)
         if holder is not None and holder != member_id:
@@ -464,7 +455,7 @@ class ConsumerGroup:
 
 
 def _wanted_by(member: ConsumerMember) -> tuple[object, ...]:
-    """What of a member makes a new epoch when it changes."""
+    """Return the fields of a member that make a new epoch when they change."""
     who = member.principal if member.subscribed_regex else ""
     return member.subscribed_topics, member.subscribed_regex, who, member.server_assignor
 
@@ -494,19 +485,19 @@ class HeartbeatPace:
     is_calm: bool = False
 
     def epoch_is(self, epoch: int, *, now_ms: int) -> None:
-        """A new epoch begins a rebalance."""
+        """Note the group's epoch; a new one begins a rebalance."""
         if epoch != self._epoch:
             self._epoch, self._changed_ms, self.is_calm = epoch, now_ms, False
 
     def look(self, *, is_stable: bool, session_ends_ms: int | None, now_ms: int) -> None:
-        """`session_ends_ms`: of the member that was silent for longest."""
+        """Judge whether the group is calm; `session_ends_ms` is that of the member that was silent longest."""
         soon_ms = now_ms + 2 * self.calm_interval_ms
         is_quiet = now_ms - self._changed_ms >= 2 * self.calm_interval_ms
         all_show = session_ends_ms is None or session_ends_ms > soon_ms
         self.is_calm = is_stable and is_quiet and all_show
 
     def interval_ms(self, members: int) -> int:
-        """To tell the next member that asks."""
+        """Return the interval for the next response, in a group of so many members."""
         if self.is_calm:
             return self.calm_interval_ms
         return min(self.calm_interval_ms, max(self.restless_interval_ms, _MS_A_MEMBER * members))

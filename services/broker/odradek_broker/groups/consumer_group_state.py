@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerGroupState:
-    """See the module's essay."""
+    """What the records of one consumer group say."""
 
     group_id: GroupId
     epoch: int = 0
@@ -44,7 +44,7 @@ class ConsumerGroupState:
 
     @property
     def name(self) -> str:
-        """As people are told."""
+        """The state's name, as DescribeGroups shows it."""
         if not self.members:
             return "Empty"
         if self.epoch > self.target_epoch:
@@ -56,26 +56,24 @@ class ConsumerGroupState:
         return "Stable" if done else "Reconciling"
 
     def owner_of(self, topic: TopicId, index: PartitionIndex) -> MemberId | None:
-        """Who owns the partition, or has yet to give it up."""
+        """Return the member that owns the partition, or has yet to give it up."""
         return self._owners.get((topic, index))
 
     def static_holder(self, instance_id: str | None) -> MemberId | None:
-        """The member of that instance id."""
+        """Return the member of that instance id; None without one."""
         if instance_id is None:
             return None
         return next(
             (m.member_id for m in self.members.values() if m.instance_id == instance_id), None
         )
 
-    # --- records -----------------------------------------------------------------------------
-
     def emit(self, record: GroupRecord, records: list[GroupRecord]) -> None:
-        """Decide a record: it is true from here on, and is written."""
+        """Decide a record: apply it, and add it to the records to write."""
         self.replay(record)
         records.append(record)
 
     def emit_member(self, member: ConsumerMember, records: list[GroupRecord]) -> None:
-        """Keep what a member says of itself."""
+        """Record a member's subscription and client."""
         self.emit(
             ConsumerMemberRecord(group_id=self.group_id, member_id=member.member_id, member=member),
             records,
@@ -84,7 +82,7 @@ class ConsumerGroupState:
     def emit_target(
         self, member_id: MemberId, target: Assignment, records: list[GroupRecord]
     ) -> None:
-        """Keep what a member shall own."""
+        """Record which partitions a member shall own."""
         self.emit(
             TargetMemberRecord(group_id=self.group_id, member_id=member_id, target=target), records
         )
@@ -92,7 +90,7 @@ class ConsumerGroupState:
     def emit_current(
         self, member_id: MemberId, current: CurrentAssignment, records: list[GroupRecord]
     ) -> None:
-        """Keep how far a member is."""
+        """Record what a member owns, and how far it is reconciled."""
         self.emit(
             CurrentMemberRecord(group_id=self.group_id, member_id=member_id, current=current),
             records,
@@ -103,11 +101,11 @@ class ConsumerGroupState:
         self.emit(GroupEpochRecord(group_id=self.group_id, epoch=epoch), records)
 
     def emit_target_epoch(self, epoch: int, records: list[GroupRecord]) -> None:
-        """The targets stand for that epoch."""
+        """Record that the targets were computed for that epoch."""
         self.emit(TargetEpochRecord(group_id=self.group_id, epoch=epoch), records)
 
     def emit_removal(self, member_id: MemberId, records: list[GroupRecord]) -> None:
-        """Forget a member: its partitions are free."""
+        """Remove a member, which frees its partitions."""
         group_id = self.group_id
         for record in (
             CurrentMemberRecord(group_id=group_id, member_id=member_id, current=None),
@@ -117,7 +115,7 @@ class ConsumerGroupState:
             self.emit(record, records)
 
     def tombstones(self) -> list[GroupRecord]:
-        """Records that forget the group."""
+        """Remove the group; returns the tombstones of all its records."""
         records: list[GroupRecord] = []
         for member_id in list(self.members):
             self.emit_removal(member_id, records)
@@ -128,8 +126,6 @@ class ConsumerGroupState:
             GroupEpochRecord(group_id=group_id, epoch=None),
         ]
         return records
-
-    # --- replay ------------------------------------------------------------------------------
 
     def replay(self, record: GroupRecord) -> None:
         """Apply one record; the only place where written state changes."""

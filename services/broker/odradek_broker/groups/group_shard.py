@@ -54,8 +54,6 @@ class GroupShard:
     def __post_init__(self) -> None:
         self.table = GroupTable(settings=self.settings)
 
-    # --- classic protocol ------------------------------------------------------------------------
-
     def handle_join(
         self,
         request_id: RequestId,
@@ -65,7 +63,7 @@ class GroupShard:
         now_ms: int,
         wall_ms: int,
     ) -> Step:
-        """JoinGroup; answered when its rebalance is complete, in a consumer group at once."""
+        """JoinGroup; the response comes when its rebalance is complete, in a consumer group at once."""
         refusal = self._refuse_join(join)
         if refusal is not ErrorCode.NONE:
             return answer(request_id, Joined(error=refusal, member_id=join.member_id))
@@ -83,15 +81,16 @@ class GroupShard:
         classic = self.table.classic(join.group_id)
         if classic is None:
             classic = self.table.new_classic(join.group_id)
-        told = classic.handle_join(request_id, join, now_ms=now_ms)
-        if classic.members or classic.pending_members:  # who was refused leaves no group behind
+        joined_step = classic.handle_join(request_id, join, now_ms=now_ms)
+        # A refused join leaves no group behind.
+        if classic.members or classic.pending_members:
             self.table.groups[join.group_id] = classic
-        return step + self.table.stamped(told, wall_ms)
+        return step + self.table.stamped(joined_step, wall_ms)
 
     def _replace_last_of_consumer_protocol(
         self, group: ConsumerGroup, join: JoinGroup, now_ms: int, wall_ms: int
     ) -> Step:
-        """A static member that comes back with the classic protocol, where all others have that too."""
+        """Remove the last member of the consumer protocol if it is static and comes back with the classic one."""
         holder = group.state.static_holder(join.instance_id)
         if holder is None or join.member_id != NO_MEMBER:
             return NOTHING
@@ -126,7 +125,7 @@ class GroupShard:
     def handle_sync(
         self, request_id: RequestId, sync: SyncGroup, *, now_ms: int, wall_ms: int
     ) -> Step:
-        """SyncGroup; answered when the leader has brought the assignment, in a consumer group at once."""
+        """SyncGroup; the response comes when the leader has sent the assignment, in a consumer group at once."""
         self.table.due_ms.pop(sync.group_id, None)
         match self.table.groups.get(sync.group_id):
             case ClassicGroup() as group:
@@ -168,8 +167,6 @@ class GroupShard:
                 return step + self._maybe_downgrade(group, now_ms, wall_ms)
         unknown = tuple((m, i, ErrorCode.UNKNOWN_MEMBER_ID) for m, i in leave.members)
         return answer(request_id, Left(error=ErrorCode.NONE, members=unknown))
-
-    # --- consumer protocol -----------------------------------------------------------------------
 
     def handle_consumer_heartbeat(
         self,
@@ -221,12 +218,10 @@ class GroupShard:
             return step + self._maybe_downgrade(group, now_ms, wall_ms)
         return step
 
-    # --- migration -------------------------------------------------------------------------------
-
     def _bring_over(
         self, classic: ClassicGroup, group: ConsumerGroup, catalog: TopicCatalog, now_ms: int
     ) -> Step:
-        """Answer all who wait in a group that became that consumer group."""
+        """Respond to all requests that wait in a classic group that became this consumer group."""
         step = classic.interrupt_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
         for request_id, join in classic.take_joins():
             records, joined = classic_membership.join(group, join, catalog, now_ms=now_ms)
@@ -234,7 +229,7 @@ class GroupShard:
         return step
 
     def _maybe_downgrade(self, group: ConsumerGroup, now_ms: int, wall_ms: int) -> Step:
-        """Make a classic group of it when the last member of the consumer protocol is gone."""
+        """Turn a consumer group into a classic one when its last member of the consumer protocol has left."""
         if not migration.may_downgrade(group, members_max=self.settings.max_size, without=None):
             return NOTHING
         classic, records = migration.downgraded(
@@ -246,8 +241,6 @@ class GroupShard:
         self.table.groups[group.group_id] = classic
         return self.table.stamped(Step(tuple(records)), wall_ms)
 
-    # --- offsets ---
-
     def handle_commit(
         self,
         request_id: RequestId,
@@ -257,7 +250,7 @@ class GroupShard:
         now_ms: int,
         wall_ms: int,
     ) -> Step:
-        """OffsetCommit: all partitions of the request that are there, in one batch."""
+        """OffsetCommit: all partitions of the request that exist, in one batch."""
         error = self._check_commit(commit, now_ms)
         if error is not ErrorCode.NONE:
             return answer(request_id, OffsetsAnswer(error=error))
@@ -304,10 +297,10 @@ class GroupShard:
             error = group.check_epoch(fetch.member_id, fetch.member_epoch)
             if error is not ErrorCode.NONE:
                 return answer(request_id, FetchedOffsets(error=error))
-        known = self.table.offsets.of(fetch.group_id)
-        wanted = list(known) if fetch.partitions is None else fetch.partitions
-        found = {partition: known.get(partition) for partition in wanted}
-        return answer(request_id, FetchedOffsets(error=ErrorCode.NONE, offsets=found))
+        committed = self.table.offsets.of(fetch.group_id)
+        wanted = list(committed) if fetch.partitions is None else fetch.partitions
+        offsets = {partition: committed.get(partition) for partition in wanted}
+        return answer(request_id, FetchedOffsets(error=ErrorCode.NONE, offsets=offsets))
 
     def handle_delete_offsets(
         self,
@@ -315,7 +308,7 @@ class GroupShard:
         group_id: GroupId,
         partitions: Sequence[TopicPartition],
     ) -> Step:
-        """OffsetDelete (KIP-496): not of topics that a living member is subscribed to, or may be."""
+        """OffsetDelete (KIP-496): refused for topics that a member subscribes to, or may subscribe to."""
         if group_id not in self.table.groups and not self.table.offsets.of(group_id):
             return answer(request_id, OffsetsAnswer(error=ErrorCode.GROUP_ID_NOT_FOUND))
         group, subscribed = self.table.groups.get(group_id), self.table.subscribed(group_id)
@@ -338,9 +331,9 @@ class GroupShard:
         return Step(tuple(records), (Answer(request_id, told),))
 
     def forget_deleted_topics(self, catalog: TopicCatalog) -> Step:
-        """Forget what was committed in partitions that are no more, though a topic may have the name again.
+        """Delete the offsets of partitions that no longer exist, also if another topic has the name now.
 
-        `catalog` must not be older than any that a commit in the log was decided on.
+        `catalog` must not be older than any catalog that a commit in the log was decided on.
         """
         records: list[GroupRecord] = []
         for group_id in list(self.table.offsets.groups()):
@@ -362,7 +355,7 @@ class GroupShard:
         return records
 
     def expire_offsets(self, *, wall_ms: int) -> Step:
-        """Forget offsets past their retention, and empty groups without any. Call it every few minutes."""
+        """Delete offsets past their retention, and empty groups without offsets. Call it every few minutes."""
         records: list[GroupRecord] = []
         for group_id in list(self.table.offsets.groups()):
             group, subscribed = self.table.groups.get(group_id), self.table.subscribed(group_id)
@@ -384,10 +377,8 @@ class GroupShard:
                 records += self.table.forget_group(group_id)
         return Step(tuple(records))
 
-    # --- administration and time -----------------------------------------------------------------
-
     def handle_delete_group(self, request_id: RequestId, group_id: GroupId) -> Step:
-        """DeleteGroups, one of them; the response is an ErrorCode."""
+        """DeleteGroups, for one group; the response is an ErrorCode."""
         group = self.table.groups.get(group_id)
         if group is None and not self.table.offsets.of(group_id):
             return answer(request_id, ErrorCode.GROUP_ID_NOT_FOUND)
@@ -396,9 +387,9 @@ class GroupShard:
         return Step(tuple(self.table.forget_group(group_id))) + answer(request_id, ErrorCode.NONE)
 
     def tick(self, *, now_ms: int, wall_ms: int) -> Step:
-        """Sessions and rebalances whose time is up. Call it a few times a second.
+        """End sessions and rebalances whose time is up. Call it a few times a second.
 
-        A group is looked at when its next time is up, and after each request of a member.
+        A group is looked at when its next deadline has passed, and after each request of a member.
         """
         step, due_ms = NOTHING, self.table.due_ms
         for group_id, group in list(self.table.groups.items()):
@@ -427,7 +418,7 @@ def _refuse_beat(beat: ConsumerHeartbeat) -> ErrorCode:
 
 
 def _has_told_all(group: ClassicGroup | ConsumerGroup | None) -> bool:
-    """Whether nobody who belongs to the group has yet to come back, and to say what it reads."""
+    """Whether all members of the group are known, and have said which topics they read."""
     if not isinstance(group, ClassicGroup):
         return True
     return group.state in (ClassicState.EMPTY, ClassicState.STABLE)

@@ -39,7 +39,7 @@ class CommittedOffsets:
     _groups: dict[GroupId, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
 
     def replay(self, record: OffsetCommitRecord) -> None:
-        """Apply one record; None forgets."""
+        """Apply one record; one without an offset is a deletion."""
         offsets = self._groups.setdefault(record.group_id, {})
         if record.committed is None:
             offsets.pop(record.partition, None)
@@ -49,17 +49,17 @@ class CommittedOffsets:
             del self._groups[record.group_id]
 
     def of(self, group_id: GroupId) -> Mapping[TopicPartition, CommittedOffset]:
-        """Those of one group; empty if it has none."""
+        """Return the offsets of one group; empty if it has none."""
         return self._groups.get(group_id, {})
 
     def groups(self) -> Collection[GroupId]:
-        """Groups that have any."""
+        """Return the groups that have committed offsets."""
         return self._groups.keys()
 
     def forget(
         self, group_id: GroupId, partitions: Collection[TopicPartition] | None = None
     ) -> list[OffsetCommitRecord]:
-        """Records that forget these partitions, or all of the group."""
+        """Return records that delete the offsets of these partitions, or all of the group."""
         chosen = list(self.of(group_id)) if partitions is None else partitions
         return [
             OffsetCommitRecord(group_id=group_id, partition=partition, committed=None)
@@ -76,7 +76,7 @@ class CommittedOffsets:
         empty_since_ms: int | None,
         subscribed: Collection[TopicName],
     ) -> Iterator[TopicPartition]:
-        """Partitions to forget: of topics nobody in the group subscribes to, past the retention.
+        """Return partitions whose offsets are past their retention, of topics that no member subscribes to.
 
         `empty_since_ms` (wall clock) is when a group that had members became empty: its offsets count from
         then, not from their commits. None: from their commits.
@@ -105,10 +105,8 @@ class GroupTable:
     due_ms: dict[GroupId, int] = field(default_factory=dict)
     """Before this moment of the monotonic clock, time alone changes nothing in the group."""
 
-    # --- descriptions ------------------------------------------------------------------------
-
     def listings(self) -> list[GroupListing]:
-        """All groups, for ListGroups."""
+        """Return all groups, for ListGroups."""
         listed = [
             GroupListing(
                 group_id=g.group_id,
@@ -133,7 +131,7 @@ class GroupTable:
         return listed
 
     def describe(self, group_id: GroupId) -> GroupDescription:
-        """One group, of either kind."""
+        """Describe one group, of either kind."""
         group = self.groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return describe_classic(group)
@@ -145,8 +143,6 @@ class GroupTable:
             group_id=group_id,
             state="Empty" if exists else "Dead",
         )
-
-    # --- what a group has ---------------------------------------------------------------------
 
     def forget_group(self, group_id: GroupId) -> list[GroupRecord]:
         records: list[GroupRecord] = list(self.offsets.forget(group_id))
@@ -163,7 +159,7 @@ class GroupTable:
         return records
 
     def subscribed(self, group_id: GroupId) -> frozenset[TopicName] | None:
-        """The topics that living members are subscribed to; None where they do not tell: they are no consumers."""
+        """Return the topics that members are subscribed to; None if the members are no consumers."""
         group = self.groups.get(group_id)
         if group is None or group.is_empty:
             return frozenset()
@@ -171,16 +167,14 @@ class GroupTable:
             return frozenset(snapshot.topic for snapshot in group.state.topics)
         topics: set[TopicName] = set()
         for member in group.members.values():
-            told = subscribed_topics(member.protocols[0][1])
-            if told is None or group.protocol_type != PROTOCOL_TYPE:
+            subscribed = subscribed_topics(member.protocols[0][1])
+            if subscribed is None or group.protocol_type != PROTOCOL_TYPE:
                 return None
-            topics |= told
+            topics |= subscribed
         return frozenset(topics)
 
-    # --- state -----------------------------------------------------------------------------------
-
     def replay(self, record: GroupRecord) -> None:
-        """Apply one record while loading."""
+        """Apply one record, while loading."""
         match record:
             case OffsetCommitRecord():
                 self.offsets.replay(record)
@@ -201,13 +195,14 @@ class GroupTable:
         group = self.groups.get(record.group_id)
         if not isinstance(group, ConsumerGroup):
             if is_tombstone(record):
-                return  # of a consumer group that is gone, or became a classic one
+                # It is about a consumer group that was deleted or became a classic one.
+                return
             group = ConsumerGroup(group_id=record.group_id, settings=self.settings.consumer)
             self.groups[record.group_id] = group
         group.state.replay(record)
 
     def loaded(self, *, now_ms: int) -> None:
-        """All records are replayed; sessions begin, groups that were deleted are dropped."""
+        """End loading: begin sessions, and drop groups that were deleted."""
         for group_id, group in list(self.groups.items()):
             if isinstance(group, ConsumerGroup) and group.state.epoch == 0 and group.is_empty:
                 del self.groups[group_id]
@@ -227,7 +222,7 @@ class GroupTable:
         return group if isinstance(group, ClassicGroup) else None
 
     def stamped(self, step: Step, wall_ms: int) -> Step:
-        """Classic groups know no wall clock: their records get it here."""
+        """Write the wall clock into the records of classic groups, which do not know it."""
         records: list[GroupRecord] = []
         for record in step.records:
             if isinstance(record, ClassicGroupRecord) and record.state is not None:
@@ -246,7 +241,7 @@ class GroupTable:
 
 
 def describe_classic(group: ClassicGroup) -> GroupDescription:
-    """A classic group; metadata and assignments only once it is stable, as Kafka does."""
+    """Describe a classic group; metadata and assignments only while it is stable, as Kafka does."""
     is_stable = group.state is ClassicState.STABLE
     return GroupDescription(
         error=ErrorCode.NONE,
@@ -273,7 +268,7 @@ def describe_classic(group: ClassicGroup) -> GroupDescription:
 
 
 def describe_consumer(group: ConsumerGroup) -> GroupDescription:
-    """A consumer group with each member's present and target assignment."""
+    """Describe a consumer group with each member's present and target assignment."""
     return GroupDescription(
         error=ErrorCode.NONE,
         group_id=group.group_id,

@@ -1,4 +1,4 @@
-"""What a handler decides: records to write, and answers that may leave once those are committed."""
+"""What a handler decides: records to write, and responses that may leave once those are committed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class NothingApplied(Exception):
 
 
 def judges(function: Callable[P, T]) -> Callable[P, T]:
-    """Mark a function that only looks at a request and at the state, before a handler changes anything.
+    """Mark a function that only reads a request and the state, before a handler changes anything.
 
-    Whatever it raises becomes NothingApplied. Do not mark what replays a record.
+    Any exception that it raises becomes NothingApplied. Do not mark a function that replays a record.
     """
 
     @functools.wraps(function)
@@ -36,17 +36,20 @@ def judges(function: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The response to a request that the host named so when it handed it in."""
+    """The response to the request that the host gave this id."""
 
     request_id: RequestId
-    response: Any  # one of groups.messages: the caller knows which, since it asked
+    response: Any  # of groups.messages; the request says which
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A decision. Its records are replayed already; the host appends them as one batch, and lets an answer
-    leave when everything appended before it is committed, so that nobody is told what may yet be lost. If an
-    append fails, the host drops the shard and loads it again from the log."""
+    """A decision, whose records are replayed already.
+
+    The host appends the records as one batch, and lets a response leave when everything that was appended before
+    it is committed, so that no response says what may still be lost. If an append fails, the host drops the
+    shard and loads it again from the log.
+    """
 
     records: tuple[GroupRecord, ...] = ()
     answers: tuple[Answer, ...] = ()
@@ -59,5 +62,5 @@ NOTHING = Step()
 
 
 def answer(request_id: RequestId, response: Any) -> Step:
-    """Only an answer."""
+    """Return a step with a response and no records."""
     return Step(answers=(Answer(request_id, response),))
