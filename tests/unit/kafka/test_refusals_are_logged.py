@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from odradek_broker.access.authorizer import AclAuthorizer
-from odradek_broker.kafka.listener import _tell_unlogged
+from odradek_broker.kafka.listener import _log_unlogged_refusals
 from odradek_broker.kafka.services import Services
 from odradek_protocol.access import Operation
 from odradek_protocol.kafka.api_keys import ApiKey
@@ -51,7 +51,7 @@ def test_nonsense_does_not_hide_what_is_asked_for_after_it(
     with caplog.at_level(logging.WARNING):
         for _, count in served.budget.refusals.take_unwritten(monotonic_ms() / 1000 + 60):
             assert 40 <= count <= 50
-        _tell_unlogged(served.budget)
+        _log_unlogged_refusals(served.budget)
     assert lines(caplog) == [], "told already"
 
 
