@@ -362,9 +362,8 @@ class Beats:
     def _received(
         self, controller: ControllerId, response: controller_pb.HeartbeatResponse, sent_at_ms: int
     ) -> None:
-        broker = self._life.broker
-        assert broker is not None
-        before = broker.lease.until_ms
         self._heartbeat.received(controller, response, sent_at_ms)
-        if broker.lease.until_ms != before and response.seq in self._sent_us:
-            self._life.lease_sent_us = self._sent_us[response.seq]
+        is_grant = response.is_active and not response.error_code and not response.is_fenced
+        if is_grant and response.seq in self._sent_us:
+            sent_us = self._sent_us[response.seq]
+            self._life.lease_sent_us = max(self._life.lease_sent_us, sent_us)

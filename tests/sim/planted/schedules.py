@@ -224,6 +224,19 @@ def feed_that_leaves_entries_out() -> None:
     stage.until(lambda: broker.feed.image.offset == log.image.offset >= missing)
 
 
+def leader_whose_heartbeats_are_answered_late() -> None:
+    """The controllers' responses take up to 3 s, and then none comes: the lease began at the beats."""
+    stage = Stage()
+    stage.produce(acks=1)
+    stage.until(lambda: stage.hosted(1).replica.high_watermark > 5)
+    for controller in stage.cluster.controllers:
+        stage.cluster.network.extra_delay_us[(controller, 1)] = 3 * SECOND
+    stage.run(4_000)
+    stage.cut_off(1, stage.cluster.controllers)
+    stage.run(6_000)
+    assert stage.state.leader != 1
+
+
 def answer_that_was_allowed_before_a_stall() -> None:
     """The machine of a leader stands still between reading for a fetch and writing the answer."""
     stage = Stage()
@@ -380,4 +393,5 @@ SCHEDULES: dict[int, Callable[[], None]] = {
     35: delete_whose_leader_dies_at_once,
     36: durability_that_changes_under_load,
     84: feed_that_leaves_entries_out,
+    85: leader_whose_heartbeats_are_answered_late,
 }
