@@ -16,6 +16,7 @@ from typing import Final, Self
 from odradek.admin.admin import Admin
 from odradek.admin.descriptions import TopicDescription
 from odradek.client import Client
+from odradek.partitions import EARLIEST, LATEST, TopicPartition
 from odradek.producer.producer import Producer
 from odradek.transports.security import TlsOptions
 from odradek_gateway.settings import GatewaySettings
@@ -115,6 +116,14 @@ class ClusterAccess:
     async def topics(self) -> list[TopicDescription]:
         """Return all topics except internal ones of the cluster and of the gateways."""
         return [t for t in await self.admin.list_topics() if t.name not in INTERNAL_TOPICS]
+
+    async def offset_bounds(self, partition: TopicPartition) -> tuple[int, int]:
+        """Return a partition's log start offset and its end offset (exclusive)."""
+        starts, ends = await asyncio.gather(
+            self.admin.list_offsets({partition: EARLIEST}),
+            self.admin.list_offsets({partition: LATEST}),
+        )
+        return starts[partition].offset, ends[partition].offset
 
     async def cluster_id(self) -> str:
         """Return the cluster's id; waits at most 5 s for a first connection."""

@@ -23,6 +23,7 @@ from fastapi import Depends, Path, Request
 from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 from starlette.requests import ClientDisconnect
 
+from odradek.cluster.metadata_cache import Partition
 from odradek.errors import UnknownTopic
 from odradek_gateway.auth.caller_limits import RequestShares
 from odradek_gateway.auth.callers import ACCESS
@@ -120,6 +121,16 @@ def cluster_of(request: Request) -> ClusterAccess:
     cluster = request.scope.get(ACCESS) or request.app.state.cluster
     assert isinstance(cluster, ClusterAccess), "the application has no cluster"
     return cluster
+
+
+async def describe_partition(
+    cluster: ClusterAccess, topic: str, partition: int, *, error_code: int
+) -> Partition:
+    """Describe a partition. Raises 404, with the code that the API's version has for it, if it does not exist."""
+    described = await cluster.admin.describe_topic(topic)
+    if not 0 <= partition < len(described.partitions):
+        raise RestError(404, error_code, f"topic {topic} has no partition {partition}")
+    return described.partitions[partition]
 
 
 async def chunks_of(

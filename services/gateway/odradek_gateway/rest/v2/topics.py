@@ -10,12 +10,13 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from odradek.admin.descriptions import TopicDescription
-from odradek.partitions import EARLIEST, LATEST, TopicPartition
+from odradek.cluster.metadata_cache import Partition
+from odradek.partitions import TopicPartition
 from odradek_gateway.cluster_access import ClusterAccess
-from odradek_gateway.errors import PARTITION_NOT_FOUND, RestError, errors_of
+from odradek_gateway.errors import PARTITION_NOT_FOUND, errors_of
 from odradek_gateway.rest.media_types import accepted_without_records, embedded_format
 from odradek_gateway.rest.records import FORMATS, RecordFailure, require_partition, send_all
-from odradek_gateway.rest.requests import Cluster, PartitionId, TopicName
+from odradek_gateway.rest.requests import Cluster, PartitionId, TopicName, describe_partition
 from odradek_gateway.rest.v2.shapes import (
     BrokerIds,
     PartitionOffsets,
@@ -71,10 +72,8 @@ async def get_partition(
     topic: TopicName, partition: PartitionId, cluster: Cluster, request: Request
 ) -> Response:
     """Describe one partition."""
-    partitions = _partitions(await cluster.admin.describe_topic(topic))
-    if not 0 <= partition < len(partitions):
-        raise _no_partition(topic, partition)
-    return json_response(partitions[partition], request)
+    described = await describe_partition(cluster, topic, partition, error_code=PARTITION_NOT_FOUND)
+    return json_response(_partition(described), request)
 
 
 @router.get(
@@ -86,13 +85,9 @@ async def get_offsets(
     topic: TopicName, partition: PartitionId, cluster: Cluster, request: Request
 ) -> Response:
     """Return the log start offset and the log end offset (exclusive) of a partition."""
-    described = await cluster.admin.describe_topic(topic)
-    if not 0 <= partition < len(described.partitions):
-        raise _no_partition(topic, partition)
-    name = TopicPartition(topic, partition)
-    beginning = await cluster.admin.list_offsets({name: EARLIEST})
-    end = await cluster.admin.list_offsets({name: LATEST})
-    body = {"beginning_offset": beginning[name].offset, "end_offset": end[name].offset}
+    await describe_partition(cluster, topic, partition, error_code=PARTITION_NOT_FOUND)
+    beginning, end = await cluster.offset_bounds(TopicPartition(topic, partition))
+    body = {"beginning_offset": beginning, "end_offset": end}
     return json_response(body, request)
 
 
@@ -104,21 +99,19 @@ async def list_brokers(cluster: Cluster, request: Request) -> Response:
 
 
 def _partitions(topic: TopicDescription) -> list[dict[str, Any]]:
-    return [
-        {
-            "partition": p.partition,
-            "leader": p.leader_id,
-            "replicas": [
-                {"broker": broker, "leader": broker == p.leader_id, "in_sync": broker in p.isr}
-                for broker in p.replicas
-            ],
-        }
-        for p in topic.partitions
-    ]
+    return [_partition(partition) for partition in topic.partitions]
 
 
-def _no_partition(topic: str, partition: int) -> RestError:
-    return RestError(404, PARTITION_NOT_FOUND, f"topic {topic} has no partition {partition}")
+def _partition(partition: Partition) -> dict[str, Any]:
+    leader = partition.leader_id
+    return {
+        "partition": partition.partition,
+        "leader": leader,
+        "replicas": [
+            {"broker": broker, "leader": broker == leader, "in_sync": broker in partition.isr}
+            for broker in partition.replicas
+        ],
+    }
 
 
 _PRODUCE_ERRORS = errors_of(400, 401, 403, 404, 406, 408, 413, 415, 422, 429, 500, 503)

@@ -9,9 +9,15 @@ from fastapi import APIRouter, Depends
 
 from odradek.admin.descriptions import TopicDescription
 from odradek.cluster.metadata_cache import Partition
-from odradek.partitions import EARLIEST, LATEST, TopicPartition
+from odradek.partitions import TopicPartition
 from odradek_gateway.errors import RestError
-from odradek_gateway.rest.requests import BrokerId, Cluster, PartitionId, TopicName
+from odradek_gateway.rest.requests import (
+    BrokerId,
+    Cluster,
+    PartitionId,
+    TopicName,
+    describe_partition,
+)
 from odradek_gateway.rest.v3.resources import ERRORS, PREFIX, InCluster, Names
 from odradek_gateway.rest.v3.shapes import (
     Collection,
@@ -28,10 +34,7 @@ async def partition_in_path(
     topic: TopicName, partition: PartitionId, cluster: Cluster
 ) -> Partition:
     """Return the partition in the path. Raises 404 if it does not exist."""
-    described = await cluster.admin.describe_topic(topic)
-    if not 0 <= partition < len(described.partitions):
-        raise RestError(404, 404, f"topic {topic} has no partition {partition}")
-    return described.partitions[partition]
+    return await describe_partition(cluster, topic, partition, error_code=404)
 
 
 InPath = Annotated[Partition, Depends(partition_in_path)]
@@ -103,9 +106,7 @@ async def get_offset(
     names: InCluster, topic: TopicName, partition: InPath, cluster: Cluster
 ) -> dict[str, Any]:
     """Return the partition's log start offset and log end offset (exclusive)."""
-    name = TopicPartition(topic, partition.partition)
-    earliest = await cluster.admin.list_offsets({name: EARLIEST})
-    latest = await cluster.admin.list_offsets({name: LATEST})
+    earliest, latest = await cluster.offset_bounds(TopicPartition(topic, partition.partition))
     path = ("topics", topic, "partitions", partition.partition)
     return {
         "kind": "KafkaPartitionOffset",
@@ -113,8 +114,8 @@ async def get_offset(
         "cluster_id": names.cluster_id,
         "topic_name": topic,
         "partition_id": partition.partition,
-        "earliest_offset": earliest[name].offset,
-        "latest_offset": latest[name].offset,
+        "earliest_offset": earliest,
+        "latest_offset": latest,
     }
 
 
