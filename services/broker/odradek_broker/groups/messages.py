@@ -27,12 +27,9 @@ NO_GENERATION = -1
 Assignment = Mapping[TopicId, frozenset[PartitionIndex]]
 
 
-# --- classic protocol ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroup:
-    """A member wants in, or takes part in a rebalance (KIP-62, static members KIP-345)."""
+    """A member asks to join, or takes part in a rebalance (KIP-62, static members KIP-345)."""
 
     group_id: GroupId
     member_id: MemberId  # empty: a new member
@@ -43,14 +40,16 @@ class JoinGroup:
     protocols: tuple[tuple[str, bytes], ...]  # (name, metadata), most wanted first
     client_id: str
     client_host: str
-    new_member_id: MemberId  # what to call it if it has no name yet; drawn by the caller
-    requires_known_member: bool  # from JoinGroup 4 on: first told its id, then let in (KIP-394)
+    new_member_id: MemberId  # its id if it has none yet; drawn by the caller
+    requires_known_member: (
+        bool  # from JoinGroup 4 on: it gets its id first, then is let in (KIP-394)
+    )
     may_skip_assignment: bool  # from JoinGroup 9 on: a static leader that returns (KIP-814)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """A member as its leader is told of it."""
+    """A member as the leader of its group gets it."""
 
     member_id: MemberId
     instance_id: str | None
@@ -59,7 +58,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """The answer to JoinGroup; `members` only for the leader."""
+    """The response to JoinGroup; only the leader gets `members`."""
 
     error: ErrorCode
     generation: int = NO_GENERATION
@@ -73,7 +72,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroup:
-    """A member asks for its assignment; the leader brings everyone's."""
+    """A member asks for its assignment; the leader sends the assignments of all members."""
 
     group_id: GroupId
     generation: int
@@ -86,7 +85,7 @@ class SyncGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """The answer to SyncGroup."""
+    """The response to SyncGroup."""
 
     error: ErrorCode
     protocol_type: str | None = None
@@ -96,7 +95,7 @@ class Synced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """A member lives."""
+    """A member shows that it is alive."""
 
     group_id: GroupId
     generation: int
@@ -106,7 +105,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroup:
-    """Members go; static ones may be named by instance id alone."""
+    """Members leave; static ones may be named by instance id alone."""
 
     group_id: GroupId
     members: tuple[tuple[MemberId, str | None], ...]
@@ -114,13 +113,10 @@ class LeaveGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """The answer to LeaveGroup: an error of the whole, and one a member."""
+    """The response to LeaveGroup: an error for the request, and one for each member."""
 
     error: ErrorCode
     members: tuple[tuple[MemberId, str | None, ErrorCode], ...] = ()
-
-
-# --- consumer protocol (KIP-848) -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,12 +135,12 @@ class ConsumerHeartbeat:
     owned: Assignment | None = None
     client_id: str = ""
     client_host: str = ""
-    principal: str = ""  # who may describe what a pattern matches
+    principal: str = ""  # its rights decide which topics a pattern may match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeatAnswer:
-    """Its answer; `assignment` None: unchanged."""
+    """The response to ConsumerHeartbeat; `assignment` None means unchanged."""
 
     error: ErrorCode
     error_message: str | None = None
@@ -154,12 +150,9 @@ class ConsumerHeartbeatAnswer:
     assignment: Assignment | None = None
 
 
-# --- offsets -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """Where a group goes on in one partition."""
+    """The offset at which a group continues in one partition."""
 
     offset: Offset
     leader_epoch: LeaderEpoch = LeaderEpoch(-1)
@@ -173,7 +166,7 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOffsets:
-    """OffsetCommit. `generation_or_epoch` is -1 from a consumer that is in no group."""
+    """OffsetCommit. A consumer that is no member sends `generation_or_epoch` -1."""
 
     group_id: GroupId
     member_id: MemberId
@@ -192,7 +185,7 @@ class OffsetsAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOffsets:
-    """OffsetFetch of one group; `partitions` None: all that it committed."""
+    """OffsetFetch of one group; `partitions` None means all that it committed."""
 
     group_id: GroupId
     partitions: Sequence[TopicPartition] | None
@@ -202,18 +195,15 @@ class FetchOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedOffsets:
-    """Its answer; a partition that was asked for and never committed is None."""
+    """The response to FetchOffsets; a requested partition without a committed offset is None."""
 
     error: ErrorCode
     offsets: Mapping[TopicPartition, CommittedOffset | None] = field(default_factory=dict)
 
 
-# --- administration ------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """A group as it is listed."""
+    """A group as ListGroups shows it."""
 
     group_id: GroupId
     protocol_type: str
@@ -223,8 +213,8 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberDescription:
-    """A member as it is described; those of classic groups have `metadata` and `assignment_bytes`, `is_classic` tells
-    that one of a consumer group speaks the classic protocol."""
+    """A member as DescribeGroups shows it. Members of classic groups have `metadata` and `assignment_bytes`;
+    `is_classic` marks a member of a consumer group that speaks the classic protocol."""
 
     member_id: MemberId
     instance_id: str | None
@@ -243,7 +233,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A group as it is described; an unknown one is Dead with an error."""
+    """A group as DescribeGroups shows it; an unknown group is Dead, with an error."""
 
     error: ErrorCode
     group_id: GroupId
@@ -257,11 +247,11 @@ class GroupDescription:
 
 
 PENDING_MEMBERS_MAX: Final = 1_000
-"""Members of a group that were given an id and have not come back with it."""
+"""Bound of the ids of a group that were handed out and not yet used."""
 
 
 def make_room(pending: dict[MemberId, int]) -> None:
-    """Forget whoever was given an id first, where there are too many: it may ask for another one."""
+    """Drop the oldest ids that were handed out, if there are too many; their clients may ask for others."""
     while len(pending) >= PENDING_MEMBERS_MAX:
         del pending[next(iter(pending))]
 
@@ -271,7 +261,7 @@ class InvalidPattern(ValueError):
 
 
 def all_are_visible(principal: str, host: str, names: frozenset[TopicName]) -> frozenset[TopicName]:
-    """Without an authorizer."""
+    """Return all names, for a broker without an authorizer."""
     return names
 
 

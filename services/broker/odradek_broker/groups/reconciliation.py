@@ -35,10 +35,10 @@ def reconciled(
     owned: Assignment | None,
     is_free: IsFree,
 ) -> CurrentAssignment:
-    """The member's next state.
+    """Return the member's next state.
 
-    `owned` is what it says that it owns; None when it did not say. `is_free` tells whether no other member owns, or has
-    yet to give up, a partition.
+    `owned` is what the member reports to own; None if it did not report. `is_free` says whether no other member owns a
+    partition or has yet to give it up.
     """
     if current.state == MemberState.UNREVOKED:
         if owned is None or intersects(owned, current.pending_revocation):
@@ -53,7 +53,7 @@ def reconciled(
     to_revoke = minus(current.assigned, target)
     keeps = minus(current.assigned, to_revoke)
     if to_revoke and owned is not None and not intersects(owned, to_revoke):
-        to_revoke = NOTHING_OWNED  # it never took them up, or gave them up already
+        to_revoke = NOTHING_OWNED  # the member never took them, or gave them up already
     if to_revoke:
         return replace(
             current, state=MemberState.UNREVOKED, assigned=keeps, pending_revocation=to_revoke
@@ -69,7 +69,7 @@ def reconciled(
 
 
 def free_of(wanted: Assignment, is_free: IsFree) -> Assignment:
-    """Those of the wanted partitions that are free."""
+    """Return the wanted partitions that are free."""
     free = {t: frozenset(i for i in indexes if is_free(t, i)) for t, indexes in wanted.items()}
     return {t: indexes for t, indexes in free.items() if indexes}
 
@@ -83,13 +83,13 @@ def pairs(current: CurrentAssignment) -> Iterator[tuple[TopicId, PartitionIndex]
 
 
 def minus(left: Assignment, right: Assignment) -> Assignment:
-    """What is in `left` alone."""
+    """Return the partitions that are in `left` and not in `right`."""
     rest = {t: indexes - right.get(t, frozenset()) for t, indexes in left.items()}
     return {t: indexes for t, indexes in rest.items() if indexes}
 
 
 def plus(left: Assignment, right: Assignment) -> Assignment:
-    """What is in either."""
+    """Return the partitions that are in either."""
     union: dict[TopicId, frozenset[PartitionIndex]] = dict(left)
     for topic, indexes in right.items():
         union[topic] = union.get(topic, frozenset()) | indexes

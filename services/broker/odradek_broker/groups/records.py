@@ -19,7 +19,7 @@ GROUP_BYTES_MAX: Final = 16 << 20  # members of a classic group: a record that i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRecord:
-    """The group goes on there; None: forgotten."""
+    """A committed offset of a group; None deletes it."""
 
     group_id: GroupId
     partition: TopicPartition
@@ -28,7 +28,7 @@ class OffsetCommitRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMember:
-    """A member of a classic group as it is kept."""
+    """A member of a classic group as it is written."""
 
     member_id: MemberId
     instance_id: str | None
@@ -54,7 +54,7 @@ class ClassicGroupState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicGroupRecord:
-    """GroupMetadata; None: the group is gone."""
+    """GroupMetadata; None deletes the group."""
 
     group_id: GroupId
     state: ClassicGroupState | None
@@ -62,7 +62,7 @@ class ClassicGroupRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEpochRecord:
-    """ConsumerGroupMetadata (KIP-848): the epoch of members and subscriptions; None: gone."""
+    """ConsumerGroupMetadata (KIP-848): the epoch of members and subscriptions; None deletes it."""
 
     group_id: GroupId
     epoch: int | None
@@ -87,7 +87,7 @@ class GroupTopicsRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicProtocols:
-    """What a consumer group keeps of a member that speaks the classic protocol."""
+    """What a consumer group writes of a member that speaks the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]  # (name, metadata), most wanted first
@@ -95,7 +95,7 @@ class ClassicProtocols:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
-    """What a member said of itself; `classic` is None for one that speaks the consumer protocol."""
+    """The subscription and client of a member; `classic` is None if it speaks the consumer protocol."""
 
     member_id: MemberId
     instance_id: str | None
@@ -174,13 +174,13 @@ def has_room_for(*names: str | None) -> bool:
 
 
 def says_too_much(names: Iterable[str], metadata: Iterable[bytes] = ()) -> bool:
-    """Whether that is more than a record of a member shall have."""
-    size_bytes = sum(len(one.encode()) for one in names) + sum(map(len, metadata))
+    """Whether these strings and metadata are too large for the record of a member."""
+    size_bytes = sum(len(name.encode()) for name in names) + sum(map(len, metadata))
     return size_bytes >= MEMBER_BYTES_MAX
 
 
 def is_tombstone(record: GroupRecord) -> bool:
-    """Whether the record only forgets."""
+    """Whether the record is a deletion."""
     match record:
         case OffsetCommitRecord():
             return record.committed is None
