@@ -5,6 +5,7 @@ Public: `Replica` with its `ReadBound` (replica.py), the events it takes (events
 `ProducerSequences`, which the shell implements (produces.py).
 
 Read replica.py first: the role of a replica, and the table that hands each event to its handler. Then
-leader.py with produces.py, deletes.py, followers.py, isr.py and high_watermark.py, what a leader does;
-then follower.py with truncation.py. README.md lists the rules (R1 ..) that the docstrings name.
+leader.py with produces.py, deletes.py, followers.py, isr.py and high_watermark.py: the work of a leader.
+Then follower.py with truncation.py: the work of a follower. README.md lists the rules (R1 ..) that the
+docstrings refer to.
 """

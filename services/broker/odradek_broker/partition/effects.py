@@ -1,8 +1,14 @@
-"""Everything that a replica asks of its shell, to be done in order before the next event.
+"""Effects: what a replica orders from its shell. The shell carries them out in order, before the next event.
 
-The shell responds to storage effects (Append, Sync, TruncateTo, ResetLog) with an event of events.py: to
-Append at once, in the same turn, to the others when the disk is done. Append and Sync are the last of
-their list, so a shell may respond to them immediately.
+- For the log: Append, Sync, TruncateTo, ResetLog, AssignEpoch, AdvanceLogStart.
+- Messages of a leader to its followers: SendAttached, SendDiverged, SendSnapshotless, SendRefused.
+- Messages of a follower to its leader: SendAttach, SendDetach, SendAck.
+- A request to the controller: ProposeIsr.
+- For clients and observers: AnswerProduce, AnswerDelete, HighWatermarkMoved, RoleChanged, PartitionFailed.
+
+The shell reports the completion of Append, Sync, TruncateTo and ResetLog with an event of events.py:
+that of an Append before it hands in any other event, those of the others when the disk has finished.
+Append and Sync are always the last effect of their list, so a shell may report them at once.
 """
 
 from __future__ import annotations
@@ -17,22 +23,25 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 class Role(Enum):
-    """What a replica is, in its broker's view of the metadata."""
+    """The role of a replica, by the metadata image of its broker."""
 
-    IDLE = "idle"  # no leader known, or no replica here any more
+    # The image has no leader, or this broker hosts no replica of the partition any more.
+    IDLE = "idle"
     LEADER = "leader"
     FOLLOWER = "follower"
-    FAILED = "failed"  # its storage failed, or a bug did; for the rest of this process's life
+    # The storage failed or a bug was met: the replica stays offline until the broker restarts.
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """Append batches: those of request `request_id`, stamped with the two other fields, or, when it is
-    None, those of the DataReceived that was just passed in, as they are. The shell responds at once:
-    Appended, AppendRefused or StorageFailed.
+    """Append batches; the shell reports Appended, AppendRefused or StorageFailed before any other event.
 
-    When a follower's `base_offset` is below its log end, its log is empty and has to begin there instead,
-    because the leader's log begins within the first of these batches.
+    With a `request_id` these are the batches of that produce request, stamped with `base_offset` and
+    `leader_epoch`. With None they are the batches of the last DataReceived, unchanged.
+
+    If a follower's `base_offset` is below its log end, the log is empty and has to start at
+    `base_offset` instead, because the leader's log start lies within the first of these batches.
     """
 
     base_offset: Offset
@@ -42,41 +51,44 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """Make the log durable up to its end (only with durability=fsync). Response: Synced."""
+    """Sync the log up to its end (only with durability=fsync). The shell reports Synced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateTo:
-    """Truncate the log, its epochs and producer state to `end_offset`, synced (R4). Response: Truncated.
-    With `end_offset` = log end, only drop the epochs that have no records."""
+    """Truncate the log, its leader epochs and producer state to `end_offset`, synced (R4).
+
+    The shell reports Truncated. If `end_offset` is the log end, this only removes leader epochs
+    that have no records.
+    """
 
     end_offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetLog:
-    """Drop the whole log and begin at `start_offset`. Response: LogReset."""
+    """Delete the whole log and start it at `start_offset`. The shell reports LogReset."""
 
     start_offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignEpoch:
-    """Enter (leader_epoch, log end) in the log's leader epochs: this replica leads from here (R1)."""
+    """Add (leader_epoch, log end) to the log's leader epochs: this replica leads from there (R1)."""
 
     leader_epoch: LeaderEpoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceLogStart:
-    """Raise the log start offset, for a client's DeleteRecords or after the leader's. No response."""
+    """Move the log start offset, after a DeleteRecords or because the leader's moved. No event follows."""
 
     log_start: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAttached:
-    """The lineages agree; from now on `data_due(session)` returns what to send."""
+    """Accept the Attach: the lineages agree. From now on `data_due(session)` says what to send."""
 
     session: FollowerSession
     attach_seq: int
@@ -87,7 +99,7 @@ class SendAttached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendDiverged:
-    """The follower must truncate (R3, R4)."""
+    """Answer an Attach: the lineages diverge, and the follower must truncate its log (R3, R4)."""
 
     session: FollowerSession
     attach_seq: int
@@ -100,7 +112,7 @@ class SendDiverged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendSnapshotless:
-    """The follower must drop its log and begin at `log_start`."""
+    """Answer an Attach: the follower must delete its log and start at `log_start`."""
 
     session: FollowerSession
     attach_seq: int
@@ -110,7 +122,7 @@ class SendSnapshotless:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendRefused:
-    """The follower is not attached (`attach_seq` names its Attach), or no longer attached (0)."""
+    """Refuse the Attach with this `attach_seq`; with 0, end what was attached before."""
 
     session: FollowerSession
     attach_seq: int
@@ -120,7 +132,7 @@ class SendRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAttach:
-    """Ask the leader for data from our log end on; the shell gathers at most 64 of these into a message."""
+    """Ask the leader to send data from our log end. The shell puts at most 64 of these into one message."""
 
     session_id: int
     attach_seq: int
@@ -132,15 +144,18 @@ class SendAttach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendDetach:
-    """Ask the leader to stop sending in this session."""
+    """Ask the leader to send no more data in this session."""
 
     session_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAck:
-    """Acknowledge everything below `ack_to`. Of several in one turn of the loop the shell sends the last
-    one only (R6). `is_synced`: by our image the topic has durability=fsync, and all of it is synced."""
+    """Acknowledge everything below `ack_to` (R6).
+
+    Acknowledgements are cumulative, so the shell sends only the last one of a turn of its loop.
+    `is_synced`: our image says durability=fsync, and `ack_to` is what is synced to the disk.
+    """
 
     session_id: int
     leader_epoch: LeaderEpoch
@@ -151,7 +166,7 @@ class SendAck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposeIsr:
-    """AlterPartition for this partition; the shell batches them. Response: IsrChangeAnswered."""
+    """Send AlterPartition for this partition; the shell batches them and reports IsrChangeAnswered."""
 
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
@@ -161,8 +176,10 @@ class ProposeIsr:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerProduce:
-    """The outcome of a ProduceRequested; passes the gate `may_answer(leader_epoch, ..)` when it is
-    written to the socket (R13). `base_offset` is NO_OFFSET with an error."""
+    """The outcome of a ProduceRequested; `base_offset` is NO_OFFSET with an error.
+
+    The shell checks `may_answer(leader_epoch, ..)` when it writes the response to the socket (R13).
+    """
 
     request_id: int
     error_code: ErrorCode
@@ -172,8 +189,10 @@ class AnswerProduce:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDelete:
-    """The outcome of a DeleteRecordsRequested; passes the gate as AnswerProduce does. All logs begin at
-    `low_watermark` or later by now; it is NO_OFFSET with an error."""
+    """The outcome of a DeleteRecordsRequested, subject to `may_answer` like AnswerProduce.
+
+    `low_watermark` is the lowest log start offset over the replicas; NO_OFFSET with an error.
+    """
 
     request_id: int
     error_code: ErrorCode
@@ -183,15 +202,15 @@ class AnswerDelete:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HighWatermarkMoved:
-    """Tell the log and wake readers; followers get it with the next Data, or alone within 50 ms (R9)."""
+    """Report the new high watermark to the log and to readers; followers receive it with the next Data,
+    or without data within 50 ms (R9)."""
 
     high_watermark: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleChanged:
-    """The role changed; this comes before all other effects of the new role. A FOLLOWER needs a
-    SessionReady for `leader`."""
+    """Report the new role, before any effect of it. A FOLLOWER waits for a SessionReady to `leader`."""
 
     role: Role
     leader: BrokerId
@@ -200,8 +219,10 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFailed:
-    """Take the directory offline, and say so in the heartbeat (R11). After a bug, only ask in each
-    heartbeat from now on that another replica leads this partition."""
+    """Take the log directory offline and report it in the heartbeat (R11).
+
+    After a bug, only this partition is affected: each heartbeat from now on asks for another leader of it.
+    """
 
     reason: str
     is_bug: bool
@@ -232,11 +253,11 @@ Effect: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class DataDue:
-    """What a follower has not been sent: batches from `from_offset` up to `log_end`, as many as fit.
+    """The Data that a follower should be sent next: batches from `from_offset` up to `log_end`, as many as fit.
 
-    When the two are equal, only the high watermark or the log start changed, which may wait 50 ms for
-    data to go with. `high_watermark` and `log_start` go with every Data message: ask again when the
-    message is built, because they may have moved since its bytes were requested from the disk.
+    If the two are equal, only the high watermark or the log start has moved; such a message may wait
+    50 ms for others. Every Data carries `high_watermark` and `log_start`: call `data_due` again for
+    them when the message is built, because they may have moved since its bytes were ordered from the disk.
     """
 
     from_offset: Offset

@@ -1,8 +1,16 @@
-"""Everything that can happen to a replica. The shell makes one of these and passes it to `Replica.step`.
+"""Everything that can happen to a replica. The shell makes an event and hands it to `Replica.step`.
 
-Times are ms of one clock, CLOCK_BOOTTIME, that the shell reads (a lease on CLOCK_MONOTONIC would
-outlive a suspended machine). Offsets: range ends are exclusive. Rule numbers (R1 ..) are those of
-the replication protocol, listed in README.md beside this file.
+- Of the metadata image: PartitionChanged, BrokerChanged, PartitionRemoved.
+- Requests of clients: ProduceRequested, DeleteRecordsRequested.
+- Of the log: Appended, Synced, Truncated, LogReset, LogStartAdvanced, StorageFailed, AppendRefused; BugFound.
+- At a leader, from its followers' streams: AttachReceived, DetachReceived, AckReceived,
+  FollowerSessionClosed, DataSent.
+- At a follower, from the stream to its leader: SessionReady, LeaderSessionClosed, AttachedReceived,
+  DivergedReceived, SnapshotlessReceived, DataReceived, RefusedReceived.
+- Of the controller and of time: IsrChangeAnswered, Tick, LeaderStalled.
+
+Times are ms of CLOCK_BOOTTIME, which the shell reads (a lease on CLOCK_MONOTONIC would outlive a
+suspended machine). Range ends are exclusive. README.md beside this file lists the rules (R1 ..).
 """
 
 from __future__ import annotations
@@ -25,7 +33,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerView:
-    """One broker that hosts a replica, as the image shows it."""
+    """A broker that hosts a replica, as the image shows it."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -35,11 +43,12 @@ class BrokerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionChanged:
-    """The image's state of this partition, in feed order.
+    """The state of this partition in the metadata image changed. Events come in the order of the metadata feed.
 
-    The first one is sent when the image has reached this broker's own registration; before that it
-    shows an earlier one. Send it whenever a field differs: `min_insync_replicas` may change while
-    `partition_epoch` does not. `brokers` are the brokers of `replicas` that the image knows.
+    The shell sends the first one when the image contains this broker's current registration; before
+    that the image shows an earlier lifetime of the broker. It sends one whenever any field differs:
+    `min_insync_replicas` may change while `partition_epoch` stays the same. `brokers` are the
+    registered brokers among `replicas`.
     """
 
     leader: BrokerId  # NO_BROKER: none
@@ -51,7 +60,7 @@ class PartitionChanged:
     min_insync_replicas: int
     is_recovering: bool
     brokers: tuple[BrokerView, ...]
-    is_fsync: bool = False  # the topic's durability=fsync: positions are synced ends
+    is_fsync: bool = False  # durability=fsync: only synced records count as stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +72,12 @@ class BrokerChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRemoved:
-    """The topic was deleted from the image. The replica responds UNKNOWN_TOPIC_ID from now on."""
+    """The topic was deleted from the image. The replica answers UNKNOWN_TOPIC_ID from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerBatch:
-    """The producer of a batch and its sequences, which are inclusive and wrap after 2^31 - 1."""
+    """The idempotent producer of a batch and the batch's sequences: inclusive, wrapping after 2^31 - 1."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -78,14 +87,14 @@ class ProducerBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequested:
-    """A client wants whole batches appended, whose size and CRC the shell has checked.
+    """A client or coordinator wants to append whole batches, whose size and CRC the shell has checked.
 
     With `producer` set there is exactly one batch. `acks` is 0, 1 or -1 (all). A coordinator sets
-    `expected_leader_epoch` to the epoch that it loaded its state in; it writes in no other.
+    `expected_leader_epoch` to the leader epoch that it loaded its state in; the append is refused in any other.
     """
 
-    request_id: int  # chosen by the shell; comes back in AnswerProduce
-    record_count: int  # offsets that the batches take
+    request_id: int  # chosen by the shell; repeated in AnswerProduce
+    record_count: int  # number of offsets that the batches occupy
     acks: int
     deadline_ms: int
     producer: ProducerBatch | None = None
@@ -94,35 +103,35 @@ class ProduceRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRecordsRequested:
-    """A client wants all records below `before_offset` deleted; -1: all below the high watermark."""
+    """A client wants to delete all records below `before_offset`; -1: below the high watermark."""
 
-    request_id: int  # chosen by the shell; comes back in AnswerDelete
+    request_id: int  # chosen by the shell; repeated in AnswerDelete
     before_offset: Offset
     deadline_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """write(2) of the last Append returned. No other event may come between the two."""
+    """The last Append was written. No other event may come between the effect and this event."""
 
     end_offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """A Sync finished; `durable_end` is the log's own after it (a truncation may have lowered it)."""
+    """A Sync finished; `durable_end` is the synced end of the log now (a truncation may have lowered it)."""
 
     durable_end: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncated:
-    """The TruncateTo is done, and synced together with the leader epochs."""
+    """A TruncateTo finished; the log and its leader epochs are synced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReset:
-    """The ResetLog is done: the log is empty and begins at the offset asked for."""
+    """A ResetLog finished: the log is empty and starts at the offset of the effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,14 +143,14 @@ class LogStartAdvanced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageFailed:
-    """A write, sync, truncation or CRC check of our own bytes failed (R11)."""
+    """A write, sync or truncation of our log failed, or a CRC check of what it holds (R11)."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BugFound:
-    """An assertion failed in this replica's work, or an unexpected exception was raised."""
+    """An assertion failed or an unexpected exception was raised in the work of this replica."""
 
     reason: str
 
@@ -153,11 +162,11 @@ class AppendRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerSession:
-    """One stream of one follower, as its Hello names it.
+    """One replication stream of a follower, as its Hello describes it.
 
-    A follower has one stream for followers in sync and one to catch up (`is_catch_up`). Of two streams of
-    the same kind the one with the greater `session_id` wins, and the shell ends the other one; its late
-    messages may still come here and are ignored.
+    A follower has two lanes, each a stream: one for partitions in sync and one to catch up (`is_catch_up`).
+    In a lane a greater `session_id` replaces a smaller one: the shell ends the older stream, whose late
+    messages may still arrive here and are ignored.
     """
 
     broker_id: BrokerId
@@ -168,10 +177,10 @@ class FollowerSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachReceived:
-    """A follower says where its log ends and wants the data after that (R3).
+    """A follower reports the end of its log and asks for the data after it (R3).
 
-    Of one process of the follower the greater `attach_seq` is later, also in its other stream. An Attach
-    that arrives after a later one is void.
+    Within one lifetime of a broker a greater `attach_seq` is later, in any lane. An Attach that
+    arrives after a later one is ignored.
     """
 
     session: FollowerSession
@@ -184,15 +193,17 @@ class AttachReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetachReceived:
-    """A follower no longer wants data of this partition in this session."""
+    """A follower wants no more data of this partition in this session."""
 
     session: FollowerSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AckReceived:
-    """A follower has everything below `ack_to`: appended, or, if `is_synced`, on its disk (R7). Its log
-    begins at `log_start`."""
+    """A follower has everything below `ack_to`: appended, or, if `is_synced`, synced to its disk (R7).
+
+    Its log starts at `log_start`.
+    """
 
     session: FollowerSession
     leader_epoch: LeaderEpoch
@@ -210,16 +221,16 @@ class FollowerSessionClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSent:
-    """The shell passed a Data message to the stream, with the content that `data_due` returned."""
+    """The shell sent a Data message, built from what `data_due` returned."""
 
     session: FollowerSession
-    end_offset: Offset  # the Data's base offset when it carried the high watermark alone
+    end_offset: Offset  # the Data's base offset if it carried no batches
     high_watermark: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionReady:
-    """A stream to `leader` is open: attach in it from now on, also instead of another open stream."""
+    """A stream to `leader` is open: the follower attaches in it from now on, also when this changes the lane."""
 
     session_id: int
     leader: BrokerId
@@ -234,7 +245,7 @@ class LeaderSessionClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachedReceived:
-    """The leader begins to send data from our log end on."""
+    """The leader accepted the Attach and sends data from our log end on."""
 
     session_id: int
     attach_seq: int
@@ -245,7 +256,11 @@ class AttachedReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivergedReceived:
-    """Our lineage differs from the leader's, whose largest epoch <= `for_last_epoch` ends at `end_offset`."""
+    """Our log diverges from the leader's.
+
+    `epoch` is the leader's largest epoch at or below `for_last_epoch`; it ends at `end_offset` in the
+    leader's log. `for_log_end` and `for_last_epoch` repeat the Attach that this answers.
+    """
 
     session_id: int
     attach_seq: int
@@ -258,7 +273,7 @@ class DivergedReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotlessReceived:
-    """The leader no longer has the data after our log end: drop the log and begin at `log_start`."""
+    """The leader lacks what follows our log end: the follower has to delete its log and start at `log_start`."""
 
     session_id: int
     attach_seq: int
@@ -268,11 +283,11 @@ class SnapshotlessReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataReceived:
-    """Batches of the leader, whose headers and CRCs the shell has checked (R5).
+    """The leader sent batches, whose headers and CRCs the shell has checked (R5).
 
     `epochs`: (leader epoch, base offset) of the first batch and of each later batch where the epoch
-    changes; empty when there are no batches. The first batch may begin below `base_offset`, if it
-    ends above: the leader's log may begin within a batch.
+    changes; empty when there are no batches. The first batch may start below `base_offset` if it
+    ends above it: the leader's log start may lie within a batch.
     """
 
     session_id: int
@@ -282,12 +297,12 @@ class DataReceived:
     high_watermark: Offset
     log_start: Offset
     epochs: tuple[tuple[LeaderEpoch, Offset], ...]
-    is_intact: bool  # every CRC is right
+    is_intact: bool  # every CRC matches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedReceived:
-    """The leader refuses an Attach; with `attach_seq` 0 it ends an attachment."""
+    """The leader refused the Attach with this `attach_seq`; with 0, it stopped sending this partition."""
 
     session_id: int
     attach_seq: int
@@ -297,8 +312,10 @@ class RefusedReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChangeAnswered:
-    """The controller's response to the ProposeIsr of this leader epoch and partition epoch;
-    REQUEST_TIMED_OUT when none came (it was lost, or the controller moved)."""
+    """The controller's response to the ProposeIsr of this leader epoch and partition epoch.
+
+    REQUEST_TIMED_OUT when none came: it was lost, or another node became the controller.
+    """
 
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
@@ -307,12 +324,12 @@ class IsrChangeAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time passed, about 100 ms: deadlines, lag and repeated proposals are judged."""
+    """About 100 ms passed: the replica checks deadlines, lag and what has to be sent again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderStalled:
-    """This broker's loop stood still for `stall_ms` (over 500), which counts as no follower's lag (R10)."""
+    """This broker's event loop stood still for `stall_ms` (over 500): the time counts as no follower's lag (R10)."""
 
     stall_ms: int
 

@@ -1,4 +1,4 @@
-"""The settings that a broker gives to all its replicas."""
+"""Settings of a broker that apply to all its replicas."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSettings:
-    """Timers of the replicas of one broker, in ms."""
+    """Timers, each in ms."""
 
     replica_lag_time_max_ms: int = 10_000
-    """`replica.lag.time.max.ms`: a follower that was not caught up for longer leaves the ISR."""
+    """`replica.lag.time.max.ms`: a follower that was not caught up for longer is removed from the ISR."""
     producer_id_expiration_ms: int = 86_400_000
-    """`producer.id.expiration.ms`: an idempotent producer that appended nothing for longer is forgotten."""
+    """`producer.id.expiration.ms`: the state of an idempotent producer that appended
+    nothing for longer is deleted."""
     isr_resend_ms: int = 1_000
-    """An ISR proposal that got no response, or whose image has not come, is sent again after this time."""
+    """An ISR proposal that is still pending so long after it was sent is sent again."""
     attach_retry_min_ms: int = 50
     attach_retry_max_ms: int = 500
-    """A refused Attach is repeated after the first of these times, which doubles up to the second."""
+    """A refused Attach is sent again after `attach_retry_min_ms`; the pause doubles up to `attach_retry_max_ms`."""
     attach_timeout_ms: int = 3_000
-    """An Attach without a response is repeated after this time."""
+    """An Attach that got no response for so long is sent again."""
