@@ -7,19 +7,19 @@
        |                                           CUTTING-+                   |
        +---- Refused, the session's end -- from ATTACHING or STREAMING         +--> ATTACHING
 
-It begins without truncating anything (R2): only the leader knows where the lineages part, and says so
-in its response to an Attach (R4). While CUTTING (a truncation or a reset is under way) nothing else
-changes the log, and a change of role waits (replica.py); a session that ends or begins meanwhile is
-remembered.
+A follower starts without truncating anything (R2): only the leader knows where the two logs diverge,
+and says so in its response to an Attach (R4). While CUTTING (a TruncateTo or ResetLog is under way)
+nothing else changes the log, and a change of role waits (replica.py). The follower remembers a session
+that opens or closes meanwhile.
 
 Invariants:
 - The log end moves only by Data in STREAMING, of this session and leader epoch, whose base offset
-  is the log end (R5); it falls only by the response to an Attach that named exactly the present end.
+  is the log end (R5). It falls only by a response to the Attach that reported the current log end.
 - The high watermark never passes the log end, and falls only together with it.
 - Nothing is acknowledged before the leader said Attached in this epoch.
 
-What cannot happen: a gap, or a batch of one lineage behind records of another. A Data message that
-was delayed over a re-attach has another base offset, or meets another phase.
+What cannot happen: a gap, or a batch of one lineage after records of another. A Data message that
+was delayed until after another Attach has a different base offset, or arrives in a different phase.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from odradek_protocol.identity import BrokerId, LeaderEpoch, Offset
 
 
 class Phase(Enum):
-    """How far a follower is with its leader."""
+    """The phase of a follower; the module docstring has the transitions."""
 
     DETACHED = "detached"
     ATTACHING = "attaching"
@@ -126,7 +126,7 @@ class Follower:
         return []
 
     def adopt(self) -> list[Effect]:
-        """The image moved within this epoch, which may change what counts as our position."""
+        """Acknowledge again if the image changed the durability, and with it our position, within this epoch."""
         return self.on_synced()
 
     def resign(self) -> list[Effect]:
@@ -303,7 +303,7 @@ class Follower:
         return [SendDetach(session_id=self._session_id)]
 
     def on_synced(self) -> list[Effect]:
-        """Our position rose, with durability=fsync (R6)."""
+        """Acknowledge the synced end, with durability=fsync (R6)."""
         effects: list[Effect] = []
         if self.phase is not Phase.CUTTING:
             self.acknowledge(effects)

@@ -43,7 +43,7 @@ from odradek_protocol.identity import Offset
 
 
 class Position(Protocol):
-    """A follower as the leader knows it."""
+    """A follower's acknowledged position."""
 
     @property
     def ack_to(self) -> Offset:

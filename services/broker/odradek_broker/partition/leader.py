@@ -1,8 +1,8 @@
 """What a replica does while it leads one epoch.
 
-It begins when the image names it with a higher leader epoch (R1): it enters the epoch at its log
-end, knows nothing of its followers, and keeps its high watermark. It ends with the next epoch, with
-the topic, or with its storage; what it knew of its followers is dropped with it.
+A replica becomes the leader when the image names it with a higher leader epoch (R1): it enters the epoch
+at its log end, knows nothing of its followers, and keeps its high watermark. It stops leading when the
+next epoch begins, the topic is deleted or its storage fails, and what it knew of its followers is lost.
 
     produce:   ProduceRequested -> Append -> Appended -> (wait) -> AnswerProduce
     deletes:   DeleteRecordsRequested -> AdvanceLogStart -> (wait) -> AnswerDelete
@@ -64,7 +64,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 class Leader:
-    """One replica in one epoch that it leads."""
+    """A replica that leads one leader epoch."""
 
     __slots__ = (
         "_broker_id",
@@ -103,7 +103,7 @@ class Leader:
         self._see_replicas(view, brokers, now_ms)
 
     def begin(self, now_ms: int) -> list[Effect]:
-        """Enter the epoch (R1). After an unclean election the end of this log is the truth (R22)."""
+        """Enter the epoch (R1). After an unclean election the log end becomes the high watermark (R22)."""
         log = self._log
         log.epochs.enter(self.leader_epoch, log.log_end)
         effects: list[Effect] = [AssignEpoch(leader_epoch=self.leader_epoch)]
@@ -156,7 +156,7 @@ class Leader:
         return self._produces.request(event, is_under_min_isr=self.isr.is_under_min)
 
     def on_appended(self, end_offset: Offset, now_ms: int) -> list[Effect]:
-        """The batches are in the log: respond to acks=0 and 1, let acks=all wait."""
+        """Respond to acks=0 and 1, as the batches are in the log; acks=all waits."""
         self._followers.appended(self._log.log_end, now_ms)
         effects = self._produces.appended(end_offset)
         self._advance(effects)
@@ -164,11 +164,11 @@ class Leader:
         return effects
 
     def on_append_failed(self) -> list[Effect]:
-        """The write failed, or there was no room for it: fail its request."""
+        """Fail the request, as the write failed or the disk is full."""
         return self._produces.failed()
 
     def on_synced(self) -> list[Effect]:
-        """Our own position rose, with durability=fsync; batches that came meanwhile are the next group."""
+        """Advance the watermark, as our synced end moved, and sync what was appended meanwhile."""
         effects: list[Effect] = []
         self._advance(effects)
         self._sync(effects)
@@ -279,7 +279,7 @@ class Leader:
         return []
 
     def on_log_start_advanced(self) -> list[Effect]:
-        """Detach followers that are still below it: they must start over, and their next Attach will say so."""
+        """Detach followers that are still below the log start: their next Attach makes them start over."""
         effects: list[Effect] = []
         for follower in self._followers:
             if follower.session is not None and follower.sent_to < self._log.log_start:
@@ -315,7 +315,7 @@ class Leader:
     def on_tick(self, now_ms: int) -> list[Effect]:
         """Judge deadlines and lag, and repeat a proposal that is due."""
         effects = self._produces.expire(now_ms, is_under_min_isr=self.isr.is_under_min)
-        # A follower that the deletes waited for may have died.
+        # A follower that a DeleteRecords waits for may have been fenced.
         if self._deletes:
             effects.extend(self._deletes.reached(self._low_watermark()))
             effects.extend(self._deletes.expire(now_ms))

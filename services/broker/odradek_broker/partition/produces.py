@@ -10,8 +10,8 @@ no reservation.
 
 Whether a batch is new, a repeat or out of order is known to the producer state, which lives with the log
 (`odradek_broker.log.producer_state`): every replica notes the headers of what it appends, rolls back with
-a truncation and rebuilds from snapshot and log, so a new leader knows what the old one knew. What a repeat
-is told, and when, is decided here: it waits for the high watermark like the first one, because a response
+a truncation and rebuilds from snapshot and log, so a new leader knows what the old one knew. The
+response to a repeat is decided here: it waits for the high watermark like the first one, because a response
 before that would acknowledge a record that may still be lost.
 """
 
@@ -200,11 +200,11 @@ class ProduceWaiters:
 
     def release(self, high_watermark: Offset, error_code: ErrorCode) -> list[AnswerProduce]:
         """Respond to all requests that end at or below the watermark."""
-        heap, answers = self._heap, []
+        heap, responses = self._heap, []
         while heap and heap[0][0] <= high_watermark:
             waiter = heappop(heap)[2]
-            answers.append(self._answer(waiter, error_code))
-        return answers
+            responses.append(self._answer(waiter, error_code))
+        return responses
 
     def expire(self, now_ms: int, error_code: ErrorCode) -> list[AnswerProduce]:
         """Respond to requests whose time is up; their records may still be committed."""

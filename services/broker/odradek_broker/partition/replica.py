@@ -1,11 +1,11 @@
-"""One replica of one partition: what its broker decides about it.
+"""One replica of one partition: its role, and the handler of each event.
 
-    IDLE <--> LEADER <--> FOLLOWER <--> IDLE      whenever the image's leader epoch rises
-    any of them -- StorageFailed, BugFound --> FAILED      for the rest of the process's life
-    any of them -- PartitionRemoved --> IDLE      for good: the topic is gone
+    IDLE <--> LEADER <--> FOLLOWER <--> IDLE            whenever the image's leader epoch rises
+    any role -- StorageFailed, BugFound --> FAILED      until the broker restarts
+    any role -- PartitionRemoved --> IDLE               for good: the topic was deleted
 
 The image decides the role, in feed order; a state of a lower partition epoch is ignored (I8). Only
-a higher leader epoch changes the role, also when the same broker leads again: what a leader knew
+a higher leader epoch makes a new leader, also when the same broker leads again: what a leader knew
 belongs to one epoch. While the log is being truncated or reset the change waits (`_parked`): the next
 epoch starts at the log end, which is not settled before. It is safe to finish the truncation, because
 the leader that asked for it held everything that was ever acknowledged.
@@ -13,8 +13,8 @@ the leader that asked for it held everything that was ever acknowledged.
 What each role does is in leader.py and follower.py. This file hands each event to the role that it
 concerns, and drops events that come too late for it (a message of a stale session is no error).
 
-Storage effects belong to the log, not to the role: an Append is answered before anything else
-happens, a Sync may outlive a change of role, and at most one truncation or reset is under way.
+Storage effects belong to the log, not to the role: the shell reports the end of an Append before
+any other event, a Sync may outlive a change of role, and at most one truncation or reset is under way.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Replica:
         return effects
 
     def _adopt_within_epoch(self, view: PartitionChanged, now_ms: int) -> Sequence[Effect]:
-        """A reassignment may add or drop a follower without a new leader epoch."""
+        """Adopt a view of the same leader epoch. A reassignment may add or remove this follower within one."""
         if self._leading is not None:
             return self._leading.adopt(view, self._brokers, now_ms)
         effects: list[Effect] = []
@@ -488,7 +488,7 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     events.StorageFailed: Replica._on_failed,
     events.BugFound: Replica._on_failed,
     events.Tick: Replica._on_tick,
-    # clients and the log
+    # Clients and the log.
     events.ProduceRequested: Replica._on_produce,
     events.DeleteRecordsRequested: Replica._on_delete_records,
     events.Appended: Replica._on_appended,
@@ -497,7 +497,7 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     events.Truncated: Replica._on_cut,
     events.LogReset: Replica._on_cut,
     events.LogStartAdvanced: Replica._on_log_start,
-    # to a leader: from its followers and from the controller
+    # At a leader: from its followers and the controller.
     events.AttachReceived: Replica._on_attach,
     events.DetachReceived: _of_leader(Leader.on_detached),
     events.FollowerSessionClosed: _of_leader(Leader.on_detached),
@@ -505,7 +505,7 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     events.DataSent: _of_leader(Leader.on_data_sent),
     events.IsrChangeAnswered: _of_leader(Leader.on_isr_answered),
     events.LeaderStalled: _of_leader(Leader.on_stalled),
-    # to a follower: from its leader
+    # At a follower: from its leader.
     events.SessionReady: _of_follower(Follower.on_session_ready),
     events.LeaderSessionClosed: _of_follower(Follower.on_session_closed),
     events.AttachedReceived: _of_follower(Follower.on_attached),

@@ -1,4 +1,4 @@
-"""Where the lineages of two logs part (R3), and how far a follower truncates for it (R4).
+"""Where the logs of a leader and a follower diverge (R3), and how far the follower truncates (R4).
 
 Two logs that hold a record with the same offset and epoch are equal up to it, because one leader
 wrote each epoch, at offsets of its own. So comparing the follower's last epoch with the leader's
@@ -68,8 +68,9 @@ def cut_offset(follower: LogPositions, divergence: Divergence) -> Offset:
 def _end_of(log: LogPositions, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset] | None:
     """Return the log's largest epoch at or below `epoch` and its exclusive end; None without one.
 
-    A client gets no end for an epoch that is unknown here (`LeaderEpochs.end_of`). A replica needs
-    one nevertheless: its log may have epochs below or above all of ours.
+    It differs from `LeaderEpochs.end_of`, which answers clients as Kafka does, at both ends: an epoch below
+    all others has no end here, and one above the latest has the latest one's, because a follower's log may
+    have epochs above all of the leader's.
     """
     epochs = log.epochs
     if epochs.earliest == NO_LEADER_EPOCH or epoch < epochs.earliest:
