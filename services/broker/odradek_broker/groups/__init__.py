@@ -4,8 +4,8 @@ Public: `GroupShard` (group_shard.py) and its `table` (group_table.py), `GroupSe
 responses (messages.py), the records (records.py) with their codec (formats/record_codec.py), and `Step`, what a
 handler returns (step.py). `odradek_broker.coordination` hosts the shards.
 
-Read step.py and group_shard.py first: each request, and the group that it goes to. Then classic_group.py with
-classic_members.py, one group of the classic protocol; consumer_group.py with consumer_group_state.py, reconciliation.py
-and assignors.py, one group of the consumer protocol (KIP-848); classic_membership.py and migration.py, how members of
-both live in one group, and how a group changes its protocol.
+Read step.py and group_shard.py first: they have the handler of each request, which finds the group that it concerns.
+Then classic_group.py with classic_members.py: one group of the classic protocol. Then consumer_group.py with
+consumer_group_state.py, reconciliation.py and assignors.py: one group of the consumer protocol (KIP-848). Then
+classic_membership.py and migration.py: how one group has members of both protocols, and how it changes its protocol.
 """

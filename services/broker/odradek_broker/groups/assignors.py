@@ -1,8 +1,9 @@
-"""Server-side assignors of KIP-848: uniform and range. Pure functions of subscriptions and topics.
+"""The server-side assignors of KIP-848, uniform and range: pure functions of subscriptions and topics.
 
-Both give each partition of each subscribed topic to exactly one subscriber. `uniform` balances the
-total and keeps what members own where balance allows; `range` gives each topic's partitions in
-contiguous runs, so that topics with equal counts are co-partitioned.
+Both assign each partition of each subscribed topic to exactly one subscriber. `uniform` balances the
+number of partitions per member, and keeps previous assignments where the balance allows it. `range`
+assigns the partitions of each topic in contiguous runs, so that topics with equal partition counts are
+co-partitioned.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from odradek_broker.groups.messages import Assignment
 from odradek_protocol.identity import MemberId, PartitionIndex, TopicId
 
 Subscriptions = Mapping[MemberId, frozenset[TopicId]]
-Counts = Mapping[TopicId, int]  # partitions a topic
+Counts = Mapping[TopicId, int]  # number of partitions of each topic
 Assignor = Callable[
     [Subscriptions, Counts, Mapping[MemberId, Assignment]], dict[MemberId, Assignment]
 ]
@@ -23,7 +24,7 @@ Assignor = Callable[
 def assign_range(
     subscriptions: Subscriptions, counts: Counts, previous: Mapping[MemberId, Assignment]
 ) -> dict[MemberId, Assignment]:
-    """Contiguous runs of each topic over its subscribers in the order of their ids."""
+    """Assign each topic in contiguous runs to its subscribers, in the order of their member ids."""
     shares: dict[MemberId, dict[TopicId, frozenset[PartitionIndex]]] = {
         m: {} for m in subscriptions
     }
@@ -44,7 +45,11 @@ def assign_range(
 def assign_uniform(
     subscriptions: Subscriptions, counts: Counts, previous: Mapping[MemberId, Assignment]
 ) -> dict[MemberId, Assignment]:
-    """Totals balanced, owners kept: first what each keeps within its share, then the rest to the least loaded."""
+    """Assign partitions so that members have equally many, and keep previous assignments where possible.
+
+    First each member keeps previous partitions up to its share. Then each remaining partition goes to the
+    subscriber with the fewest.
+    """
     partitions = [
         (topic, PartitionIndex(p)) for topic in sorted(counts) for p in range(counts[topic])
     ]
@@ -84,7 +89,7 @@ def assign_uniform(
 def _even_out(
     owned: dict[MemberId, list[tuple[TopicId, PartitionIndex]]], subscriptions: Subscriptions
 ) -> None:
-    """Move single partitions from who has two more than another who could take them, until none can."""
+    """Move partitions, one at a time, to a subscriber that has at least two fewer, until no move is left."""
     for _ in range(sum(len(pairs) for pairs in owned.values())):
         for giver in sorted(owned, key=lambda m: (-len(owned[m]), m)):
             move = _move_from(giver, owned, subscriptions)

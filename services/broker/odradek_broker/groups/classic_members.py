@@ -1,10 +1,10 @@
-"""The members of a classic group, and what they agree on.
+"""The members of a classic group, and the protocol that they share.
 
-A member is soft state: its session, and the join or sync that it waits in, are known only to the coordinator that
-leads the group's partition. What is written of it is a `ClassicMember` in the record of a generation.
+Most of a member is soft state: only the coordinator that leads the group's partition knows its session, and the join or
+sync that waits for a response. The record of a generation has a `ClassicMember` for each member.
 
-Invariants: a member waits for at most one join and one sync; an instance id belongs to one member, the latest one that
-joined with it.
+Invariants: at most one join and one sync of a member wait for a response; an instance id belongs to one member, the
+latest one that joined with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NEVER_MS = 1 << 62
 
 
 class ClassicState(Enum):
-    """The state of a classic group, under the names that Kafka describes it by."""
+    """The state of a classic group. The values are the names that Kafka's DescribeGroups shows."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -34,7 +34,7 @@ class ClassicState(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A member, and the requests that it waits in."""
+    """A member, and its join and sync that wait for a response."""
 
     member_id: MemberId
     instance_id: str | None
@@ -48,11 +48,11 @@ class Member:
     join_request: RequestId | None = None
     sync_request: RequestId | None = None
     consumer_epoch: int | None = None
-    """Its member epoch, if it was in a consumer group until the rebalance that is under way."""
+    """The member epoch that it had in a consumer group, if the rebalance under way made the group a classic one."""
 
     @classmethod
     def from_record(cls, written: ClassicMember, protocol: str | None) -> Member:
-        """Load a member; its session has yet to begin."""
+        """Return the member that a record describes; the caller begins its session."""
         return cls(
             member_id=written.member_id,
             instance_id=written.instance_id,
@@ -79,16 +79,16 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for the others, in a join or a sync. Some libraries send no heartbeats meanwhile."""
+        """Whether a join or sync of it waits for other members. Some libraries send no heartbeats meanwhile."""
         return self.join_request is not None or self.sync_request is not None
 
     def metadata(self, protocol: str | None) -> bytes:
-        """Return what the member sent for that protocol."""
+        """Return the metadata that the member sent for this protocol; empty if it does not support it."""
         return next((m for name, m in self.protocols if name == protocol), b"")
 
 
 class ClassicMembers(Mapping[MemberId, Member]):
-    """The members of one group in the order in which they joined, and the static ones by instance id."""
+    """The members of one group by member id, in the order in which they joined, and static ones by instance id."""
 
     __slots__ = ("_by_id", "_statics")
 
@@ -108,7 +108,7 @@ class ClassicMembers(Mapping[MemberId, Member]):
         return len(self._by_id)
 
     def add(self, member: Member) -> None:
-        """Let a member in; from now on its instance id is its own."""
+        """Add a member. Its instance id belongs to it from now on."""
         self._by_id[member.member_id] = member
         if member.instance_id is not None:
             self._statics[member.instance_id] = member.member_id
@@ -120,16 +120,16 @@ class ClassicMembers(Mapping[MemberId, Member]):
             del self._statics[member.instance_id]
 
     def static_holder(self, instance_id: str | None) -> MemberId | None:
-        """Return the member of that instance id; None without one."""
+        """Return the id of the member with this instance id; None if there is none."""
         return self._statics.get(instance_id) if instance_id is not None else None
 
     def shared_protocols(self, *, without: MemberId = NO_MEMBER) -> set[str]:
-        """Return the protocols that all members but one name; there must be such members."""
-        named = ({n for n, _ in m.protocols} for m in self.values() if m.member_id != without)
-        return set.intersection(*named)
+        """Return the protocols that all members except `without` support; there must be such members."""
+        supported = ({n for n, _ in m.protocols} for m in self.values() if m.member_id != without)
+        return set.intersection(*supported)
 
     def choose_protocol(self) -> str:
-        """Return the shared protocol that most members name first among the shared ones."""
+        """Return the protocol that most members prefer among those that all members support."""
         shared = self.shared_protocols() if self else set()
         votes = Counter(
             next(name for name, _ in m.protocols if name in shared) for m in self.values() if shared
@@ -137,11 +137,11 @@ class ClassicMembers(Mapping[MemberId, Member]):
         return max(sorted(votes), key=lambda name: votes[name]) if votes else ""
 
     def rebalance_timeout_ms(self) -> int:
-        """Return the longest rebalance timeout that any member asks for."""
+        """Return the longest rebalance timeout of all members."""
         return max((m.rebalance_timeout_ms for m in self.values()), default=0)
 
     def metadata_bytes(self, *, without: MemberId) -> int:
-        """Return the size of what all members but one sent for all of their protocols."""
+        """Return the size of the metadata of all protocols of all members except `without`."""
         others = (m for m in self.values() if m.member_id != without)
         return sum(len(metadata) for m in others for _, metadata in m.protocols)
 

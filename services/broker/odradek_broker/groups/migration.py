@@ -1,20 +1,22 @@
-"""A group goes from one protocol to the other with its members alive (KIP-848, "online migration").
+"""A group changes its protocol while it has members (KIP-848, "online migration").
 
-    classic  --a member of the consumer protocol joins, and the classic ones are consumers--> consumer
-    consumer --the last member of the consumer protocol is gone, classic ones are left------> classic
+    classic  --a member of the consumer protocol joins, and the classic ones are consumers---> consumer
+    consumer --the last member of the consumer protocol leaves, and classic ones are present--> classic
 
-Either way is one decision, and one batch of records: the one kind's tombstones and the other kind's state. A
-coordinator that loads the log therefore sees the group before, or after.
+Each migration is one decision and one batch of records: the tombstones of the old kind of group and the state of the
+new kind. A coordinator that loads the log therefore sees the group either before or after its migration.
 
-*Up.* The members keep their ids; generation becomes epoch, so that their heartbeats and commits stay good. What a
-member may own is what its last sync gave it and what it said when it joined, since a cooperative member owns either
-while a rebalance is on. A partition that two of them claim goes to who was given it, or else to who said so last:
-the other's claim is from before it was taken out. The joining member raises the epoch, and all reconcile to new
-targets; nobody is given what another may still own. Who waits in a join is let into the new group at once; who waits
-in a sync is told to join again.
+*Upgrade.* The members keep their ids. The generation becomes the epoch, so their heartbeats and commits remain valid. A
+member may own the partitions that its last sync assigned to it and those that it reported when it joined, because a
+cooperative member owns either during a rebalance. A partition that two members claim goes to the one that it was
+assigned to, otherwise to the one that reported it in the later generation: the other claim is from before the partition
+was revoked. The joining member raises the epoch, and all members reconcile to new targets; no member gets a partition
+that another one may still own. Members whose join waits enter the new group at once; members whose sync waits have to
+join again.
 
-*Down.* All join again, as after any change of a classic group. Until they have, each owns and commits what it had. The
-state is written with no leader: a coordinator that loads it knows that nobody assigned it.
+*Downgrade.* All members join again, as after any change of a classic group. Until then each one owns the partitions
+that it had, and may commit their offsets. The state is written without a leader: a coordinator that loads it knows that
+no leader has assigned this generation.
 """
 
 from __future__ import annotations
@@ -52,9 +54,10 @@ from odradek_protocol.primitives import Malformed
 def upgraded(
     classic: ClassicGroup, settings: ConsumerGroupSettings, catalog: TopicCatalog, *, now_ms: int
 ) -> tuple[ConsumerGroup, list[GroupRecord]] | None:
-    """The same members in a consumer group; None where they may not go, or are no consumers.
+    """Return a consumer group with the same members, and the records of the migration.
 
-    The caller answers the joins and syncs that wait in `classic`.
+    None if the policy or the size forbids it, or if the members are not consumers. The caller responds to
+    the joins and syncs that wait in `classic`.
     """
     if not settings.migration_policy.upgrades or classic.protocol_type != PROTOCOL_TYPE:
         return None
@@ -62,7 +65,7 @@ def upgraded(
         return None
     try:
         subscriptions = {m: _subscription(member) for m, member in classic.members.items()}
-        given = {
+        assigned = {
             m: by_id(read_assignment(member.assignment), catalog)
             for m, member in classic.members.items()
         }
@@ -74,9 +77,9 @@ def upgraded(
     for member_id, member in classic.members.items():
         group.state.emit_member(_consumer_member(member, subscriptions[member_id]), records)
     group.state.emit_epoch(classic.generation, records)
-    owned = _without_double_claims(given, subscriptions, catalog)
+    owned = _without_double_claims(assigned, subscriptions, catalog)
     for member_id in classic.members:
-        group.state.emit_target(member_id, given[member_id], records)
+        group.state.emit_target(member_id, assigned[member_id], records)
         current = CurrentAssignment(
             member_epoch=classic.generation,
             previous_epoch=classic.generation,
@@ -112,47 +115,49 @@ def _consumer_member(member: Member, subscription: Subscription) -> ConsumerMemb
 
 
 def _without_double_claims(
-    given: Mapping[MemberId, Assignment],
+    assigned: Mapping[MemberId, Assignment],
     subscriptions: Mapping[MemberId, Subscription],
     catalog: TopicCatalog,
 ) -> dict[MemberId, Assignment]:
-    owned: dict[MemberId, Assignment] = {member_id: {} for member_id in given}
+    """Return what each member may own, so that each partition has one owner (see the module's essay)."""
+    owned: dict[MemberId, Assignment] = {member_id: {} for member_id in assigned}
     taken: Assignment = {}
 
-    def claim(member_id: MemberId, wanted: Assignment) -> None:
+    def claim(member_id: MemberId, claimed: Assignment) -> None:
         nonlocal taken
-        fresh = minus(wanted, taken)
-        owned[member_id] = plus(owned[member_id], fresh)
-        taken = plus(taken, fresh)
+        untaken = minus(claimed, taken)
+        owned[member_id] = plus(owned[member_id], untaken)
+        taken = plus(taken, untaken)
 
-    for member_id, assignment in given.items():
+    for member_id, assignment in assigned.items():
         claim(member_id, assignment)
-    for member_id in sorted(given, key=lambda m: (-subscriptions[m].generation, m)):
+    for member_id in sorted(assigned, key=lambda m: (-subscriptions[m].generation, m)):
         claim(member_id, by_id(subscriptions[member_id].owned, catalog))
     return owned
 
 
 def may_downgrade(group: ConsumerGroup, *, members_max: int, without: MemberId | None) -> bool:
-    """Whether all members but that one speak the classic protocol, and there are any."""
-    left = [m for member_id, m in group.state.members.items() if member_id != without]
+    """Return whether the group may become a classic one: all members except `without` speak the classic protocol."""
+    members = [m for member_id, m in group.state.members.items() if member_id != without]
     return (
         group.settings.migration_policy.downgrades
-        and 0 < len(left) <= members_max
-        and all(m.classic is not None for m in left)
+        and 0 < len(members) <= members_max
+        and all(m.classic is not None for m in members)
     )
 
 
 def downgraded(
     group: ConsumerGroup, *, initial_rebalance_delay_ms: int, members_max: int, now_ms: int
 ) -> tuple[ClassicGroup, list[GroupRecord]]:
-    """The same members, all classic, in a classic group that rebalances."""
+    """Return a classic group with the same members, which has to rebalance, and the records of the migration."""
     protocols = {m: _classic_protocols(member) for m, member in group.state.members.items()}
     shared = set.intersection(*({name for name, _ in c.protocols} for c in protocols.values()))
     first = next(iter(protocols.values()))
     protocol = next((name for name, _ in first.protocols if name in shared), "")
     state = ClassicGroupState(
         protocol_type=PROTOCOL_TYPE,
-        generation=group.state.epoch,  # above what any member was told, those who are gone as well
+        # No member, present or removed, has received a higher epoch.
+        generation=group.state.epoch,
         protocol=protocol,
         leader=None,
         state_timestamp_ms=now_ms,
@@ -187,7 +192,7 @@ def _classic_member(
     group: ConsumerGroup, member: ConsumerMember, classic: ClassicProtocols, protocol: str
 ) -> ClassicMember:
     current = group.state.currents[member.member_id]
-    holds = plus(current.assigned, current.pending_revocation)
+    owned = plus(current.assigned, current.pending_revocation)
     metadata = dict(classic.protocols).get(protocol, b"")
     version = read_subscription(classic.protocols[0][1]).version
     return ClassicMember(
@@ -198,5 +203,5 @@ def _classic_member(
         rebalance_timeout_ms=member.rebalance_timeout_ms,
         session_timeout_ms=classic.session_timeout_ms,
         subscription=metadata,
-        assignment=write_assignment(by_name(group, holds), version=version),
+        assignment=write_assignment(by_name(group, owned), version=version),
     )

@@ -1,4 +1,4 @@
-"""What a broker sets for its groups."""
+"""Settings of a broker's group coordinators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class MigrationPolicy(StrEnum):
-    """Which way a group with members may go between the protocols (group.consumer.migration.policy)."""
+    """The directions in which a group with members may change its protocol (group.consumer.migration.policy)."""
 
     DISABLED = "disabled"
     UPGRADE = "upgrade"
@@ -16,18 +16,18 @@ class MigrationPolicy(StrEnum):
 
     @property
     def upgrades(self) -> bool:
-        """From classic to consumer."""
+        """Whether a classic group may become a consumer group."""
         return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
 
     @property
     def downgrades(self) -> bool:
-        """From consumer to classic."""
+        """Whether a consumer group may become a classic group."""
         return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupSettings:
-    """group.consumer.* of the broker."""
+    """The broker's settings `group.consumer.*`."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -39,7 +39,7 @@ class ConsumerGroupSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """The group settings of a broker, under Kafka's names without their prefixes."""
+    """The group settings of a broker. The names are Kafka's without their prefixes."""
 
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000

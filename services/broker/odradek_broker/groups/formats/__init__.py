@@ -1,1 +1,1 @@
-"""The bytes of groups: the records of `__consumer_offsets`, and what consumers exchange in the classic protocol."""
+"""Encodings: the records of `__consumer_offsets`, and the subscriptions and assignments of the classic protocol."""

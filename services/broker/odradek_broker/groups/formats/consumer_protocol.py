@@ -1,7 +1,8 @@
-"""The bytes that consumers exchange inside the classic protocol: ConsumerProtocolSubscription and -Assignment.
+"""ConsumerProtocolSubscription and ConsumerProtocolAssignment, which consumers exchange inside the classic protocol.
 
-The coordinator of a classic group passes them on unread. It reads them to know which topics a group is subscribed to,
-and both ways when such members live in a consumer group (migration). Newer versions only append fields.
+The coordinator of a classic group passes them on unchanged, and reads subscriptions only to know a group's topics. For
+members of the classic protocol in a consumer group it reads subscriptions and writes assignments. Newer versions only
+append fields.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ NamedAssignment = Mapping[TopicName, frozenset[PartitionIndex]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a member said; `owned` is empty for those that give everything up before they join (eager)."""
+    """A member's subscription; `owned` is empty for an eager member, which revokes everything before it joins."""
 
     version: int
     topics: tuple[TopicName, ...]
@@ -45,10 +46,14 @@ class Subscription:
 
 
 def read_subscription(metadata: bytes) -> Subscription:
-    """Raises Malformed where the bytes are not a consumer's (a Connect worker's, damaged)."""
+    """Decode a subscription.
+
+    Raises:
+        Malformed: the bytes are damaged or not of a consumer (a Connect worker's, for example).
+    """
     version, position = _number(_INT16, metadata, 0)
     if version < 0:
-        raise Malformed(f"version {version} of a subscription")
+        raise Malformed(f"a subscription has version {version}")
     count, position = read_array_count(metadata, position, _INT16.size)
     topics = []
     for _ in range(count):
@@ -73,7 +78,7 @@ def read_subscription(metadata: bytes) -> Subscription:
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[TopicName] | None:
-    """The topics of a subscription; None where the bytes are not a consumer's."""
+    """Return the topics of a subscription; None if the bytes are not of a consumer."""
     try:
         return frozenset(read_subscription(metadata).topics)
     except Malformed:
@@ -81,7 +86,11 @@ def subscribed_topics(metadata: bytes) -> frozenset[TopicName] | None:
 
 
 def read_assignment(assignment: bytes) -> NamedAssignment:
-    """What a leader gave a member; nothing for no bytes. Raises Malformed."""
+    """Decode the assignment that a leader made for a member; empty bytes are an empty assignment.
+
+    Raises:
+        Malformed: the bytes are damaged.
+    """
     if not assignment:
         return {}
     _, position = _number(_INT16, assignment, 0)
@@ -89,7 +98,7 @@ def read_assignment(assignment: bytes) -> NamedAssignment:
 
 
 def write_assignment(named: NamedAssignment, *, version: int) -> bytes:
-    """As a leader would write it for a member whose subscription had that version."""
+    """Encode an assignment as a leader would for a member whose subscription has this version."""
     out = bytearray(_INT16.pack(min(version, _VERSION_MAX)))
     write_array_count(out, len(named))
     for topic, indexes in sorted(named.items()):
@@ -97,12 +106,12 @@ def write_assignment(named: NamedAssignment, *, version: int) -> bytes:
         write_array_count(out, len(indexes))
         for index in sorted(indexes):
             out += _INT32.pack(index)
-    write_bytes(out, None)  # user data
+    write_bytes(out, None)  # no user data
     return bytes(out)
 
 
 def by_id(named: NamedAssignment, catalog: TopicCatalog) -> Assignment:
-    """The same by topic id; topics and partitions that are not there are left out."""
+    """Return the assignment by topic id, without topics and partitions that do not exist."""
     return dict(_by_id(named, catalog))
 
 
@@ -112,9 +121,9 @@ def _by_id(
     for topic, indexes in named.items():
         if topic in catalog.topics:
             topic_id, count = catalog.topics[topic]
-            there = frozenset(i for i in indexes if 0 <= i < count)
-            if there:
-                yield topic_id, there
+            existing = frozenset(i for i in indexes if 0 <= i < count)
+            if existing:
+                yield topic_id, existing
 
 
 def _read_partitions(buffer: bytes, position: int) -> tuple[NamedAssignment, int]:
@@ -134,5 +143,5 @@ def _read_partitions(buffer: bytes, position: int) -> tuple[NamedAssignment, int
 
 def _number(form: struct.Struct, buffer: bytes, position: int) -> tuple[int, int]:
     if position + form.size > len(buffer):
-        raise Malformed(f"a subscription or assignment ends at {len(buffer)}")
+        raise Malformed(f"a subscription or assignment ends too early, at byte {len(buffer)}")
     return int(form.unpack_from(buffer, position)[0]), position + form.size

@@ -1,13 +1,13 @@
-"""The bytes of `__consumer_offsets`: Kafka's own keys and values (GroupMetadata*.json, OffsetCommit*.json,
+"""The encoding of `__consumer_offsets`: Kafka's own keys and values (GroupMetadata*.json, OffsetCommit*.json,
 ConsumerGroup*.json), so that Kafka's tools can read the topic.
 
 A key begins with an int16 that is its type, a value with an int16 that is its version. Offset commits are written at
-version 4 with the topic's id in tag 0, as Kafka 4.1 and later do, classic groups at version 3, everything else at
-version 0. Unknown types are skipped, because a newer release wrote them.
+version 4 with the topic id in tag 0, as Kafka 4.1 and later do; classic groups at version 3; everything else at
+version 0. Keys of an unknown type are skipped, because a newer release wrote them.
 
-A member of a consumer group that speaks the classic protocol has one more tagged field, ClassicMemberMetadata: what it
-would send to a classic group, so that the group can become one. The member's principal is in a tagged field that Kafka
-does not have, and that its tools skip.
+A member of a consumer group that speaks the classic protocol has one more tagged field, ClassicMemberMetadata: the
+protocols that it would send to a classic group, so that the group can become one. The member's principal is in a tagged
+field that Kafka does not have and that its tools skip.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _CLASSIC_GROUP_VERSION: Final = 3
 
 
 def encode(record: GroupRecord) -> tuple[bytes, bytes | None]:
-    """Key and value; the value None deletes."""
+    """Return the key and value of a record; the value of a deletion is None."""
     match record:
         case OffsetCommitRecord():
             key = bytearray(INT16.pack(1))
@@ -106,7 +106,7 @@ def encode(record: GroupRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode(key: bytes, value: bytes | None) -> GroupRecord | None:
-    """The record; None for a type that this release does not know.
+    """Return the record; None for a type that this release does not know.
 
     Raises:
         Malformed: the bytes are damaged.
@@ -165,11 +165,9 @@ def _maybe(write: Callable[[T], bytearray], value: T | None) -> bytes | None:
     return None if value is None else bytes(write(value))
 
 
-# --- offsets ---------------------------------------------------------------------------------------
-
-
 def _offset_value(committed: CommittedOffset) -> bytearray:
-    if committed.expire_timestamp_ms >= 0:  # only version 1 has it
+    # Only version 1 has an expiry timestamp.
+    if committed.expire_timestamp_ms >= 0:
         out = bytearray(INT16.pack(1) + INT64.pack(committed.offset))
         write_string(out, committed.metadata)
         out += INT64.pack(committed.commit_timestamp_ms)
@@ -178,8 +176,8 @@ def _offset_value(committed: CommittedOffset) -> bytearray:
     out += INT64.pack(committed.offset) + INT32.pack(committed.leader_epoch)
     write_compact_string(out, committed.metadata)
     out += INT64.pack(committed.commit_timestamp_ms)
-    known = committed.topic_id != NO_TOPIC_ID
-    write_tagged_fields(out, {_TOPIC_ID_TAG: committed.topic_id} if known else None)
+    has_id = committed.topic_id != NO_TOPIC_ID
+    write_tagged_fields(out, {_TOPIC_ID_TAG: committed.topic_id} if has_id else None)
     return out
 
 
@@ -201,9 +199,6 @@ def _read_offset(body: RecordReader) -> CommittedOffset:
         commit_timestamp_ms=commit_timestamp_ms,
         expire_timestamp_ms=expire_timestamp_ms,
     )
-
-
-# --- classic groups ----------------------------------------------------------------------------------
 
 
 def _classic_value(state: ClassicGroupState) -> bytearray:
@@ -271,7 +266,7 @@ _UUID_BYTES: Final = 16
 
 
 class RecordReader:
-    """A position in a value; every read is checked against its end."""
+    """Reads a key or value from its start; a read past its end raises Malformed."""
 
     __slots__ = ("buffer", "position")
 
@@ -282,7 +277,9 @@ class RecordReader:
         try:
             (value,) = form.unpack_from(self.buffer, self.position)
         except struct.error as error:
-            raise Malformed(f"a record of groups ends at {len(self.buffer)}: {error}") from None
+            raise Malformed(
+                f"a group record ends too early, at byte {len(self.buffer)}: {error}"
+            ) from None
         self.position += form.size
         return int(value)
 
@@ -314,7 +311,7 @@ class RecordReader:
     def uuid(self) -> TopicId:
         value = self.buffer[self.position : self.position + _UUID_BYTES]
         if len(value) != _UUID_BYTES:
-            raise Malformed(f"a record of groups ends at {len(self.buffer)} within a topic id")
+            raise Malformed(f"a group record ends within a topic id, at byte {len(self.buffer)}")
         self.position += _UUID_BYTES
         return TopicId(value)
 
@@ -325,32 +322,32 @@ class RecordReader:
 
 _CLASSIC_METADATA_TAG = 0
 _PRINCIPAL_TAG = 8_480
-_PRESENT = 1  # before a struct that may be null
+_PRESENT = 1  # precedes a nullable struct that is not null
 
 
 def epoch_value(epoch: int) -> bytearray:
-    """ConsumerGroupMetadata, and ConsumerGroupTargetAssignmentMetadata."""
+    """Encode ConsumerGroupMetadata or ConsumerGroupTargetAssignmentMetadata."""
     out = bytearray(INT16.pack(0) + INT32.pack(epoch))
     write_tagged_fields(out)
     return out
 
 
 def topics_value(topics: tuple[TopicSnapshot, ...]) -> bytearray:
-    """ConsumerGroupPartitionMetadata."""
+    """Encode ConsumerGroupPartitionMetadata."""
     out = bytearray(INT16.pack(0))
     write_compact_array_count(out, len(topics))
     for topic in topics:
         out += topic.topic_id
         write_compact_string(out, topic.topic)
         out += INT32.pack(topic.partitions)
-        write_compact_array_count(out, 0)  # racks a partition: not used in assignments
+        write_compact_array_count(out, 0)  # racks of each partition, which no assignor uses
         write_tagged_fields(out)
     write_tagged_fields(out)
     return out
 
 
 def read_topics(body: RecordReader) -> tuple[TopicSnapshot, ...]:
-    """Inverse of topics_value."""
+    """Decode what `topics_value` encodes."""
     body.number(INT16)
     topics = []
     for _ in range(body.compact_count()):
@@ -368,7 +365,7 @@ def read_topics(body: RecordReader) -> tuple[TopicSnapshot, ...]:
 
 
 def member_value(member: ConsumerMember) -> bytearray:
-    """ConsumerGroupMemberMetadata."""
+    """Encode ConsumerGroupMemberMetadata."""
     out = bytearray(INT16.pack(0))
     write_compact_string(out, member.instance_id)
     write_compact_string(out, member.rack_id)
@@ -414,7 +411,7 @@ def _read_classic_member(field: bytes) -> ClassicProtocols | None:
 
 
 def read_member(body: RecordReader, member_id: MemberId) -> ConsumerMember:
-    """Inverse of member_value; the member's id is in the key."""
+    """Decode what `member_value` encodes; the member id comes from the key."""
     body.number(INT16)
     read = read_compact_string
     instance_id, rack_id = body.maybe_text(read), body.maybe_text(read)
@@ -460,7 +457,7 @@ def _read_assignment(body: RecordReader) -> Assignment:
 
 
 def target_value(target: Assignment) -> bytearray:
-    """ConsumerGroupTargetAssignmentMember."""
+    """Encode ConsumerGroupTargetAssignmentMember."""
     out = bytearray(INT16.pack(0))
     _write_assignment(out, target)
     write_tagged_fields(out)
@@ -468,13 +465,13 @@ def target_value(target: Assignment) -> bytearray:
 
 
 def read_target(body: RecordReader) -> Assignment:
-    """Inverse of target_value."""
+    """Decode what `target_value` encodes."""
     body.number(INT16)
     return _read_assignment(body)
 
 
 def current_value(current: CurrentAssignment) -> bytearray:
-    """ConsumerGroupCurrentMemberAssignment."""
+    """Encode ConsumerGroupCurrentMemberAssignment."""
     out = bytearray(INT16.pack(0))
     out += INT32.pack(current.member_epoch) + INT32.pack(current.previous_epoch)
     out += INT8.pack(current.state)
@@ -485,7 +482,7 @@ def current_value(current: CurrentAssignment) -> bytearray:
 
 
 def read_current(body: RecordReader) -> CurrentAssignment:
-    """Inverse of current_value."""
+    """Decode what `current_value` encodes."""
     body.number(INT16)
     member_epoch, previous_epoch = body.number(INT32), body.number(INT32)
     return CurrentAssignment(
