@@ -1,7 +1,7 @@
-"""All groups of one partition of `__consumer_offsets`: what the coordination host runs.
+"""The handlers of all groups of one partition of `__consumer_offsets`; `odradek_broker.coordination` hosts them.
 
-Every handler returns a `Step` whose records are replayed already; `GroupTable.replay` is for loading. `now_ms` is the
-monotonic clock that sessions run on, `wall_ms` the clock that stands in records.
+Every handler returns a `Step` whose records have been replayed already; `GroupTable.replay` is for loading. `now_ms` is
+the time of the monotonic clock, which sessions use; `wall_ms` is the time that records contain.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class GroupShard:
         now_ms: int,
         wall_ms: int,
     ) -> Step:
-        """JoinGroup; the response comes when its rebalance is complete, in a consumer group at once."""
+        """JoinGroup; the response comes when the rebalance is complete, or at once in a consumer group."""
         refusal = self._refuse_join(join)
         if refusal is not ErrorCode.NONE:
             return answer(request_id, Joined(error=refusal, member_id=join.member_id))
@@ -75,9 +75,9 @@ class GroupShard:
                 records, joined = classic_membership.join(group, join, catalog, now_ms=now_ms)
                 return Step(tuple(records), (Answer(request_id, joined),))
             if group.is_empty:
-                fresh = self.table.new_classic(join.group_id, generation=group.state.epoch)
+                successor = self.table.new_classic(join.group_id, generation=group.state.epoch)
                 step += Step(tuple(group.state.tombstones()))
-                self.table.groups[join.group_id] = fresh
+                self.table.groups[join.group_id] = successor
         classic = self.table.classic(join.group_id)
         if classic is None:
             classic = self.table.new_classic(join.group_id)
@@ -110,8 +110,8 @@ class GroupShard:
         if not join.group_id or not has_room_for(join.group_id):
             return ErrorCode.INVALID_GROUP_ID
         names = [name for name, _ in join.protocols]
-        said = (join.new_member_id, join.instance_id, join.client_id, join.protocol_type, *names)
-        if not has_room_for(*said):
+        texts = (join.new_member_id, join.instance_id, join.client_id, join.protocol_type, *names)
+        if not has_room_for(*texts):
             return ErrorCode.INVALID_REQUEST
         if says_too_much(names, (metadata for _, metadata in join.protocols)):
             return ErrorCode.INVALID_REQUEST
@@ -125,7 +125,7 @@ class GroupShard:
     def handle_sync(
         self, request_id: RequestId, sync: SyncGroup, *, now_ms: int, wall_ms: int
     ) -> Step:
-        """SyncGroup; the response comes when the leader has sent the assignment, in a consumer group at once."""
+        """SyncGroup; the response comes when the leader has sent the assignment, or at once in a consumer group."""
         self.table.due_ms.pop(sync.group_id, None)
         match self.table.groups.get(sync.group_id):
             case ClassicGroup() as group:
@@ -154,7 +154,6 @@ class GroupShard:
     def handle_leave(
         self, request_id: RequestId, leave: LeaveGroup, *, now_ms: int, wall_ms: int
     ) -> Step:
-        """LeaveGroup."""
         self.table.due_ms.pop(leave.group_id, None)
         match self.table.groups.get(leave.group_id):
             case ClassicGroup() as group:
@@ -162,8 +161,8 @@ class GroupShard:
                     group.handle_leave(request_id, leave, now_ms=now_ms), wall_ms
                 )
             case ConsumerGroup() as group:
-                records, left = classic_membership.leave(group, leave)
-                step = Step(tuple(records), (Answer(request_id, left),))
+                records, response = classic_membership.leave(group, leave)
+                step = Step(tuple(records), (Answer(request_id, response),))
                 return step + self._maybe_downgrade(group, now_ms, wall_ms)
         unknown = tuple((m, i, ErrorCode.UNKNOWN_MEMBER_ID) for m, i in leave.members)
         return answer(request_id, Left(error=ErrorCode.NONE, members=unknown))
@@ -182,38 +181,39 @@ class GroupShard:
         if refusal is not ErrorCode.NONE:
             return answer(request_id, ConsumerHeartbeatAnswer(error=refusal))
         self.table.due_ms.pop(beat.group_id, None)
-        before = self.table.groups.get(beat.group_id)
-        if not isinstance(before, ConsumerGroup) and beat.member_epoch != JOIN_EPOCH:
-            told = ConsumerHeartbeatAnswer(
+        present = self.table.groups.get(beat.group_id)
+        if not isinstance(present, ConsumerGroup) and beat.member_epoch != JOIN_EPOCH:
+            response = ConsumerHeartbeatAnswer(
                 error=ErrorCode.UNKNOWN_MEMBER_ID,
                 error_message=f"{beat.group_id} has no members of the consumer protocol",
             )
-            return answer(request_id, told)
+            return answer(request_id, response)
         records: list[GroupRecord] = []
-        match before:
+        match present:
             case ConsumerGroup():
-                group = before
+                group = present
             case ClassicGroup(members=members) if members:
-                upgrade = migration.upgraded(before, self.settings.consumer, catalog, now_ms=now_ms)
+                upgrade = migration.upgraded(
+                    present, self.settings.consumer, catalog, now_ms=now_ms
+                )
                 if upgrade is None:
-                    told = ConsumerHeartbeatAnswer(
+                    response = ConsumerHeartbeatAnswer(
                         error=ErrorCode.GROUP_ID_NOT_FOUND,
                         error_message=f"group {beat.group_id} has members of the classic protocol",
                     )
-                    return answer(request_id, told)
+                    return answer(request_id, response)
                 group, records = upgrade
             case _:
-                if before is not None:
+                if present is not None:
                     records.append(ClassicGroupRecord(group_id=beat.group_id, state=None))
                 group = ConsumerGroup(group_id=beat.group_id, settings=self.settings.consumer)
-        more, response = group.handle_heartbeat(beat, catalog, now_ms=now_ms)
-        told_step = answer(request_id, response)
+        heartbeat_records, response = group.handle_heartbeat(beat, catalog, now_ms=now_ms)
         if response.error is not ErrorCode.NONE:
-            return told_step
+            return answer(request_id, response)
         self.table.groups[beat.group_id] = group
-        step = Step((*records, *more)) + told_step
-        if isinstance(before, ClassicGroup):
-            return step + self._bring_over(before, group, catalog, now_ms)
+        step = Step((*records, *heartbeat_records)) + answer(request_id, response)
+        if isinstance(present, ClassicGroup):
+            return step + self._bring_over(present, group, catalog, now_ms)
         if beat.member_epoch < JOIN_EPOCH:
             return step + self._maybe_downgrade(group, now_ms, wall_ms)
         return step
@@ -221,7 +221,7 @@ class GroupShard:
     def _bring_over(
         self, classic: ClassicGroup, group: ConsumerGroup, catalog: TopicCatalog, now_ms: int
     ) -> Step:
-        """Respond to all requests that wait in a classic group that became this consumer group."""
+        """Respond to the requests that wait in a classic group, which has become this consumer group."""
         step = classic.interrupt_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
         for request_id, join in classic.take_joins():
             records, joined = classic_membership.join(group, join, catalog, now_ms=now_ms)
@@ -272,8 +272,8 @@ class GroupShard:
             )
             self.table.offsets.replay(record)
             records.append(record)
-        told = OffsetsAnswer(partitions=results)
-        return Step(tuple(records), (Answer(request_id, told),))
+        response = OffsetsAnswer(partitions=results)
+        return Step(tuple(records), (Answer(request_id, response),))
 
     @judges
     def _check_commit(self, commit: CommitOffsets, now_ms: int) -> ErrorCode:
@@ -298,8 +298,8 @@ class GroupShard:
             if error is not ErrorCode.NONE:
                 return answer(request_id, FetchedOffsets(error=error))
         committed = self.table.offsets.of(fetch.group_id)
-        wanted = list(committed) if fetch.partitions is None else fetch.partitions
-        offsets = {partition: committed.get(partition) for partition in wanted}
+        partitions = list(committed) if fetch.partitions is None else fetch.partitions
+        offsets = {partition: committed.get(partition) for partition in partitions}
         return answer(request_id, FetchedOffsets(error=ErrorCode.NONE, offsets=offsets))
 
     def handle_delete_offsets(
@@ -327,23 +327,23 @@ class GroupShard:
         records = self._forget(
             group_id, [p for p, error in results.items() if error is ErrorCode.NONE]
         )
-        told = OffsetsAnswer(partitions=results)
-        return Step(tuple(records), (Answer(request_id, told),))
+        response = OffsetsAnswer(partitions=results)
+        return Step(tuple(records), (Answer(request_id, response),))
 
     def forget_deleted_topics(self, catalog: TopicCatalog) -> Step:
-        """Delete the offsets of partitions that no longer exist, also if another topic has the name now.
+        """Delete the offsets of partitions that no longer exist, also if a new topic has the same name.
 
-        `catalog` must not be older than any catalog that a commit in the log was decided on.
+        `catalog` must be at least as new as those that the commits in the log were checked against.
         """
         records: list[GroupRecord] = []
         for group_id in list(self.table.offsets.groups()):
-            gone = [
+            deleted = [
                 partition
                 for partition, committed in self.table.offsets.of(group_id).items()
                 if (topic_id := catalog.id_of(partition)) is None
                 or committed.topic_id not in (NO_TOPIC_ID, topic_id)
             ]
-            records += self._forget(group_id, gone)
+            records += self._forget(group_id, deleted)
         return Step(tuple(records))
 
     def _forget(
@@ -362,14 +362,14 @@ class GroupShard:
             if subscribed is None or not _has_told_all(group):
                 continue
             is_empty = group is None or group.is_empty
-            gone = self.table.offsets.expired(
+            expired = self.table.offsets.expired(
                 group_id,
                 wall_ms=wall_ms,
                 retention_ms=self.settings.offsets_retention_ms,
                 empty_since_ms=self.table.empty_since_ms.get(group_id) if is_empty else None,
                 subscribed=subscribed,
             )
-            records += self._forget(group_id, list(gone))
+            records += self._forget(group_id, list(expired))
         for group_id, group in list(self.table.groups.items()):
             if group.is_empty and not self.table.offsets.of(group_id):
                 if isinstance(group, ClassicGroup) and group.state is not ClassicState.EMPTY:
@@ -389,7 +389,7 @@ class GroupShard:
     def tick(self, *, now_ms: int, wall_ms: int) -> Step:
         """End sessions and rebalances whose time is up. Call it a few times a second.
 
-        A group is looked at when its next deadline has passed, and after each request of a member.
+        A group is examined when its next deadline has passed, and after each request of a member.
         """
         step, due_ms = NOTHING, self.table.due_ms
         for group_id, group in list(self.table.groups.items()):
@@ -411,14 +411,14 @@ class GroupShard:
 def _refuse_beat(beat: ConsumerHeartbeat) -> ErrorCode:
     if not beat.group_id or not has_room_for(beat.group_id):
         return ErrorCode.INVALID_GROUP_ID
-    said = (beat.subscribed_regex or "", beat.rack_id or "", *(beat.subscribed_topics or ()))
-    if not has_room_for(beat.member_id, beat.instance_id) or says_too_much(said):
+    texts = (beat.subscribed_regex or "", beat.rack_id or "", *(beat.subscribed_topics or ()))
+    if not has_room_for(beat.member_id, beat.instance_id) or says_too_much(texts):
         return ErrorCode.INVALID_REQUEST
     return ErrorCode.NONE
 
 
 def _has_told_all(group: ClassicGroup | ConsumerGroup | None) -> bool:
-    """Whether all members of the group are known, and have said which topics they read."""
+    """Return whether the subscriptions of all members are known: no rebalance of the group is under way."""
     if not isinstance(group, ClassicGroup):
         return True
     return group.state in (ClassicState.EMPTY, ClassicState.STABLE)

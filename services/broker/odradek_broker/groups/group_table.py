@@ -1,8 +1,8 @@
-"""The state of one shard: all groups of one partition of `__consumer_offsets`, and what they committed.
+"""The state of one shard: all groups of one partition of `__consumer_offsets`, and their committed offsets.
 
-A group is *classic* or *consumer*, by its first member; an empty group becomes the other kind when a member of that
-kind joins, one with members by migration. A group that has only offsets is a *simple* one: it exists as long as its
-offsets do.
+A group is *classic* or *consumer*, depending on the protocol of its first member. An empty group changes its kind when
+a member of the other protocol joins; a group with members changes it by migration (migration.py). A group that has
+only offsets is a *simple* one: it exists as long as its offsets do.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class CommittedOffsets:
 
 @dataclass(slots=True, kw_only=True)
 class GroupTable:
-    """The groups and offsets of one shard, and when each group has to be looked at again."""
+    """The groups and offsets of one shard, and when `tick` has to examine each group again."""
 
     settings: GroupSettings
     groups: dict[GroupId, ClassicGroup | ConsumerGroup] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class GroupTable:
         return listed
 
     def describe(self, group_id: GroupId) -> GroupDescription:
-        """Describe one group, of either kind."""
+        """Describe a group of any kind, for DescribeGroups."""
         group = self.groups.get(group_id)
         if isinstance(group, ClassicGroup):
             return describe_classic(group)
@@ -195,7 +195,7 @@ class GroupTable:
         group = self.groups.get(record.group_id)
         if not isinstance(group, ConsumerGroup):
             if is_tombstone(record):
-                # It is about a consumer group that was deleted or became a classic one.
+                # The consumer group was deleted or became a classic one.
                 return
             group = ConsumerGroup(group_id=record.group_id, settings=self.settings.consumer)
             self.groups[record.group_id] = group
@@ -222,7 +222,7 @@ class GroupTable:
         return group if isinstance(group, ClassicGroup) else None
 
     def stamped(self, step: Step, wall_ms: int) -> Step:
-        """Write the wall clock into the records of classic groups, which do not know it."""
+        """Write the wall clock's time into the records of classic groups, which do not know it."""
         records: list[GroupRecord] = []
         for record in step.records:
             if isinstance(record, ClassicGroupRecord) and record.state is not None:

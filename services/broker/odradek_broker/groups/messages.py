@@ -1,6 +1,6 @@
-"""What members and administrators ask of a group coordinator, its responses, and the topics that it knows.
+"""Requests to a group coordinator, from members and administrators; its responses; and the topics that it knows.
 
-These are free of any wire: the listeners turn Kafka frames and gRPC messages into them. Times are ms; epochs and
+They do not depend on a wire format: the listeners convert Kafka frames and gRPC messages. Times are ms; epochs and
 generations are ints that only rise; an `Assignment` maps a topic id to partition indexes.
 """
 
@@ -121,7 +121,10 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """ConsumerGroupHeartbeat; None means unchanged. member_epoch 0 joins, -1 leaves, -2 leaves for a while."""
+    """ConsumerGroupHeartbeat; None means unchanged.
+
+    `member_epoch` 0 joins, -1 leaves, -2 leaves as a static member that will return.
+    """
 
     group_id: GroupId
     member_id: MemberId
@@ -157,11 +160,11 @@ class CommittedOffset:
     offset: Offset
     leader_epoch: LeaderEpoch = LeaderEpoch(-1)
     metadata: str = ""
-    topic_id: TopicId = NO_TOPIC_ID  # told by the coordinator; NO_TOPIC_ID: by one that did not yet
+    # Set by the coordinator; NO_TOPIC_ID in offsets that an older release wrote.
+    topic_id: TopicId = NO_TOPIC_ID
     commit_timestamp_ms: int = -1
-    expire_timestamp_ms: int = (
-        -1
-    )  # only from old clients' retention_time_ms; -1: by the broker's retention
+    # Only set by the retention_time_ms of old clients; -1: the broker's retention decides.
+    expire_timestamp_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +250,7 @@ class GroupDescription:
 
 
 PENDING_MEMBERS_MAX: Final = 1_000
-"""Bound of the ids of a group that were handed out and not yet used."""
+"""The most member ids per group that are handed out and not yet used."""
 
 
 def make_room(pending: dict[MemberId, int]) -> None:
@@ -267,9 +270,12 @@ def all_are_visible(principal: str, host: str, names: frozenset[TopicName]) -> f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCatalog:
-    """`version` rises whenever `topics`, or what is visible, changed. `matching` gives the names that a pattern matches
-    in time linear in their length (RE2 syntax), and raises InvalidPattern. `visible` leaves those of the names that a
-    principal (User:alice) at an address may know of."""
+    """The topics of the cluster, as a coordinator uses them.
+
+    `version` rises whenever `topics` or the rights to see them change. `matching` returns the names that a pattern
+    (RE2 syntax) matches, in time linear in their length, and raises InvalidPattern. `visible` returns those of
+    the names that a principal (User:alice) at an address may describe.
+    """
 
     version: int
     topics: Mapping[TopicName, tuple[TopicId, int]]  # id, partition count
@@ -277,6 +283,6 @@ class TopicCatalog:
     visible: Callable[[str, str, frozenset[TopicName]], frozenset[TopicName]] = all_are_visible
 
     def id_of(self, partition: TopicPartition) -> TopicId | None:
-        """The id of its topic; None where there is no such partition."""
+        """Return the id of the partition's topic; None if the partition does not exist."""
         topic_id, count = self.topics.get(partition.topic, (None, 0))
         return topic_id if 0 <= partition.partition < count else None

@@ -1,7 +1,7 @@
-"""How a member of a consumer group comes from what it owns to what it shall own (KIP-848), and sets of partitions.
+"""How a member of a consumer group moves from what it owns to its target (KIP-848), and operations on assignments.
 
-A member in UNREVOKED keeps its old epoch until it no longer owns what it must give up. In UNRELEASED it has the new
-epoch and all of its target that nobody else still owns.
+A member in UNREVOKED keeps its old epoch until it no longer owns the partitions that it has to revoke. A member in
+UNRELEASED has the new epoch, and all partitions of its target that no other member still owns.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IsFree = Callable[[TopicId, PartitionIndex], bool]
 
 
 class MemberState(IntEnum):
-    """Kafka's numbers, which stand in the records."""
+    """The state of a member. The numbers are Kafka's; they are in the records."""
 
     STABLE = 0
     UNREVOKED = 1
@@ -37,8 +37,8 @@ def reconciled(
 ) -> CurrentAssignment:
     """Return the member's next state.
 
-    `owned` is what the member reports to own; None if it did not report. `is_free` says whether no other member owns a
-    partition or has yet to give it up.
+    `owned` is what the member reports that it owns; None if it did not report. `is_free` returns whether no
+    other member owns a partition or still has to revoke it.
     """
     if current.state == MemberState.UNREVOKED:
         if owned is None or intersects(owned, current.pending_revocation):
@@ -51,14 +51,15 @@ def reconciled(
     ):
         return current
     to_revoke = minus(current.assigned, target)
-    keeps = minus(current.assigned, to_revoke)
+    kept = minus(current.assigned, to_revoke)
     if to_revoke and owned is not None and not intersects(owned, to_revoke):
-        to_revoke = NOTHING_OWNED  # the member never took them, or gave them up already
+        # The member never took them, or has revoked them already.
+        to_revoke = NOTHING_OWNED
     if to_revoke:
         return replace(
-            current, state=MemberState.UNREVOKED, assigned=keeps, pending_revocation=to_revoke
+            current, state=MemberState.UNREVOKED, assigned=kept, pending_revocation=to_revoke
         )
-    assigned = plus(keeps, free_of(minus(target, keeps), is_free))
+    assigned = plus(kept, free_of(minus(target, kept), is_free))
     return CurrentAssignment(
         member_epoch=target_epoch,
         previous_epoch=current.member_epoch,
@@ -75,7 +76,7 @@ def free_of(wanted: Assignment, is_free: IsFree) -> Assignment:
 
 
 def pairs(current: CurrentAssignment) -> Iterator[tuple[TopicId, PartitionIndex]]:
-    """Each partition that the member owns, or has yet to give up."""
+    """Yield each partition that the member owns or still has to revoke."""
     for part in (current.assigned, current.pending_revocation):
         for topic, indexes in part.items():
             for index in indexes:
@@ -97,10 +98,10 @@ def plus(left: Assignment, right: Assignment) -> Assignment:
 
 
 def intersects(left: Assignment, right: Assignment) -> bool:
-    """Whether any partition is in both."""
+    """Return whether any partition is in both."""
     return any(indexes & right.get(topic, frozenset()) for topic, indexes in left.items())
 
 
 def contains(whole: Assignment, part: Mapping[TopicId, frozenset[PartitionIndex]]) -> bool:
-    """Whether all of `part` is in `whole`."""
+    """Return whether all of `part` is in `whole`."""
     return all(indexes <= whole.get(topic, frozenset()) for topic, indexes in part.items())

@@ -1,6 +1,6 @@
-"""The records of `__consumer_offsets`, as values. Their bytes are in record_codec.
+"""The records of `__consumer_offsets`, as values; formats/record_codec.py encodes them.
 
-A record without `value` fields is a deletion (a tombstone in the compacted topic).
+A record whose last field is None is a deletion (a tombstone in the compacted topic).
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from odradek_broker.groups.messages import Assignment, CommittedOffset
 from odradek_protocol.identity import GroupId, MemberId, TopicId, TopicName, TopicPartition
 
 NAME_BYTES_MAX: Final = 32_767
-MEMBER_BYTES_MAX: Final = 1 << 20  # what a member may say of itself
-GROUP_BYTES_MAX: Final = 16 << 20  # members of a classic group: a record that is replicated whole
+MEMBER_BYTES_MAX: Final = 1 << 20
+"""The most bytes of names and metadata that a member may send about itself."""
+GROUP_BYTES_MAX: Final = 16 << 20
+"""The most bytes of the members of a classic group, because one record holds them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ class GroupEpochRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSnapshot:
-    """A subscribed topic as the last target assignment saw it."""
+    """A subscribed topic with the partition count that the last target assignment was computed from."""
 
     topic_id: TopicId
     topic: TopicName
@@ -79,7 +81,7 @@ class TopicSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTopicsRecord:
-    """ConsumerGroupPartitionMetadata: what the last assignment was computed from."""
+    """ConsumerGroupPartitionMetadata: the topics that the last target assignment was computed from."""
 
     group_id: GroupId
     topics: tuple[TopicSnapshot, ...] | None
@@ -87,7 +89,7 @@ class GroupTopicsRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicProtocols:
-    """What a consumer group writes of a member that speaks the classic protocol."""
+    """The session timeout and protocols of a member of a consumer group that speaks the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]  # (name, metadata), most wanted first
@@ -107,7 +109,7 @@ class ConsumerMember:
     rebalance_timeout_ms: int
     server_assignor: str | None
     classic: ClassicProtocols | None = None
-    principal: str = ""  # whose rights count for what `subscribed_regex` matches
+    principal: str = ""  # its rights decide which topics `subscribed_regex` may match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +123,7 @@ class ConsumerMemberRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetEpochRecord:
-    """ConsumerGroupTargetAssignmentMetadata: the epoch that the targets stand for."""
+    """ConsumerGroupTargetAssignmentMetadata: the epoch that the targets were computed for."""
 
     group_id: GroupId
     epoch: int | None
@@ -129,7 +131,7 @@ class TargetEpochRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetMemberRecord:
-    """ConsumerGroupTargetAssignmentMember: what a member shall own."""
+    """ConsumerGroupTargetAssignmentMember: the partitions that a member should own."""
 
     group_id: GroupId
     member_id: MemberId
@@ -138,7 +140,7 @@ class TargetMemberRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentAssignment:
-    """What a member owns, and how far it is on the way to its target."""
+    """The partitions that a member owns, and its progress towards its target."""
 
     member_epoch: int
     previous_epoch: int
@@ -169,12 +171,12 @@ GroupRecord: TypeAlias = (
 
 
 def has_room_for(*names: str | None) -> bool:
-    """Whether the strings of a record, whose lengths are int16, can hold each of the names."""
+    """Return whether each name fits a string of a record, whose length is an int16."""
     return all(name is None or len(name.encode()) <= NAME_BYTES_MAX for name in names)
 
 
 def says_too_much(names: Iterable[str], metadata: Iterable[bytes] = ()) -> bool:
-    """Whether these strings and metadata are too large for the record of a member."""
+    """Return whether these names and metadata are too large for the record of a member."""
     size_bytes = sum(len(name.encode()) for name in names) + sum(map(len, metadata))
     return size_bytes >= MEMBER_BYTES_MAX
 

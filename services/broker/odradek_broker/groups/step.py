@@ -1,4 +1,4 @@
-"""What a handler decides: records to write, and responses that may leave once those are committed."""
+"""The result of a handler: records to write, and responses to send once the records are committed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class NothingApplied(Exception):
-    """A request met a bug before anything of it was applied: the state is as it was."""
+    """A request met a bug before any of it was applied: the state is unchanged."""
 
 
 def judges(function: Callable[P, T]) -> Callable[P, T]:
