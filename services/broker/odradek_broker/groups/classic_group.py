@@ -1,19 +1,19 @@
-"""One group of the classic protocol: members agree on a leader, the leader assigns (KIP-62, 345, 394, 814).
+"""One group of the classic protocol: its leader assigns the partitions (KIP-62, 345, 394, 814).
 
-    EMPTY ----join----> PREPARING ----all joined, or time is up----> COMPLETING ----leader syncs----> STABLE
-      ^                  ^   ^                                          |                               |
-      |                  |   +------ a member comes, goes, or changes --+-------------------------------+
-      +-- nobody left ---+
+    EMPTY ----join----> PREPARING ----all joined, or timed out----> COMPLETING ----leader syncs----> STABLE
+      ^                  ^   ^                                         |                               |
+      |                  |   +-- a member joins, leaves or changes ----+-------------------------------+
+      +-- none remain ---+
 
-The written state is a `ClassicGroupState`: it is written when a generation's leader has synced, and when the group
-becomes empty. Everything else (sessions, who has joined, who waits) is soft state: it lives only here, at the
-coordinator that leads the group's partition, and handlers change it. A new coordinator starts from the last generation
-that was written (`restore`), and gives each member a whole session to show itself. A generation that has members but
-no leader was assigned by nobody: the group came from the consumer protocol (migration.py), which puts it into
-PREPARING so that everyone joins again.
+The coordinator writes a `ClassicGroupState` when the leader of a generation has synced, and when the group becomes
+empty. Everything else (sessions, which members have joined, which requests wait) is soft state: only the coordinator
+that leads the group's partition has it, and handlers change it. A new coordinator starts from the last generation that
+was written (`restore`), and begins a whole session for each member. A generation with members but without a leader was
+written by a migration from a consumer group (migration.py): no leader has assigned it, so the group starts in PREPARING
+and all members join again.
 
-Invariants: a generation has one protocol and one leader; an assignment is handed out only in the generation that it
-was made for; each waiting request gets one response; an older member of a static member's instance id is fenced.
+Invariants: a generation has one protocol and one leader; a member gets an assignment only in the generation that it
+was made for; each waiting request gets one response; a member is fenced when a newer one has its instance id.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 @dataclass(slots=True, kw_only=True)
 class ClassicGroup:
-    """One classic group. Every `now_ms` is the caller's monotonic clock."""
+    """A classic group. Every `now_ms` is the time of the caller's monotonic clock."""
 
     group_id: GroupId
     members_max: int
@@ -73,7 +73,7 @@ class ClassicGroup:
         return not self.members
 
     def handle_join(self, request_id: RequestId, join: JoinGroup, *, now_ms: int) -> Step:
-        """JoinGroup: the response comes when the rebalance that it begins or takes part in is complete."""
+        """JoinGroup: the response comes when the rebalance that it begins or joins is complete."""
         refusal = self._refuse_join(join)
         if refusal is not ErrorCode.NONE:
             return answer(request_id, Joined(error=refusal, member_id=join.member_id))
@@ -160,7 +160,7 @@ class ClassicGroup:
         member.session_ends_ms = now_ms + join.session_timeout_ms
 
     def _replace_static(self, request_id: RequestId, join: JoinGroup, now_ms: int) -> Step:
-        """Let a static member that comes back without its id take its old place under a new id (KIP-345)."""
+        """Replace a static member that joins again without its member id; it gets a new one (KIP-345)."""
         holder = self.members.static_holder(join.instance_id)
         assert holder is not None, join
         old = self.members[holder]
@@ -182,7 +182,7 @@ class ClassicGroup:
         was_leader = self.leader == old.member_id
         if was_leader:
             self.leader = member.member_id
-        # The owned partitions in the metadata differ after a restart: compare the topics only.
+        # Compare only the topics: the owned partitions in the metadata differ after a restart.
         is_same = self.members.choose_protocol() == self.protocol and (
             subscribed_topics(old.metadata(self.protocol))
             == subscribed_topics(member.metadata(self.protocol))
@@ -236,9 +236,8 @@ class ClassicGroup:
             self.members.remove(member)
         self._join_ends_ms = self._initial_ends_ms = None
         if self.members and not self.members.is_any_joining():
-            self._join_ends_ms = (
-                now_ms + self.members.rebalance_timeout_ms()
-            )  # only absent static members
+            # Only absent static members remain: wait for them once more.
+            self._join_ends_ms = now_ms + self.members.rebalance_timeout_ms()
             return NOTHING
         self.generation += 1
         if not self.members:
@@ -329,7 +328,7 @@ class ClassicGroup:
         return step + rebalance + Step(answers=(response,))
 
     def tick(self, *, now_ms: int) -> Step:
-        """Remove members whose session has ended, and go on with rebalances whose time is up."""
+        """Remove members whose session has ended, and continue a rebalance whose time-out has passed."""
         for member_id in [m for m, ends_ms in self.pending_members.items() if ends_ms <= now_ms]:
             del self.pending_members[member_id]
         expired = [
@@ -381,8 +380,9 @@ class ClassicGroup:
         self, member_id: MemberId, instance_id: str | None, generation: int, *, now_ms: int
     ) -> ErrorCode:
         """Return whether this member may commit offsets now; a commit counts as a heartbeat."""
+        # A consumer that is no member: it assigns its partitions to itself.
         if generation < 0 and self.state is ClassicState.EMPTY:
-            return ErrorCode.NONE  # a consumer with partitions of its own choice
+            return ErrorCode.NONE
         if generation < 0 and member_id == NO_MEMBER and instance_id is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         error = self._check_member(member_id, instance_id, generation)
@@ -409,7 +409,7 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def _comes_from(self, member_id: MemberId, epoch: int) -> bool:
-        """Whether the member still has the epoch of the consumer group, which is valid until all have joined."""
+        """Return whether this is the member's epoch from the consumer group, which is valid until all have joined."""
         is_preparing = self.state is ClassicState.PREPARING
         return is_preparing and self.members[member_id].consumer_epoch == epoch
 
@@ -444,7 +444,7 @@ class ClassicGroup:
         )
 
     def take_joins(self) -> list[tuple[RequestId, JoinGroup]]:
-        """Take out the joins that wait, for the group that responds to them instead of this one."""
+        """Remove and return the joins that wait, for the group that responds to them instead of this one."""
         taken: list[tuple[RequestId, JoinGroup]] = []
         for member in self.members.values():
             if member.join_request is None:
@@ -468,7 +468,7 @@ class ClassicGroup:
         return taken
 
     def interrupt_syncs(self, error: ErrorCode) -> Step:
-        """Respond to all syncs that wait."""
+        """Respond to all syncs that wait with this error."""
         step = NOTHING
         for member in self.members.values():
             step += self._supersede_sync(member, error)
@@ -498,16 +498,16 @@ class ClassicGroup:
         return ClassicGroupRecord(group_id=self.group_id, state=state)
 
     def _record_bytes(self, assignments: Mapping[MemberId, bytes]) -> int:
-        """Return about the size of the generation's record with these assignments."""
+        """Return the approximate size of the generation's record with these assignments."""
         return sum(
             len(m.metadata(self.protocol)) + len(assignments.get(m.member_id, b""))
             for m in self.members.values()
         )
 
     def restore(self, state: ClassicGroupState) -> None:
-        """Begin from a written state; call `begin_sessions` next.
+        """Load a written state; the caller calls `begin_sessions` next.
 
-        With members but no leader, nobody assigned this generation, and everyone has to join again.
+        With members but without a leader, this generation has no assignment, and all members join again.
         """
         self.generation, self.protocol_type = state.generation, state.protocol_type or None
         self.protocol, self.leader = state.protocol, state.leader or NO_MEMBER
@@ -520,14 +520,14 @@ class ClassicGroup:
             self.state = ClassicState.PREPARING
 
     def begin_sessions(self, *, now_ms: int) -> None:
-        """Give each member a whole session, and time to join again where that is due, after loading."""
+        """Begin a session for each member after loading, and the time-out to join again if that is needed."""
         for member in self.members.values():
             member.session_ends_ms = now_ms + member.session_timeout_ms
         if self.state is ClassicState.PREPARING:
             self._join_ends_ms = now_ms + self.members.rebalance_timeout_ms()
 
     def due_ms(self) -> int:
-        """Return the moment before which time alone changes nothing."""
+        """Return the time before which `tick` changes nothing unless a request comes."""
         ends = [m.session_ends_ms for m in self.members.values() if not m.is_waiting]
         ends += self.pending_members.values()
         ends += [at for at in (self._join_ends_ms, self._sync_ends_ms) if at is not None]

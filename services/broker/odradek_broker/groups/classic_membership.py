@@ -2,19 +2,19 @@
 
 Each of their requests changes the member's state. No member waits for another one: the coordinator assigns.
 
-    JoinGroup    takes in the member's subscription and what it owns, and reconciles it: its epoch is its generation.
-                 It is never the leader.
-    SyncGroup    returns what it owns now, in the bytes of the consumer embedded protocol.
-    Heartbeat    returns REBALANCE_IN_PROGRESS when joining again would help: the group's epoch rose, the member has
-                 partitions to give up, or the ones that it waits for are free.
+    JoinGroup    stores the member's subscription and the partitions that it owns, and reconciles the member. The
+                 generation in the response is its member epoch. The member is never the leader.
+    SyncGroup    returns the partitions that the member owns now, as a ConsumerProtocolAssignment.
+    Heartbeat    returns REBALANCE_IN_PROGRESS when joining again would change something: the group's epoch rose, the
+                 member has to revoke partitions, or the partitions that it waits for are free.
     LeaveGroup   removes the member.
 
-A cooperative member in UNREVOKED learns from its sync that it owns less, gives up the rest and joins again with what it
-kept; an eager one owns nothing when it joins. A member that has to join again, or that has joined and not yet synced,
-has its rebalance timeout to do so.
+A cooperative member in UNREVOKED learns from its sync that it owns fewer partitions, revokes the others and joins again
+with the rest; an eager one owns nothing when it joins. A member that has to join again, or that has joined but not yet
+synced, has its rebalance timeout to do so.
 
-A member gets an id before it is let in, as in a classic group. A member with an id that the group neither knows nor
-handed out starts over, so that nobody brings partitions that were taken from it.
+A new member gets an id before it joins, as in a classic group. A member with an id that the group neither knows nor
+handed out has to start over, so that no member claims partitions that were taken from it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def join(
 
 
 def _refuse_join(group: ConsumerGroup, request: JoinGroup) -> tuple[ErrorCode, Subscription | None]:
-    """Return the subscription, or the error that says why not."""
+    """Return the subscription, or the error that refuses the join."""
     member = group.state.members.get(request.member_id)
     holder = group.state.static_holder(request.instance_id)
     if request.member_id != NO_MEMBER:

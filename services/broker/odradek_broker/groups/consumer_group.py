@@ -1,19 +1,19 @@
 """One group of the consumer protocol (KIP-848): the coordinator assigns, members reconcile one by one.
 
-Three epochs tell how far things are. The *group epoch* rises when members, subscriptions or subscribed topics
-change. The *target epoch* is the group epoch that the present targets were computed for. The *member epoch* is the
-target epoch that a member has taken up.
+Three epochs describe the progress of a rebalance. The *group epoch* rises when members, subscriptions or subscribed
+topics change. The *target epoch* is the group epoch that the current target assignments were computed for. The *member
+epoch* is the target epoch that a member has reconciled to.
 
-    member:  STABLE --must give partitions up--> UNREVOKED --gave them up--> STABLE or UNRELEASED
-             STABLE --waits for another's----------------------------------> UNRELEASED --they are free--> STABLE
+    member:  STABLE --must revoke partitions---------> UNREVOKED --revoked them--> STABLE or UNRELEASED
+             STABLE --waits for others to revoke-----> UNRELEASED --partitions are free--> STABLE
 
-A member in UNREVOKED keeps its old epoch until it reports that the partitions are gone; it has its rebalance
-timeout for that. An offset commit counts only at the member's present epoch. Members that speak the classic protocol
-take part in the same way (classic_membership); a group may have members of both kinds.
+A member in UNREVOKED keeps its old epoch until it reports that it has revoked the partitions; it has its rebalance
+timeout for that. An offset commit is accepted only with the member's current epoch. Members that speak the classic
+protocol take part in the same way (classic_membership); a group may have members of both kinds.
 
-Everything but the sessions is written: `ConsumerGroup.state` holds it, and only `ConsumerGroupState.replay` changes it.
-The group's epoch rises when its members, their subscriptions or the subscribed topics may have changed. Targets are
-computed for an epoch, by the assignor that most members ask for.
+Everything except the sessions and other deadlines is written: `ConsumerGroup.state` holds it, and only
+`ConsumerGroupState.replay` changes it. Targets are computed once per group epoch, by the assignor that most members ask
+for.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ STATIC_LEAVE_EPOCH = -2
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerGroup:
-    """One consumer group. Every `now_ms` is the caller's monotonic clock."""
+    """A consumer group. Every `now_ms` is the time of the caller's monotonic clock."""
 
     group_id: GroupId
     settings: ConsumerGroupSettings
@@ -137,32 +137,42 @@ class ConsumerGroup:
             return self._refuse_join(beat)
         member = self.state.members.get(beat.member_id)
         if self.state.static_holder(beat.instance_id) not in (None, beat.member_id):
-            return ErrorCode.FENCED_INSTANCE_ID, "another member has that instance id"
+            return ErrorCode.FENCED_INSTANCE_ID, "another member has this instance id"
         if member is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID, f"no member {beat.member_id} in {self.group_id}"
+            return (
+                ErrorCode.UNKNOWN_MEMBER_ID,
+                f"group {self.group_id} has no member {beat.member_id}",
+            )
         if beat.instance_id is not None and member.instance_id != beat.instance_id:
-            return ErrorCode.FENCED_INSTANCE_ID, "another member has that instance id"
+            return ErrorCode.FENCED_INSTANCE_ID, "another member has this instance id"
         if member.classic is not None:
             return ErrorCode.UNKNOWN_MEMBER_ID, f"{beat.member_id} speaks the classic protocol"
         current = self.state.currents[beat.member_id]
         if beat.member_epoch > current.member_epoch:
-            return ErrorCode.FENCED_MEMBER_EPOCH, "the epoch is ahead of the group's: join again"
-        lost_answer = (
+            return (
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                "the member epoch is above the coordinator's: join again",
+            )
+        # True if the member did not receive the response with its current epoch.
+        missed_response = (
             beat.member_epoch == current.previous_epoch
             and beat.owned is not None
             and contains(current.assigned, beat.owned)
         )
-        if beat.member_epoch < current.member_epoch and not lost_answer:
-            return ErrorCode.FENCED_MEMBER_EPOCH, "the epoch is behind the member's: join again"
+        if beat.member_epoch < current.member_epoch and not missed_response:
+            return (
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                "the member epoch is below the coordinator's: join again",
+            )
         return ErrorCode.NONE, None
 
     def _refuse_join(self, beat: ConsumerHeartbeat) -> tuple[ErrorCode, str | None]:
         if beat.rebalance_timeout_ms <= 0:
-            return ErrorCode.INVALID_REQUEST, "a member that joins names its rebalance timeout"
+            return ErrorCode.INVALID_REQUEST, "a joining member must send its rebalance timeout"
         if beat.subscribed_topics is None and beat.subscribed_regex is None:
-            return ErrorCode.INVALID_REQUEST, "a member that joins names its subscription"
+            return ErrorCode.INVALID_REQUEST, "a joining member must send its subscription"
         if beat.owned:
-            return ErrorCode.INVALID_REQUEST, "a member that joins owns nothing"
+            return ErrorCode.INVALID_REQUEST, "a joining member must not own partitions"
         is_known = beat.member_id in self.state.members
         holder = self.state.static_holder(beat.instance_id)
         if holder is not None and holder != beat.member_id:
@@ -202,7 +212,7 @@ class ConsumerGroup:
     def take_over_static(
         self, heir: MemberId, instance_id: str | None, records: list[GroupRecord]
     ) -> None:
-        """Give everything of a static member to the new id under which it came back (KIP-345)."""
+        """Move the state of a static member to the new member id that it joined again with (KIP-345)."""
         holder = self.state.static_holder(instance_id)
         if holder is None or holder == heir:
             return
@@ -229,9 +239,9 @@ class ConsumerGroup:
         now_ms: int,
         records: list[GroupRecord],
     ) -> CurrentAssignment:
-        """Take in a member's fields, raise the epoch and compute targets if those change them, and reconcile it.
+        """Store a member's fields, raise the epoch and compute targets if they changed, and reconcile the member.
 
-        `restarted`: the member owns nothing of what it had.
+        `restarted`: the member no longer owns the partitions that it had.
         """
         member_id, old = member.member_id, self.state.members.get(member.member_id)
         if member != old:
@@ -249,13 +259,13 @@ class ConsumerGroup:
         return current
 
     def touch(self, member_id: MemberId, *, now_ms: int) -> None:
-        """Begin another session of a member that was heard from."""
+        """Begin a new session of a member, as a request of it arrived."""
         classic = self.state.members[member_id].classic
         session_ms = classic.session_timeout_ms if classic else self.settings.session_timeout_ms
         self._session_ends_ms[member_id] = now_ms + session_ms
 
     def begin_duty(self, member_id: MemberId, *, now_ms: int, renew: bool) -> None:
-        """Give a classic member its rebalance timeout to join again or sync; `renew` begins it again."""
+        """Start the rebalance timeout in which a classic member has to join again or sync; `renew` restarts it."""
         ends_ms = now_ms + self.state.members[member_id].rebalance_timeout_ms
         if renew:
             self._duty_ends_ms[member_id] = ends_ms
@@ -271,7 +281,7 @@ class ConsumerGroup:
     ) -> None:
         """Raise the group's epoch if its members' subscriptions, or the subscribed topics, have changed.
 
-        After a member left this is judged again: the group no longer subscribes to topics of that member alone.
+        After a member has left this is checked again: only that member may have subscribed to a topic.
         """
         has_targets = self.state.epoch == self.state.target_epoch
         if has_targets and not subscription_changed and catalog.version == self._catalog_version:
@@ -294,7 +304,7 @@ class ConsumerGroup:
     def _subscribed(self, member: ConsumerMember, catalog: TopicCatalog) -> set[TopicName]:
         names = set(member.subscribed_topics)
         if member.subscribed_regex:
-            # An invalid pattern is refused; only an older coordinator can have kept one.
+            # Invalid patterns are refused, but an older release may have stored one.
             with suppress(InvalidPattern):
                 matched = catalog.matching(member.subscribed_regex)
                 host = member.client_host.removeprefix("/")
@@ -302,7 +312,7 @@ class ConsumerGroup:
         return names
 
     def compute_targets(self, catalog: TopicCatalog, records: list[GroupRecord]) -> None:
-        """Compute what each member shall own at the present epoch; little changes from the last targets."""
+        """Compute the target assignment of each member for the group epoch, with few changes from the last one."""
         by_name = {snapshot.topic: snapshot.topic_id for snapshot in self.state.topics}
         subscriptions = {
             m.member_id: frozenset(by_name[n] for n in self._subscribed(m, catalog) if n in by_name)
@@ -361,7 +371,7 @@ class ConsumerGroup:
     def _watch_revocation(
         self, member_id: MemberId, current: CurrentAssignment, now_ms: int
     ) -> None:
-        """Give a member that has to give up partitions its rebalance timeout, each time from the start."""
+        """Start or restart the rebalance timeout in which a member has to revoke partitions."""
         if current.state == MemberState.UNREVOKED:
             timeout_ms = self.state.members[member_id].rebalance_timeout_ms
             self._revocation_ends_ms[member_id] = now_ms + timeout_ms
@@ -378,14 +388,14 @@ class ConsumerGroup:
             return records, replace(response, error=ErrorCode.UNKNOWN_MEMBER_ID)
         if beat.member_epoch == STATIC_LEAVE_EPOCH and member.instance_id is not None:
             current = self.state.currents[beat.member_id]
-            left = CurrentAssignment(
+            departed = CurrentAssignment(
                 member_epoch=STATIC_LEAVE_EPOCH,
                 previous_epoch=current.member_epoch,
                 state=MemberState.STABLE,
                 assigned=current.assigned,
                 pending_revocation=NOTHING_OWNED,
             )
-            self.state.emit_current(beat.member_id, left, records)
+            self.state.emit_current(beat.member_id, departed, records)
             self._revocation_ends_ms.pop(beat.member_id, None)
             return records, response
         self.remove(beat.member_id, records)
@@ -402,7 +412,7 @@ class ConsumerGroup:
             ends.pop(member_id, None)
 
     def tick(self, *, now_ms: int) -> list[GroupRecord]:
-        """Remove members that were silent for a session, or did not revoke, join again or sync in time."""
+        """Remove members whose session has ended, or that did not revoke, join again or sync in time."""
         records: list[GroupRecord] = []
         for member_id in [m for m, ends_ms in self.pending_members.items() if ends_ms <= now_ms]:
             del self.pending_members[member_id]
@@ -419,7 +429,7 @@ class ConsumerGroup:
         return records
 
     def due_ms(self, *, now_ms: int) -> int:
-        """Return the moment before which time alone changes nothing; a group that is not calm is always due."""
+        """Return the time before which `tick` need not run unless a request comes; at once if the group is not calm."""
         if self.state.members and not self._pace.is_calm:
             return now_ms
         quiet_ms = 2 * self.settings.heartbeat_interval_ms
@@ -429,7 +439,7 @@ class ConsumerGroup:
         return min(ends, default=NEVER_MS)
 
     def begin_sessions(self, *, now_ms: int) -> None:
-        """Give each member a whole session to show itself, after loading."""
+        """Begin a session for each member, after loading."""
         for member_id in self.state.members:
             self.touch(member_id, now_ms=now_ms)
             self._watch_revocation(member_id, self.state.currents[member_id], now_ms)
@@ -438,10 +448,9 @@ class ConsumerGroup:
         self, member_id: MemberId | None, member_epoch: int, instance_id: str | None = None
     ) -> ErrorCode:
         """Return whether this member may commit or fetch offsets."""
+        # A consumer that is no member and assigns its partitions to itself, or an administrator.
         if member_epoch < 0 and (not self.state.members or member_id is None):
-            return (
-                ErrorCode.NONE
-            )  # a consumer with partitions of its own choice, or an administrator
+            return ErrorCode.NONE
         member = self.state.members.get(MemberId(member_id or ""))
         holder = self.state.static_holder(instance_id)
         if holder is not None and holder != member_id:
@@ -455,9 +464,9 @@ class ConsumerGroup:
 
 
 def _wanted_by(member: ConsumerMember) -> tuple[object, ...]:
-    """Return the fields of a member that make a new epoch when they change."""
-    who = member.principal if member.subscribed_regex else ""
-    return member.subscribed_topics, member.subscribed_regex, who, member.server_assignor
+    """Return the fields of a member whose change raises the group epoch."""
+    principal = member.principal if member.subscribed_regex else ""
+    return member.subscribed_topics, member.subscribed_regex, principal, member.server_assignor
 
 
 _MS_A_MEMBER = 5
@@ -465,17 +474,17 @@ _MS_A_MEMBER = 5
 
 @dataclass(slots=True, kw_only=True)
 class HeartbeatPace:
-    """How often the members of one group are asked to send heartbeats. Times are ms of the monotonic clock.
+    """The heartbeat interval that the members of one group are given. Times are ms of the monotonic clock.
 
-    A member learns what it must give up, or may take, from the response to its next heartbeat. So a rebalance lasts
-    about as many intervals as it has turns. While a group is calm the interval is long; it is short
+    A member learns from the response to its next heartbeat which partitions it has to revoke or may own. So a rebalance
+    takes about as many intervals as it has steps. While a group is calm the interval is long. It is short
 
-    - from a change of the group's epoch until all members are reconciled, and for two long intervals at least, since
-      members tend to come and go together;
-    - when a member has been silent so long that its session ends soon: the others then learn of it at once.
+    - from a change of the group epoch until all members are reconciled, and for at least two long intervals, because
+      members tend to join and leave together;
+    - when a member has been silent so long that its session ends soon: the others then learn of its removal quickly.
 
-    In large groups the short interval is longer, so that a group sends some 200 heartbeats a second at most. This is
-    soft state: a coordinator that has just loaded a group treats it as restless. Call `look` a few times a second.
+    In large groups the short interval is longer, so that a group sends at most about 200 heartbeats a second. This is
+    soft state: a coordinator that has just loaded a group treats it as not calm. Call `look` a few times a second.
     """
 
     calm_interval_ms: int
@@ -490,14 +499,14 @@ class HeartbeatPace:
             self._epoch, self._changed_ms, self.is_calm = epoch, now_ms, False
 
     def look(self, *, is_stable: bool, session_ends_ms: int | None, now_ms: int) -> None:
-        """Judge whether the group is calm; `session_ends_ms` is that of the member that was silent longest."""
+        """Decide whether the group is calm; `session_ends_ms` is the end of the session that ends first."""
         soon_ms = now_ms + 2 * self.calm_interval_ms
         is_quiet = now_ms - self._changed_ms >= 2 * self.calm_interval_ms
         all_show = session_ends_ms is None or session_ends_ms > soon_ms
         self.is_calm = is_stable and is_quiet and all_show
 
     def interval_ms(self, members: int) -> int:
-        """Return the interval for the next response, in a group of so many members."""
+        """Return the heartbeat interval to send in the next response; `members` is the number of members."""
         if self.is_calm:
             return self.calm_interval_ms
         return min(self.calm_interval_ms, max(self.restless_interval_ms, _MS_A_MEMBER * members))

@@ -1,8 +1,8 @@
-"""The written state of a consumer group: what its records say, and nothing else.
+"""The written state of a consumer group: exactly what its records contain.
 
-Invariants: a partition is in `assigned` or `pending_revocation` of at most one member, its owner; a member epoch never
-exceeds the target epoch, nor that the group epoch. State changes only in `replay`: a handler decides a record and
-emits it, which replays it at once, because each phase of a decision builds on the one before.
+Invariants: a partition is in `assigned` or `pending_revocation` of at most one member, its owner; no member epoch is
+above the target epoch, and the target epoch is not above the group epoch. State changes only in `replay`: a handler
+emits a record, which replays it at once, because each step of a decision depends on the one before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerGroupState:
-    """What the records of one consumer group say."""
+    """The state of one consumer group, as its records describe it."""
 
     group_id: GroupId
     epoch: int = 0
@@ -56,11 +56,11 @@ class ConsumerGroupState:
         return "Stable" if done else "Reconciling"
 
     def owner_of(self, topic: TopicId, index: PartitionIndex) -> MemberId | None:
-        """Return the member that owns the partition, or has yet to give it up."""
+        """Return the member that owns the partition or still has to revoke it; None if there is none."""
         return self._owners.get((topic, index))
 
     def static_holder(self, instance_id: str | None) -> MemberId | None:
-        """Return the member of that instance id; None without one."""
+        """Return the id of the member with this instance id; None if there is none."""
         if instance_id is None:
             return None
         return next(
@@ -68,7 +68,7 @@ class ConsumerGroupState:
         )
 
     def emit(self, record: GroupRecord, records: list[GroupRecord]) -> None:
-        """Decide a record: apply it, and add it to the records to write."""
+        """Apply a record, and add it to the records to write."""
         self.replay(record)
         records.append(record)
 
@@ -82,7 +82,7 @@ class ConsumerGroupState:
     def emit_target(
         self, member_id: MemberId, target: Assignment, records: list[GroupRecord]
     ) -> None:
-        """Record which partitions a member shall own."""
+        """Record the target assignment of a member."""
         self.emit(
             TargetMemberRecord(group_id=self.group_id, member_id=member_id, target=target), records
         )
@@ -90,7 +90,7 @@ class ConsumerGroupState:
     def emit_current(
         self, member_id: MemberId, current: CurrentAssignment, records: list[GroupRecord]
     ) -> None:
-        """Record what a member owns, and how far it is reconciled."""
+        """Record the partitions that a member owns, and its progress towards its target."""
         self.emit(
             CurrentMemberRecord(group_id=self.group_id, member_id=member_id, current=current),
             records,
@@ -101,7 +101,7 @@ class ConsumerGroupState:
         self.emit(GroupEpochRecord(group_id=self.group_id, epoch=epoch), records)
 
     def emit_target_epoch(self, epoch: int, records: list[GroupRecord]) -> None:
-        """Record that the targets were computed for that epoch."""
+        """Record that the targets were computed for this group epoch."""
         self.emit(TargetEpochRecord(group_id=self.group_id, epoch=epoch), records)
 
     def emit_removal(self, member_id: MemberId, records: list[GroupRecord]) -> None:
@@ -115,7 +115,7 @@ class ConsumerGroupState:
             self.emit(record, records)
 
     def tombstones(self) -> list[GroupRecord]:
-        """Remove the group; returns the tombstones of all its records."""
+        """Remove the group, and return the tombstones of all its records."""
         records: list[GroupRecord] = []
         for member_id in list(self.members):
             self.emit_removal(member_id, records)
