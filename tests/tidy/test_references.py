@@ -12,7 +12,13 @@ from pathlib import Path, PurePosixPath
 from tests.tools import need
 
 ROOT = Path(__file__).parents[2]
-IMPORT_ROOTS = ("proto/python", "services/runtime", "services/metadata_quorum", "services/broker")
+IMPORT_ROOTS = (
+    "proto/python",
+    "services/runtime",
+    "services/metadata_quorum",
+    "services/broker",
+    "services/broker/odradek_broker",
+)
 SOURCES = (".py", ".proto", ".c", ".md", ".toml", ".yaml", ".properties")
 TOP = "tests|deploy|clients|services|proto|spark_connector"
 PATH = re.compile(rf"(?<![\w./-])(?:{TOP})/[\w./-]*\w")
