@@ -60,13 +60,13 @@ class ClassicGroup:
     leader: MemberId = NO_MEMBER
     members: ClassicMembers = field(default_factory=ClassicMembers)
     pending_members: dict[MemberId, int] = field(default_factory=dict)
-    """Ids that were handed out and not yet used, and when each of their sessions ends."""
+    """Member ids that were handed out and not yet used, and the time at which each one expires."""
     _join_ends_ms: int | None = None
-    """In PREPARING: when the rebalance goes on with the members that have joined."""
+    """In PREPARING: the time at which the rebalance continues with the members that have joined."""
     _initial_ends_ms: int | None = None
-    """In PREPARING, coming from EMPTY: the last moment of the initial delay."""
+    """In PREPARING after EMPTY: the time to which joins may extend the initial delay."""
     _sync_ends_ms: int | None = None
-    """In COMPLETING: when members that have not synced are removed."""
+    """In COMPLETING: the time at which members that have not synced are removed."""
 
     @property
     def is_empty(self) -> bool:
@@ -189,7 +189,7 @@ class ClassicGroup:
         )
         if self.state is ClassicState.STABLE and is_same:
             joined = self._joined(member, skips=was_leader and join.may_skip_assignment)
-            # An old client would assign again as the leader: let it follow the old id.
+            # An old client that is the leader would assign again. With the old id as leader it stays a follower.
             if was_leader and not join.may_skip_assignment:
                 joined = Joined(
                     error=ErrorCode.NONE,
@@ -280,7 +280,7 @@ class ClassicGroup:
         if sync.member_id != self.leader:
             return step
         if self._record_bytes(sync.assignments) > GROUP_BYTES_MAX:
-            # Kafka responds with this error, too.
+            # Kafka responds with the same error.
             step += self.interrupt_syncs(ErrorCode.UNKNOWN_SERVER_ERROR)
             return step + self._prepare(now_ms)
         for other in self.members.values():

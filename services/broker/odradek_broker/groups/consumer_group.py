@@ -273,7 +273,7 @@ class ConsumerGroup:
             self._duty_ends_ms.setdefault(member_id, ends_ms)
 
     def end_duty(self, member_id: MemberId) -> None:
-        """The classic member has joined and synced."""
+        """End the rebalance timeout of a classic member, which has joined again and synced."""
         self._duty_ends_ms.pop(member_id, None)
 
     def update_epoch(
@@ -281,7 +281,7 @@ class ConsumerGroup:
     ) -> None:
         """Raise the group's epoch if its members' subscriptions, or the subscribed topics, have changed.
 
-        After a member has left this is checked again: only that member may have subscribed to a topic.
+        It checks the topics again after a member has left, which alone may have subscribed to some of them.
         """
         has_targets = self.state.epoch == self.state.target_epoch
         if has_targets and not subscription_changed and catalog.version == self._catalog_version:

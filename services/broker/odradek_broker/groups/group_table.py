@@ -103,7 +103,7 @@ class GroupTable:
     empty_since_ms: dict[GroupId, int] = field(default_factory=dict)
     """When each classic group without members became empty, by the wall clock."""
     due_ms: dict[GroupId, int] = field(default_factory=dict)
-    """Before this moment of the monotonic clock, time alone changes nothing in the group."""
+    """The time of the monotonic clock before which `tick` need not examine a group, unless a request comes."""
 
     def listings(self) -> list[GroupListing]:
         """Return all groups, for ListGroups."""
@@ -159,7 +159,7 @@ class GroupTable:
         return records
 
     def subscribed(self, group_id: GroupId) -> frozenset[TopicName] | None:
-        """Return the topics that members are subscribed to; None if the members are no consumers."""
+        """Return the topics that members are subscribed to; None if the members are not consumers."""
         group = self.groups.get(group_id)
         if group is None or group.is_empty:
             return frozenset()
@@ -174,7 +174,7 @@ class GroupTable:
         return frozenset(topics)
 
     def replay(self, record: GroupRecord) -> None:
-        """Apply one record, while loading."""
+        """Apply one record while the shard is loaded."""
         match record:
             case OffsetCommitRecord():
                 self.offsets.replay(record)
@@ -195,14 +195,14 @@ class GroupTable:
         group = self.groups.get(record.group_id)
         if not isinstance(group, ConsumerGroup):
             if is_tombstone(record):
-                # The consumer group was deleted or became a classic one.
+                # A tombstone of a consumer group that was deleted or became a classic one.
                 return
             group = ConsumerGroup(group_id=record.group_id, settings=self.settings.consumer)
             self.groups[record.group_id] = group
         group.state.replay(record)
 
     def loaded(self, *, now_ms: int) -> None:
-        """End loading: begin sessions, and drop groups that were deleted."""
+        """Finish loading: begin sessions, and drop groups that were deleted."""
         for group_id, group in list(self.groups.items()):
             if isinstance(group, ConsumerGroup) and group.state.epoch == 0 and group.is_empty:
                 del self.groups[group_id]

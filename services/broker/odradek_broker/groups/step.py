@@ -36,18 +36,18 @@ def judges(function: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The response to the request that the host gave this id."""
+    """The response to the request to which the host gave this id."""
 
     request_id: RequestId
-    response: Any  # of groups.messages; the request says which
+    response: Any  # a class of groups.messages, which depends on the request
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A decision, whose records are replayed already.
+    """The result of a handler, whose records have been replayed already.
 
-    The host appends the records as one batch, and lets a response leave when everything that was appended before
-    it is committed, so that no response says what may still be lost. If an append fails, the host drops the
+    The host appends the records as one batch, and sends a response when everything that was appended before it
+    is committed, so that no response reports what may still be lost. If an append fails, the host drops the
     shard and loads it again from the log.
     """
 

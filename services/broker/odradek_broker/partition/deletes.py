@@ -56,7 +56,7 @@ class Deletes:
         return None
 
     def reached(self, low_watermark: Offset) -> list[AnswerDelete]:
-        """Respond to the requests that are done at all of these replicas."""
+        """Respond to the requests whose offset the low watermark has reached."""
         done = [waiter for waiter in self._waiters if waiter.before_offset <= low_watermark]
         if done:
             self._waiters = [
@@ -65,14 +65,14 @@ class Deletes:
         return [self.answer(waiter.request_id, ErrorCode.NONE, low_watermark) for waiter in done]
 
     def expire(self, now_ms: int) -> list[AnswerDelete]:
-        """Respond to the requests whose time is up."""
+        """Respond to the requests whose deadline has passed."""
         late = [waiter for waiter in self._waiters if waiter.deadline_ms <= now_ms]
         if late:
             self._waiters = [waiter for waiter in self._waiters if waiter.deadline_ms > now_ms]
         return [self.answer(waiter.request_id, ErrorCode.REQUEST_TIMED_OUT) for waiter in late]
 
     def resign(self, error_code: ErrorCode) -> list[AnswerDelete]:
-        """Fail all requests, because the epoch is over. The next leader may or may not have heard of them."""
+        """Fail all requests, because the epoch is over. The next leader may or may not know the log start."""
         waiters, self._waiters = self._waiters, []
         return [self.answer(waiter.request_id, error_code) for waiter in waiters]
 

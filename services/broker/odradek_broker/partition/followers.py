@@ -36,25 +36,26 @@ class FollowerProgress:
     caught_up_at_ms: int
     join_wait: JoinWait
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH  # in the image
-    is_live: bool = False  # unfenced, by the image
-    is_eligible: bool = False  # live, and not shutting down
-    session: FollowerSession | None = None  # in which it is attached
-    life: BrokerEpoch = NO_BROKER_EPOCH  # the registration that attached last
+    is_live: bool = False  # not fenced, in the image
+    is_eligible: bool = False  # live and not shutting down: may join the ISR
+    session: FollowerSession | None = None  # the session that it is attached in
+    life: BrokerEpoch = NO_BROKER_EPOCH  # the broker epoch of its last Attach
     attach_seq: int = 0  # of its last Attach
     ack_to: Offset = UNKNOWN
-    is_fsync: bool = False  # only what is synced counts
-    log_start: Offset = UNKNOWN  # as it reported last
+    is_fsync: bool = False  # whether only synced positions count
+    log_start: Offset = UNKNOWN  # as last reported
     sent_to: Offset = UNKNOWN
     high_watermark_sent: Offset = UNKNOWN
     log_start_sent: Offset = UNKNOWN
-    round_ms: int = NO_ROUND  # of the round that ended last (high_watermark.py), until it is judged
+    round_ms: int = NO_ROUND  # the last round (high_watermark.py), until the leader has judged it
     _sampled_end: Offset = UNKNOWN  # our log end when a Data was sent, until acknowledged
     _sampled_at_ms: int = 0
     _written_to: Offset = UNKNOWN
     _synced_to: Offset = UNKNOWN
 
     def see(self, broker: BrokerView) -> None:
-        """Take over the image. A newer registration may have lost bytes: drop what an older one reported."""
+        """Take over the broker's state in the image. A newer registration may have lost data, so positions
+        that an older one reported become unknown."""
         self.is_live = not broker.is_fenced
         self.is_eligible = self.is_live and not broker.in_shutdown
         if not self.is_eligible:
@@ -64,7 +65,7 @@ class FollowerProgress:
             self._forget()
 
     def hear(self, life: BrokerEpoch, attach_seq: int) -> bool:
-        """Note an Attach; returns False if a later one came before it, in another stream: it is void."""
+        """Note an Attach; return False if a later one came before it in another stream, so it must be ignored."""
         if life == self.life and attach_seq <= self.attach_seq:
             return False
         self.life, self.attach_seq = life, attach_seq
@@ -76,7 +77,7 @@ class FollowerProgress:
         self.ack_to = self._written_to = self._synced_to = self.log_start = UNKNOWN
 
     def count_by(self, is_fsync: bool) -> None:
-        """Count synced positions from now on, or written ones; the position may fall by that."""
+        """Count synced or written positions from now on, as the topic's durability says; `ack_to` may fall."""
         self.is_fsync = is_fsync
         self.ack_to = self._synced_to if is_fsync else self._written_to
 
@@ -97,10 +98,9 @@ class FollowerProgress:
         self._sampled_end = UNKNOWN
 
     def is_attached_in(self, session: FollowerSession) -> bool:
-        """Whether it is sent data in this session."""
         # Mostly it is the same object, and `is` takes a tenth of the time.
-        present = self.session
-        return present is session or present == session
+        attached = self.session
+        return attached is session or attached == session
 
     def detach(self) -> None:
         """Stop sending. What it acknowledged still counts."""
@@ -128,7 +128,7 @@ class FollowerProgress:
     def sent(
         self, end_offset: Offset, high_watermark: Offset, *, log_end: Offset, now_ms: int
     ) -> None:
-        """Note that a Data message up to `end_offset` left, and our log end, to judge the lag by (R10)."""
+        """Note a Data message up to `end_offset`, and sample the leader's log end to judge lag by (R10)."""
         if end_offset > self.sent_to:
             self.sent_to = end_offset
         if high_watermark > self.high_watermark_sent:
@@ -141,8 +141,8 @@ class FollowerProgress:
     ) -> bool:
         """Note an acknowledgement; returns whether the position that counts rose.
 
-        The follower is caught up when it reaches our log end, or the log end at the time of the sample
-        (R10).
+        The follower is caught up now if it has reached the leader's log end. If it has reached the
+        sampled log end, it was caught up when that sample was taken (R10).
         """
         if is_synced and ack_to > self._synced_to:
             self._synced_to = ack_to
@@ -200,10 +200,10 @@ class Followers:
         *,
         is_fsync: bool,
     ) -> None:
-        """Keep exactly these followers; a new one has lagged for no time yet. `is_fsync`: from now on only
+        """Keep exactly these followers; a new one counts as caught up now. `is_fsync`: from now on only
         synced positions count."""
-        for gone in self._by_broker.keys() - set(replicas):
-            del self._by_broker[gone]
+        for removed_id in self._by_broker.keys() - set(replicas):
+            del self._by_broker[removed_id]
         for broker_id in replicas:
             follower = self._by_broker.get(broker_id)
             if follower is None:
@@ -226,7 +226,7 @@ class Followers:
         self.counted = tuple(f for f in followers if f.broker_id in maximal or f.join_wait.is_on)
 
     def appended(self, base_offset: Offset, now_ms: int) -> None:
-        """The log grew from `base_offset`: followers that had all of it until now lag from now on."""
+        """Note that the log grew from `base_offset`: followers that had all of it were caught up until now."""
         for follower in self._by_broker.values():
             if follower.ack_to == base_offset:
                 follower.caught_up_at_ms = now_ms
@@ -245,7 +245,7 @@ class Followers:
         """Return the followers that were not caught up for too long (R10)."""
         lagging: set[BrokerId] = set()
         for follower in self._by_broker.values():
-            # It has all that we have, however long ago it said so.
+            # It has the whole log, however long ago it acknowledged that.
             if follower.ack_to >= log_end:
                 follower.caught_up_at_ms = now_ms
             elif now_ms - follower.caught_up_at_ms > self._lag_max_ms:

@@ -176,12 +176,12 @@ class Leader:
 
     def on_delete_records(self, event: DeleteRecordsRequested, now_ms: int) -> list[Effect]:
         """Raise the log start offset, here and at the followers; respond when it has risen at all of them."""
-        before = self._log.log_start
+        log_start_before = self._log.log_start
         refusal = self._deletes.request(event)
         if refusal is not None:
             return [refusal]
         effects: list[Effect] = []
-        if self._log.log_start > before:
+        if self._log.log_start > log_start_before:
             effects.append(AdvanceLogStart(log_start=self._log.log_start))
             effects.extend(self.on_log_start_advanced())
         effects.extend(self._deletes.reached(self._low_watermark()))
@@ -224,7 +224,7 @@ class Leader:
         return effects
 
     def on_ack(self, event: AckReceived, now_ms: int) -> list[Effect]:
-        """Take in a follower's position and log start, which may move the watermark or the ISR."""
+        """Note a follower's position and log start, which may move the watermark or the ISR."""
         follower = self._followers.get(event.session.broker_id)
         if follower is None:
             return []
@@ -268,7 +268,7 @@ class Leader:
         return effects
 
     def on_data_sent(self, event: DataSent, now_ms: int) -> list[Effect]:
-        """Remember what the follower was sent."""
+        """Note what the follower was sent."""
         follower = self._followers.attached(event.session)
         if follower is not None:
             log = self._log
@@ -313,7 +313,7 @@ class Leader:
         )
 
     def on_tick(self, now_ms: int) -> list[Effect]:
-        """Judge deadlines and lag, and repeat a proposal that is due."""
+        """Check deadlines and lag, and repeat a proposal that is due."""
         effects = self._produces.expire(now_ms, is_under_min_isr=self.isr.is_under_min)
         # A follower that a DeleteRecords waits for may have been fenced.
         if self._deletes:
@@ -339,7 +339,7 @@ class Leader:
         return []
 
     def on_isr_answered(self, event: IsrChangeAnswered, now_ms: int) -> list[Effect]:
-        """Withdraw the proposal after a refusal that may pass; only the image ends a change (isr.py)."""
+        """Withdraw the proposal if another copy of it could be accepted later (isr.py)."""
         if not self.isr.must_withdraw(event.leader_epoch, event.partition_epoch, event.error_code):
             return []
         return [self._propose(self.isr.committed, now_ms, is_withdrawal=True)]
@@ -368,7 +368,7 @@ class Leader:
         """Whether the follower holds enough to join the ISR.
 
         That is at least the watermark, because an ISR member may be elected, and at least the start of
-        the epoch, because the inherited watermark may be behind what the last leader exposed.
+        the epoch, because the previous leader may have shown consumers more than the inherited watermark.
         """
         return follower.ack_to >= max(self._log.high_watermark, self.epoch_start)
 

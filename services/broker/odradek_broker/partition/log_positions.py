@@ -33,14 +33,14 @@ class LogPositions:
     durable_end: Offset
     high_watermark: Offset
     epochs: LeaderEpochs
-    is_fsync: bool = False  # the position that others count is the synced end
+    is_fsync: bool = False  # durability=fsync: `position` is the synced end
     is_syncing: bool = False
     cutting_to: Offset | None = None
-    is_reset: bool = False  # the cut is a ResetLog
+    is_reset: bool = False  # whether the cut is a ResetLog rather than a TruncateTo
 
     @classmethod
     def at_open(cls, log: LogAtOpen) -> LogPositions:
-        """Begin as recovery left the log, with the checkpointed watermark clamped to it."""
+        """Return the positions after recovery. A checkpointed watermark outside the log is moved into it."""
         assert log.log_start <= log.log_end >= log.durable_end, f"{log}"
         return cls(
             log_start=log.log_start,
@@ -52,7 +52,7 @@ class LogPositions:
 
     @property
     def position(self) -> Offset:
-        """The end of what this replica may claim to hold: appended, or synced with durability=fsync (R6)."""
+        """The end of what this replica has stored: the log end, or with durability=fsync the synced end (R6)."""
         return self.durable_end if self.is_fsync else self.log_end
 
     @property
@@ -85,7 +85,7 @@ class LogPositions:
         self.cutting_to, self.is_reset = None, False
 
     def begin_at(self, first_offset: Offset) -> None:
-        """Let an empty log begin lower, where the batch begins that is about to be appended.
+        """Move an empty log's start down to the base offset of the batch that contains its start.
 
         The leader's log start may be within a batch (DeleteRecords), and batches stay whole.
         """
@@ -93,7 +93,7 @@ class LogPositions:
         self.log_start = self.log_end = self.durable_end = self.high_watermark = first_offset
 
     def advance_start(self, log_start: Offset) -> bool:
-        """Raise the log start offset, up to the high watermark at most; returns whether it rose."""
+        """Raise the log start offset, up to the high watermark at most; return whether it rose."""
         log_start = min(log_start, self.high_watermark)
         if log_start <= self.log_start:
             return False

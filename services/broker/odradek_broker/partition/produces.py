@@ -102,7 +102,7 @@ class Produces:
         ]
 
     def appended(self, end_offset: Offset) -> list[Effect]:
-        """The batches are in the log: respond, or wait."""
+        """Respond to the request or let it wait, as its batches are in the log."""
         event, log = self._appending, self._log
         assert event is not None, "an append that was not asked for"
         base_offset = log.log_end
@@ -112,16 +112,16 @@ class Produces:
         return self._answer_or_wait(event, base_offset, end_offset)
 
     def failed(self) -> list[Effect]:
-        """The write failed, or there was no room for it: fail its request."""
+        """Fail the request, as the write failed or the disk is full."""
         event, self._appending = self._appending, None
         return [self._answer(event, ErrorCode.KAFKA_STORAGE_ERROR)] if event is not None else []
 
     def committed(self, high_watermark: Offset) -> list[AnswerProduce]:
-        """The watermark moved: respond to the requests whose records are below it."""
+        """Respond to the requests whose records are below the high watermark."""
         return self._waiters.release(high_watermark, ErrorCode.NONE)
 
     def expire(self, now_ms: int, *, is_under_min_isr: bool) -> list[Effect]:
-        """Respond to requests whose time is up; what they appended may still be committed."""
+        """Respond to requests whose deadline has passed; their records may still be committed."""
         if not self._waiters:
             return []
         code = ErrorCode.REQUEST_TIMED_OUT
@@ -130,14 +130,14 @@ class Produces:
         return [*self._waiters.expire(now_ms, code)]
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
-        """The epoch is over (R2): fail all requests that wait."""
+        """Fail all requests that wait, as the epoch is over (R2)."""
         assert self._appending is None, f"resigning in the middle of {self._appending}"
         return [*self._waiters.fail(error_code)]
 
     def _repeat(
         self, event: ProduceRequested, base_offset: Offset, end_offset: Offset
     ) -> list[Effect]:
-        """Respond to a batch that is stored already when the first request would have got its response."""
+        """Respond to a batch that is stored already, not before the first request could get its response."""
         if end_offset <= self._log.high_watermark:
             return [self._answer(event, ErrorCode.NONE, base_offset)]
         return self._answer_or_wait(event, base_offset, end_offset)
@@ -207,7 +207,7 @@ class ProduceWaiters:
         return responses
 
     def expire(self, now_ms: int, error_code: ErrorCode) -> list[AnswerProduce]:
-        """Respond to requests whose time is up; their records may still be committed."""
+        """Respond to requests whose deadline has passed; their records may still be committed."""
         expired = [entry for entry in self._heap if entry[2].deadline_ms <= now_ms]
         if not expired:
             return []

@@ -125,10 +125,10 @@ class Replica:
         self._brokers: dict[BrokerId, BrokerView] = {}
 
     def step(self, event: Event, now_ms: int) -> Sequence[Effect]:
-        """Take one event and return its effects; the shell does them in order, before the next event.
+        """Handle an event and return its effects; the shell carries them out in order, before the next event.
 
-        `now_ms` never falls. An AssertionError is a bug: pass BugFound, which stops this partition
-        and no other.
+        `now_ms` never falls. An AssertionError is a bug: the shell then passes BugFound, which stops
+        this partition and no other.
         """
         return _HANDLERS[type(event)](self, event, now_ms)
 
@@ -149,9 +149,9 @@ class Replica:
         assert view.leader_epoch >= self.leader_epoch, f"{view} after epoch {self.leader_epoch}"
         is_new_epoch = view.leader_epoch > self.leader_epoch
         self._log.is_fsync = view.is_fsync
-        before, self._view = self._view, view
+        previous, self._view = self._view, view
         if not is_new_epoch:
-            assert before is None or before.leader == view.leader, f"{before} then {view}"
+            assert previous is None or previous.leader == view.leader, f"{previous} then {view}"
             return self._adopt_within_epoch(view, now_ms)
         effects = self._resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if view.leader == self._broker_id:
@@ -409,8 +409,9 @@ class Replica:
     ) -> ReadBound:
         """Return how far a consumer may read at this replica, a leader (R14) or a follower (R15).
 
-        `last_stable_offset` is that of the log. A `fetch_offset` is judged as well:
-        OFFSET_OUT_OF_RANGE outside the log, OFFSET_NOT_AVAILABLE above a follower's watermark.
+        `last_stable_offset` is that of the log. With a `fetch_offset` the bound also has
+        an error if reading cannot start there: OFFSET_OUT_OF_RANGE outside the log, OFFSET_NOT_AVAILABLE
+        above a follower's watermark.
         """
         log = self._log
         end = log.high_watermark
@@ -480,7 +481,7 @@ def _of_follower(handle: Callable[[Follower, Any, int], Sequence[Effect]]) -> _H
     return handler
 
 
-# Any: a handler takes the event class of its own row, which the type of a dict cannot say.
+# Any: each handler takes the event class of its own key, which the type of a dict cannot express.
 _HANDLERS: Final[dict[type[Any], _Handler]] = {
     PartitionChanged: Replica._on_partition_changed,
     events.BrokerChanged: Replica._on_broker_changed,
