@@ -1,4 +1,4 @@
-"""A broker's settings."""
+"""The settings of a broker, and the names of its listeners."""
 
 from odradek_broker.settings.broker_settings import ENV_PREFIX, BrokerSettings
 from odradek_broker.settings.listener_settings import (

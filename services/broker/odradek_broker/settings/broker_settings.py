@@ -1,4 +1,4 @@
-"""A broker's settings, under Kafka's names where Kafka has one: all of them, with what they imply."""
+"""`BrokerSettings`: every setting of a broker, named as in Kafka where Kafka has it, and values derived from them."""
 
 from __future__ import annotations
 
@@ -20,52 +20,52 @@ def _one_directory(text: str) -> Path:
             "a list is not supported: one broker keeps one data directory; run one broker per disk"
         )
     if not text.strip():
-        raise ValueError("a path is wanted")
+        raise ValueError("the path is empty")
     return Path(text.strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings(ListenerSettings):
-    """Everything that can be set in a broker."""
+    """All settings of a broker: those of its parents, and those declared here."""
 
-    # --- who and where -------------------------------------------------------------------------
     node_id: int = setting(
         "node.id",
-        "Id of this broker, unique in the cluster.",
+        "ID of this broker, unique in the cluster.",
         minimum=0,
         maximum=_INT32_MAX,
         aliases=("broker.id",),
     )
     cluster_id: str = setting(
         "cluster.id",
-        "Id of the cluster; an empty data directory is formatted for it.",
+        "ID of the cluster that this broker joins. An empty data directory is formatted for this cluster.",
         default="",
     )
     log_dir: Path = setting(
         "log.dirs",
-        "The data directory.",
+        "Path of the data directory. Only one is supported.",
         parse=_one_directory,
         aliases=("log.dir",),
     )
     controllers: tuple[tuple[int, str, int], ...] = setting(
         "controller.rpc.endpoints",
-        "ID@host:port of every controller's gRPC service.",
+        "The gRPC endpoints of all controllers, as ID@host:port, separated by commas.",
         parse=parse_endpoints,
         aliases=("controller.rpc.bootstrap",),
     )
-    rack: str = setting("broker.rack", "Rack or zone of this broker.", default="")
+    rack: str = setting(
+        "broker.rack", "Rack or availability zone of this broker. Empty: none.", default=""
+    )
 
-    # --- replication ---------------------------------------------------------------------------
     replica_lag_time_max_ms: int = setting(
         "replica.lag.time.max.ms",
-        "A follower not caught up for longer leaves the in-sync set.",
+        "A follower that has not caught up with its leader for this long is removed from the ISR.",
         default=10_000,
         unit="ms",
         minimum=100,
     )
     replica_fetch_bytes_max: int = setting(
         "replica.fetch.max.bytes",
-        "Largest piece of one partition in one message to a follower.",
+        "Most bytes of one partition in one replication message to a follower.",
         default=1 << 20,
         unit="bytes",
         minimum=1024,
@@ -73,7 +73,7 @@ class BrokerSettings(ListenerSettings):
     )
     replica_fetch_response_bytes_max: int = setting(
         "replica.fetch.response.max.bytes",
-        "Largest message to a follower.",
+        "Largest replication message to a follower.",
         default=4 << 20,
         unit="bytes",
         minimum=1024,
@@ -81,22 +81,23 @@ class BrokerSettings(ListenerSettings):
     )
     replica_credit_bytes: int = setting(
         "replica.credit.bytes",
-        "Bytes that a leader may have on the way to this follower, per stream.",
+        "Most bytes that a leader may send to this follower, per stream, before the follower has taken them.",
         default=16 << 20,
         unit="bytes",
         minimum=1 << 20,
     )
     follower_replication_throttled_rate: int = setting(
         "follower.replication.throttled.rate",
-        "What this broker copies at most for replicas that are far behind, all together, so that live"
-        " ones are not crowded out; those near the end are not counted. 0: no limit.",
+        "Limit for replicas of this broker that are far behind their leaders, all together, so that their"
+        " catch-up does not slow down the others. Replicas near the end of the log are not limited."
+        " 0: no limit.",
         default=0,
         unit="bytes/s",
         minimum=0,
     )
     replica_selector: str = setting(
         "replica.selector.class",
-        "rack: consumers are sent to an in-sync replica of their rack; empty: to the leader.",
+        "rack: a consumer fetches from an in-sync replica in its own rack. Empty: it fetches from the leader.",
         default="",
         choices=(
             "",
@@ -113,82 +114,83 @@ class BrokerSettings(ListenerSettings):
     )
     session_timeout_ms: int = setting(
         "broker.session.timeout.ms",
-        "Silence after which the controller fences; the lease is 0.8 of it.",
+        "Set this to the controllers' value: they fence a broker that sends no heartbeat for this long. The broker"
+        " stops serving as a leader after 0.8 of this time without a response from them (its lease).",
         default=3_000,
         unit="ms",
         minimum=100,
     )
     acks_all_without_controller: bool = setting(
         "acks.all.without.controller.enable",
-        "Answer acks=all also when no controller has answered for as long as the lease, if another"
-        " in-sync replica has confirmed it; false: refuse it then. Reads and acks=1 always need the"
-        " lease.",
+        "true: acks=all produce requests still succeed when the lease has run out because no controller"
+        " responds, if another in-sync replica has confirmed the records. false: they fail then. Fetches and"
+        " acks=1 always need the lease.",
         default=True,
     )
     controlled_shutdown_timeout_ms: int = setting(
         "controlled.shutdown.timeout.ms",
-        "Longest hand-over of leaderships at a stop; then it ends without it, and no clean marker.",
+        "How long a stopping broker waits for its leaderships to move to other brokers. After that it stops"
+        " anyway, and its next start counts as one after an unclean shutdown.",
         default=5_000,
         unit="ms",
         minimum=100,
     )
     readiness_catch_up_timeout_ms: int = setting(
         "readiness.catch.up.timeout.ms",
-        "How long after its start a broker may call itself not ready because a replica of its is not"
-        " in sync yet: a rolling restart waits for that.",
+        "How long after its start a broker reports that it is not ready while any of its replicas is not in"
+        " sync. A rolling restart thus waits for the replicas before it restarts the next broker.",
         default=300_000,
         unit="ms",
         minimum=0,
     )
     pool_threads_max: int = setting(
         "background.threads",
-        "Threads for syncs and cold reads.",
+        "Most threads for syncs to disk and for reads that miss the page cache.",
         default=8,
         minimum=1,
         maximum=64,
     )
 
-    # --- fetch ---------------------------------------------------------------------------------
     fetch_bytes_max: int = setting(
         "fetch.max.bytes",
-        "Largest answer to a fetch, one batch excepted.",
+        "Largest response to a fetch request. A first batch that is larger is still returned.",
         default=55 << 20,
         unit="bytes",
         minimum=1024,
     )
 
-    # --- connections ---------------------------------------------------------------------------
     connections_max: int = setting(
         "max.connections",
-        "Most connections of a Kafka or gRPC listener; gRPC listeners together take at most a quarter of the"
-        " file descriptors.",
+        "Most connections of each Kafka or gRPC listener. All gRPC listeners together use at most a quarter of"
+        " the process's file descriptors.",
         default=10_000,
         minimum=1,
     )
     connections_max_idle_ms: int = setting(
         "connections.max.idle.ms",
-        "A Kafka connection idle for longer is closed; a gRPC connection without a call after 120 s at most.",
+        "A Kafka connection that is idle for longer is closed. A gRPC connection without a call is closed after"
+        " this time or 120 s, whichever is shorter.",
         default=600_000,
         unit="ms",
         minimum=1,
     )
     connections_max_per_ip: int = setting(
         "max.connections.per.ip",
-        "Most client connections of the Kafka listeners from one address.",
+        "Most connections to the Kafka listeners from one IP address.",
         default=_INT32_MAX,
         minimum=1,
     )
     queued_request_bytes_max: int = setting(
         "queued.max.request.bytes",
-        "Bytes of large requests that are still arriving, on all Kafka connections together; beyond"
-        " it none of them is read further until others are done or given up.",
+        "Most bytes of large requests that are still arriving, on all Kafka connections together. Beyond this,"
+        " reading of such requests pauses until others are complete or closed.",
         default=256 << 20,
         unit="bytes",
         minimum=1 << 20,
     )
     socket_request_bytes_max: int = setting(
         "socket.request.max.bytes",
-        "Largest request of the Kafka listener.",
+        "Largest request that a Kafka listener accepts. A larger one closes the connection.",
         default=100 << 20,
         unit="bytes",
         minimum=1024,
@@ -196,11 +198,14 @@ class BrokerSettings(ListenerSettings):
 
     @property
     def lease_ms(self) -> int:
-        """From the send time of an answered heartbeat; 0.8 of the session covers clock drift."""
+        """How long the lease lasts from the send time of a heartbeat that got a response.
+
+        It is 0.8 of the session timeout, to allow for clocks that run at different speeds.
+        """
         return self.session_timeout_ms * 4 // 5
 
     def check(self) -> None:
-        """Raise SettingsError for what single settings cannot show."""
+        """Raise SettingsError for settings that contradict each other."""
         self.check_listeners()
         if not self.controllers:
             raise SettingsError("controller.rpc.endpoints names no controller")

@@ -1,4 +1,4 @@
-"""Settings that are the whole cluster's: a broker that was given its own value is told that it does not count."""
+"""Settings that count for the whole cluster: finds values of this broker that have no effect, for a warning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _CLUSTER_WIDE = {
     "min_insync_replicas": "min.insync.replicas",
     "unclean_leader_election_enable": "unclean.leader.election.enable",
 }
-_UNLESS_THE_CLUSTER_SAYS = {
+# These count where the cluster config has no value.
+_FALLBACKS = {
     "auto_create_topics_enable": "auto.create.topics.enable",
     "default_replication_factor": "default.replication.factor",
     "num_partitions": "num.partitions",
@@ -20,12 +21,12 @@ _UNLESS_THE_CLUSTER_SAYS = {
 
 
 def unused_settings(settings: BrokerSettings, image: MetadataImage) -> Iterator[str]:
-    """A sentence for each value here that differs from the one that leaders and controllers go by."""
+    """Return a warning for each setting of this broker that differs from the value in force in the cluster."""
     cluster = image.configs.get(ALL_BROKERS) or {}
-    defaults = {one.name: one.default for one in fields(settings)}
-    for field, name in (_CLUSTER_WIDE | _UNLESS_THE_CLUSTER_SAYS).items():
-        default, own = _text(defaults[field]), _text(getattr(settings, field))
-        in_force = cluster.get(name) or (own if field in _UNLESS_THE_CLUSTER_SAYS else default)
+    defaults = {field.name: field.default for field in fields(settings)}
+    for attribute, name in (_CLUSTER_WIDE | _FALLBACKS).items():
+        default, own = _text(defaults[attribute]), _text(getattr(settings, attribute))
+        in_force = cluster.get(name) or (own if attribute in _FALLBACKS else default)
         if own not in (default, in_force):
             yield (
                 f"{name}={own} of this broker is not used, {in_force} is in force: set it at the"

@@ -1,4 +1,4 @@
-"""What a broker sets for the logs of topics that set nothing themselves."""
+"""Settings of the logs: defaults of the topic configs, and how the broker looks after its segments."""
 
 from __future__ import annotations
 
@@ -19,205 +19,218 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 def _policies(text: str) -> str:
     if not cleanup_policies(text) <= {"delete", "compact"}:
-        raise ValueError("delete, compact, both, or nothing")
+        raise ValueError(f"{text!r} is not delete, compact, both, or empty")
     return text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings(NodeSettings):
-    """Topics and their logs."""
+    """Settings of automatic topic creation and of the logs."""
 
-    # --- topics --------------------------------------------------------------------------------
     num_partitions: int = setting(
         "num.partitions",
-        "Partitions of a topic that comes into being because somebody asks for it, where the cluster has no"
-        " default; one that is made without a count gets the cluster's.",
+        "Partitions of a topic that is created automatically, if the cluster config has no num.partitions."
+        " A CreateTopics request without a count gets the cluster's default, not this one.",
         default=1,
         minimum=1,
     )
     default_replication_factor: int = setting(
         "default.replication.factor",
-        "Replicas of a topic that comes into being because somebody asks for it; see num.partitions.",
+        "Replicas of a topic that is created automatically, if the cluster config has no"
+        " default.replication.factor. A CreateTopics request without it gets the cluster's default.",
         default=1,
         minimum=1,
     )
     min_insync_replicas: int = setting(
         "min.insync.replicas",
-        "In-sync replicas that acks=all needs. The controllers' counts, not this one.",
+        "In-sync replicas that acks=all needs. Has no effect at a broker: set it at the controllers, or for a topic.",
         default=1,
         minimum=1,
     )
     auto_create_topics_enable: bool = setting(
         "auto.create.topics.enable",
-        "Whether asking for the metadata of a missing topic may create it, where the cluster has no default.",
+        "Whether a Metadata request for a topic that does not exist creates it, if the cluster config has no"
+        " auto.create.topics.enable.",
         default=True,
     )
     unclean_leader_election_enable: bool = setting(
         "unclean.leader.election.enable",
-        "Whether a replica out of sync may lead when no other is left (loses records). The controllers'"
-        " counts, not this one.",
+        "Whether an out-of-sync replica may become leader when no in-sync replica is left, which loses records."
+        " Has no effect at a broker: set it at the controllers, or for a topic.",
         default=False,
     )
 
-    # --- the log -------------------------------------------------------------------------------
     log_segment_bytes: int = setting(
-        "log.segment.bytes", "Size of a segment.", default=1 << 30, unit="bytes", minimum=14
+        "log.segment.bytes",
+        "Size at which a new segment begins.",
+        default=1 << 30,
+        unit="bytes",
+        minimum=14,
     )
     log_roll_ms: int = setting(
         "log.roll.ms",
-        "Age at which a segment is closed; -1: log.roll.hours.",
+        "Age of the active segment at which a new one begins. -1: log.roll.hours counts.",
         default=-1,
         unit="ms",
         minimum=-1,
     )
     log_roll_hours: int = setting(
-        "log.roll.hours", "Age at which a segment is closed.", default=168, unit="h", minimum=1
+        "log.roll.hours",
+        "Age of the active segment at which a new one begins, if log.roll.ms is not set.",
+        default=168,
+        unit="h",
+        minimum=1,
     )
     log_index_size_max_bytes: int = setting(
-        "log.index.size.max.bytes", "Size of an index.", default=10 << 20, unit="bytes", minimum=4
+        "log.index.size.max.bytes",
+        "Most bytes of a segment's index. A new segment begins when it is full.",
+        default=10 << 20,
+        unit="bytes",
+        minimum=4,
     )
     log_index_interval_bytes: int = setting(
         "log.index.interval.bytes",
-        "Log bytes between two index entries.",
+        "Bytes of the log between two entries of the offset index.",
         default=4096,
         unit="bytes",
         minimum=0,
     )
     log_retention_bytes: int = setting(
         "log.retention.bytes",
-        "Size of a partition above which closed segments leave, never the active one; -1: no bound.",
+        "Size of a partition above which its oldest segments are deleted, but never the active one. -1: no limit.",
         default=-1,
         unit="bytes",
         minimum=-1,
     )
     log_retention_ms: int = setting(
         "log.retention.ms",
-        "Age at which segments leave; -1: never, -2: see log.retention.minutes.",
+        "Age at which segments are deleted. -1: never. -2: log.retention.minutes counts.",
         default=-2,
         unit="ms",
         minimum=-2,
     )
     log_retention_minutes: int = setting(
         "log.retention.minutes",
-        "Age at which segments leave; -2: see log.retention.hours.",
+        "Age at which segments are deleted, if log.retention.ms is -2. -1: never. -2: log.retention.hours counts.",
         default=-2,
         unit="min",
         minimum=-2,
     )
     log_retention_hours: int = setting(
         "log.retention.hours",
-        "Age at which segments leave; -1: never.",
+        "Age at which segments are deleted, if log.retention.ms and log.retention.minutes are -2. -1: never.",
         default=168,
         unit="h",
         minimum=-1,
     )
     log_retention_check_interval_ms: int = setting(
         "log.retention.check.interval.ms",
-        "Time between two looks for segments that may leave.",
+        "Time between two checks for segments to delete.",
         default=300_000,
         unit="ms",
         minimum=1,
     )
     producer_id_expiration_ms: int = setting(
         "producer.id.expiration.ms",
-        "Idempotent producers that wrote nothing to a partition for longer are forgotten there.",
+        "The state of an idempotent producer is deleted in a partition to which it has written nothing for this long.",
         default=86_400_000,
         unit="ms",
         minimum=1,
     )
     log_cleanup_policy: str = setting(
         "log.cleanup.policy",
-        "delete, compact, or both; empty: nothing is deleted or compacted.",
+        "What happens to old records: delete, compact, or both. Empty: nothing is deleted or compacted.",
         default="delete",
         parse=_policies,
     )
     log_cleaner_backoff_ms: int = setting(
         "log.cleaner.backoff.ms",
-        "Time between two looks for partitions to compact.",
+        "Time between two checks for partitions to compact.",
         default=15_000,
         unit="ms",
         minimum=0,
     )
     log_cleaner_min_cleanable_ratio: float = setting(
         "log.cleaner.min.cleanable.ratio",
-        "Share of uncleaned bytes from which compaction starts.",
+        "A log is compacted when at least this share of its bytes is not compacted yet.",
         default=0.5,
         minimum=0,
         maximum=1,
     )
     log_cleaner_min_compaction_lag_ms: int = setting(
         "log.cleaner.min.compaction.lag.ms",
-        "Age below which records are not compacted.",
+        "Records younger than this are not compacted.",
         default=0,
         unit="ms",
         minimum=0,
     )
     log_cleaner_max_compaction_lag_ms: int = setting(
         "log.cleaner.max.compaction.lag.ms",
-        "Age at which records are compacted whatever the ratio.",
+        "Records older than this are compacted even below log.cleaner.min.cleanable.ratio.",
         default=_INT64_MAX,
         unit="ms",
         minimum=1,
     )
     log_cleaner_delete_retention_ms: int = setting(
         "log.cleaner.delete.retention.ms",
-        "How long a tombstone stays readable.",
+        "How long consumers can still read a tombstone after compaction.",
         default=24 * _HOUR_MS,
         unit="ms",
         minimum=0,
     )
     log_segment_delete_delay_ms: int = setting(
         "log.segment.delete.delay.ms",
-        "Time from taking a segment out to removing its files.",
+        "How long the files of a deleted segment stay on disk.",
         default=60_000,
         unit="ms",
         minimum=0,
     )
     log_dir_stray_retention_ms: int = setting(
         "log.dir.stray.retention.ms",
-        "How long a log is kept that the metadata does not know, though no record seen here deleted it; -1: until"
-        " a person removes it (odradek storage strays). A disk that fills up is noticed, and data that is gone"
-        " does not come back.",
+        "How long the log of a partition stays on disk if the metadata does not contain the partition, and this"
+        " broker has seen no record that deleted it. -1: until an operator removes it (`odradek storage strays`).",
         default=-1,
         unit="ms",
         minimum=-1,
     )
     log_message_timestamp_type: str = setting(
         "log.message.timestamp.type",
-        "Whose clock timestamps show.",
+        "What a record's timestamp is: the time that the producer set (CreateTime), or the time of the append"
+        " (LogAppendTime).",
         default="CreateTime",
         choices=("CreateTime", "LogAppendTime"),
     )
     log_message_timestamp_before_max_ms: int = setting(
         "log.message.timestamp.before.max.ms",
-        "How far behind the broker's clock a record may be.",
+        "A record is refused if its timestamp is further behind the broker's clock than this.",
         default=_INT64_MAX,
         unit="ms",
         minimum=0,
     )
     log_message_timestamp_after_max_ms: int = setting(
         "log.message.timestamp.after.max.ms",
-        "How far ahead of the broker's clock a record may be.",
+        "A record is refused if its timestamp is further ahead of the broker's clock than this.",
         default=_HOUR_MS,
         unit="ms",
         minimum=0,
     )
     log_durability_default: str = setting(
         "log.durability.default",
-        "When an append counts as stored: written, or synced.",
+        "When a replica counts records as stored: replicated, once they are written to the operating system;"
+        " fsync, once they are synced to disk.",
         default="replicated",
         choices=("replicated", "fsync"),
     )
     log_checkpoint_interval_ms: int = setting(
         "log.flush.offset.checkpoint.interval.ms",
-        "Time between two writes of the offset checkpoints.",
+        "Time between two writes of the offset checkpoint files.",
         default=5_000,
         unit="ms",
         minimum=100,
     )
     message_max_bytes: int = setting(
         "message.max.bytes",
-        "Largest batch that a client may send.",
+        "Largest record batch that a client may produce.",
         default=(1 << 20) + 12,
         unit="bytes",
         minimum=0,
@@ -225,7 +238,7 @@ class LogSettings(NodeSettings):
     )
 
     def retention_ms(self) -> int:
-        """Kafka's precedence: ms, then minutes, then hours."""
+        """The retention time in force. As in Kafka, ms takes precedence over minutes, and minutes over hours."""
         if self.log_retention_ms != -2:
             return self.log_retention_ms
         if self.log_retention_minutes != -2:
@@ -233,7 +246,7 @@ class LogSettings(NodeSettings):
         return -1 if self.log_retention_hours < 0 else self.log_retention_hours * _HOUR_MS
 
     def log_defaults(self) -> LogConfig:
-        """What topics get that set nothing themselves."""
+        """The log config of a topic that has no configs of its own."""
         policies = cleanup_policies(self.log_cleanup_policy)
         return LogConfig(
             segment_bytes=self.log_segment_bytes,

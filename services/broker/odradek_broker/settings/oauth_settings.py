@@ -1,4 +1,7 @@
-"""The settings of OAUTHBEARER: which tokens log a client in. Kafka's names, but for the file of keys."""
+"""Settings of OAUTHBEARER: which tokens a client can log in with.
+
+The names are Kafka's, except for the file of keys: Kafka names a URL, this broker reads a file.
+"""
 
 from __future__ import annotations
 
@@ -15,32 +18,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuthSettings(CoordinatorSettings):
-    """Part of a broker's settings."""
+    """Settings of OAUTHBEARER."""
 
     oauth_jwks: str = setting(
         "sasl.oauthbearer.jwks.location",
-        "Keys that sign tokens of OAUTHBEARER: a JWKS file, read again when it changes. Never a URL.",
+        "Path of a JWKS file with the keys that OAUTHBEARER tokens are signed with. It is read again when it"
+        " changes. A URL is not supported.",
         default="",
     )
     oauth_issuer: str = setting(
-        "sasl.oauthbearer.expected.issuer", "Who must have issued a token (iss).", default=""
+        "sasl.oauthbearer.expected.issuer",
+        "A token is accepted only if its issuer (iss) is this one.",
+        default="",
     )
     oauth_audience: str = setting(
-        "sasl.oauthbearer.expected.audience", "Whom a token must be meant for (aud).", default=""
+        "sasl.oauthbearer.expected.audience",
+        "A token is accepted only if its audience (aud) contains this one.",
+        default="",
     )
     oauth_claim: str = setting(
-        "sasl.oauthbearer.sub.claim.name", "The claim that names the user.", default="sub"
+        "sasl.oauthbearer.sub.claim.name",
+        "The claim of a token that holds the user's name.",
+        default="sub",
     )
     oauth_skew_s: int = setting(
         "sasl.oauthbearer.clock.skew.seconds",
-        "How far clocks may differ.",
+        "How far the clocks of the issuer and the broker may differ when a token's lifetime is checked.",
         default=30,
         unit="s",
         minimum=0,
     )
 
     def token_rules(self) -> TokenRules:
-        """Raises SettingsError when something that is checked of a token is not set."""
+        """Return the rules that tokens are checked by.
+
+        Raises:
+            SettingsError: the keys, the issuer or the audience is not set.
+        """
         from odradek_runtime.jwt_tokens import TokenRules
 
         for name, value in (
