@@ -14,8 +14,12 @@ from odradek_broker.broker import Broker, Environment, Scale
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.partition_host import PartitionHost
-from odradek_broker.replication.streams.follower_stream import FollowerStream, HostKey, Lane
-from odradek_broker.replication.streams.leader_messages import deliver
+from odradek_broker.replication.streams.follower_stream import (
+    FollowerStream,
+    HostKey,
+    Lane,
+    deliver,
+)
 from odradek_broker.settings import REPLICATION, BrokerSettings
 from odradek_protocol.identity import (
     BrokerEpoch,

@@ -6,8 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odradek_broker.replication.outcomes import FetchWant, ProduceOutcome
-from odradek_broker.replication.partition_service import OFFSET_LATEST
+from odradek_broker.replication.partition_service import OFFSET_LATEST, FetchWant, ProduceOutcome
 from odradek_protocol.identity import LeaderEpoch, Offset, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.errors import CorruptBatch

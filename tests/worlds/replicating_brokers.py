@@ -19,8 +19,8 @@ from odradek_broker.log.log_config import LogConfig
 from odradek_broker.partition.effects import ProposeIsr
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.partition_service import ProduceOutcome
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_broker.replication.streams.follower_sessions import FollowerSessions

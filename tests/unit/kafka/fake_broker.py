@@ -12,7 +12,7 @@ from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.groups.messages import FetchedOffsets, OffsetsAnswer
 from odradek_broker.kafka.request import ClientSession, Request
 from odradek_broker.kafka.services import LocalLog, Services
-from odradek_broker.replication.outcomes import (
+from odradek_broker.replication.partition_service import (
     FetchWant,
     LeaderNow,
     OffsetOutcome,

@@ -10,14 +10,15 @@ from typing import Any
 from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC
 from odradek_broker.groups.formats.record_codec import decode
 from odradek_broker.groups.records import GroupRecord
-from odradek_broker.replication.outcomes import (
+from odradek_broker.replication.partition_service import (
+    OFFSET_EARLIEST,
     FetchWant,
     LeaderNow,
+    LeadershipWatcher,
     OffsetOutcome,
     ProduceOutcome,
     ReadOutcome,
 )
-from odradek_broker.replication.partition_service import OFFSET_EARLIEST, LeadershipWatcher
 from odradek_protocol.identity import (
     BrokerId,
     LeaderEpoch,

@@ -14,7 +14,7 @@ from odradek_broker.coordination.coordinator_host import CoordinatorHost, reload
 from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.step import Answer, RequestId, judges
-from odradek_broker.replication.outcomes import ProduceOutcome
+from odradek_broker.replication.partition_service import ProduceOutcome
 from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.primitives import Malformed

@@ -11,9 +11,9 @@ import pytest
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.storage import LogDamaged
 from odradek_broker.partition.effects import Role
-from odradek_broker.replication.outcomes import ReadOutcome
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_reads import read_partition
+from odradek_broker.replication.partition_service import ReadOutcome
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import MetadataOffset, Offset, PartitionIndex, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode

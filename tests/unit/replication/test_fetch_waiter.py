@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from odradek_broker.partition.effects import Role
-from odradek_broker.replication.fetch_waiter import FetchWaiter
+from odradek_broker.replication.local_partitions import FetchWaiter
 
 
 class Replica:

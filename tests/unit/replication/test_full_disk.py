@@ -14,8 +14,8 @@ from odradek_broker.log.recovery import LoadedLog
 from odradek_broker.log.storage import StorageFull
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Role
-from odradek_broker.replication.outcomes import ReadOutcome
 from odradek_broker.replication.partition_reads import read_partition
+from odradek_broker.replication.partition_service import ReadOutcome
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import MetadataOffset, Offset, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -11,8 +11,13 @@ import pytest
 from odradek_broker.cluster.lease import Lease
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.replication.outcomes import FetchWant, ProduceOutcome, ReadOutcome
-from odradek_broker.replication.partition_service import OFFSET_EARLIEST, OFFSET_LATEST
+from odradek_broker.replication.partition_service import (
+    OFFSET_EARLIEST,
+    OFFSET_LATEST,
+    FetchWant,
+    ProduceOutcome,
+    ReadOutcome,
+)
 from odradek_protocol.identity import BrokerEpoch, LeaderEpoch, Offset, PartitionEpoch
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.log.material import PARTITION, TOPIC, Broker, memory_broker

@@ -11,7 +11,7 @@ from odradek_broker.cluster.lease import Lease
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_reads import ReadPlan
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
+from odradek_broker.replication.partition_service import FetchWant, ReadOutcome
 from odradek_protocol.identity import Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.control import ControlType, encode_marker

@@ -9,15 +9,13 @@ import pytest
 
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.replication.batch_checks import (
-    BatchRefused,
-    CheckedBatches,
-    check_client_batches,
-    check_keys,
-)
-from odradek_broker.replication.record_checks import (
     EXPANSION_MAX,
     SMALL_BYTES_MAX,
+    BatchRefused,
+    CheckedBatches,
     RecordChecks,
+    check_client_batches,
+    check_keys,
     expanded_bytes_max,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
-from odradek_broker.replication.visible_bytes import VisibleBytes
+from odradek_broker.replication.counters import VisibleBytes
 from odradek_protocol.identity import Offset
 
 

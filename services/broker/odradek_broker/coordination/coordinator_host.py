@@ -18,11 +18,12 @@ from odradek_broker.coordination.hosted_shard import (
     HostedShard,
     ShardState,
 )
-from odradek_broker.replication.outcomes import FetchWant, ProduceOutcome
 from odradek_broker.replication.partition_service import (
     OFFSET_EARLIEST,
     OFFSET_LATEST,
+    FetchWant,
     PartitionService,
+    ProduceOutcome,
 )
 from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -43,8 +43,7 @@ from odradek_broker.groups.messages import (
 from odradek_broker.groups.records import GroupRecord
 from odradek_broker.groups.settings import ConsumerGroupSettings, GroupSettings, MigrationPolicy
 from odradek_broker.groups.step import RequestId, Step, answer
-from odradek_broker.replication.outcomes import LeaderNow
-from odradek_broker.replication.partition_service import PartitionService
+from odradek_broker.replication.partition_service import LeaderNow, PartitionService
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import GroupId, PartitionIndex, TopicName, TopicPartition

@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
 from odradek_broker.groups.step import NothingApplied
-from odradek_broker.replication.outcomes import ProduceOutcome
+from odradek_broker.replication.partition_service import ProduceOutcome
 from odradek_protocol.identity import LeaderEpoch, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.logs import event_log

@@ -1,53 +1,76 @@
-"""What a partition's host sees of the rest of the broker: both ends of streams, and what is shared."""
+"""What a partition's host needs of the rest of the broker, as protocols.
+
+The protocols are generic in the host, so that this module need not import it.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
 
+from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Effect
+from odradek_broker.replication.batch_checks import RecordChecks
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import Pool
-from odradek_broker.replication.record_checks import RecordChecks
 from odradek_protocol.identity import TopicIdPartition
 from odradek_runtime.clock import Clock
 
-if TYPE_CHECKING:
-    from odradek_broker.replication.partition_host import PartitionHost
+Host_contra = TypeVar("Host_contra", contravariant=True)
 
 
-class Watcher(Protocol):
-    """Wants to know when there may be something new to read, or nothing ever again."""
+class Watcher(Protocol[Host_contra]):
+    """Wants to know when a partition may have new records, or can no longer be read here."""
 
-    def on_partition_moved(self, host: PartitionHost) -> None:
-        """The high watermark, the role or the log's fate changed. Cheap; must not call back."""
+    def on_partition_moved(self, host: Host_contra) -> None:
+        """The high watermark or the role changed, or the replica ended. Must be cheap and must not call the host."""
 
 
-class LeaderStreamPort(Protocol):
+class LeaderStreamPort(Protocol[Host_contra]):
     """The leader's end of one follower's stream, as a host sees it."""
 
-    def send(self, host: PartitionHost, effect: Effect) -> None:
-        """Send an answer: SendAttached, SendDiverged, SendSnapshotless or SendRefused."""
+    def send(self, host: Host_contra, effect: Effect) -> None:
+        """Send the response to an attach: SendAttached, SendDiverged, SendSnapshotless or SendRefused."""
 
-    def mark_due(self, host: PartitionHost) -> None:
+    def mark_due(self, host: Host_contra) -> None:
         """There may be data, or a new high watermark, to push."""
 
-    def forget(self, host: PartitionHost) -> None:
-        """The host is gone, or no longer attached here."""
+    def forget(self, host: Host_contra) -> None:
+        """The host was removed, or is no longer attached to this stream."""
 
 
-class FollowerStreamPort(Protocol):
+class FollowerStreamPort(Protocol[Host_contra]):
     """The follower's end of a stream, as a host sees it."""
 
-    def send_attach(self, host: PartitionHost, effect: fx.SendAttach) -> None: ...
+    def send_attach(self, host: Host_contra, effect: fx.SendAttach) -> None: ...
 
-    def send_detach(self, host: PartitionHost) -> None: ...
+    def send_detach(self, host: Host_contra) -> None: ...
 
-    def send_ack(self, host: PartitionHost, effect: fx.SendAck) -> None: ...
+    def send_ack(self, host: Host_contra, effect: fx.SendAck) -> None: ...
 
 
-class Surroundings(Protocol):
+class LogOwner(Protocol):
+    """The replica that a log belongs to, as the work on that log in the disk pool sees it."""
+
+    is_failed: bool
+    is_removed: bool
+
+    def step(self, event: ev.Event) -> None:
+        """Let the replica handle an event."""
+
+    def guard(self) -> AbstractContextManager[None]:
+        """Confine a bug in the enclosed code to this replica."""
+
+    def read_failed(self, failure: StorageFailed) -> None:
+        """Reading the log, or work on its files, failed."""
+
+    def failed(self, reason: str) -> None:
+        """The replica cannot go on with this log."""
+
+
+class Surroundings(Protocol[Host_contra]):
     """What all hosts of a broker share."""
 
     clock: Clock
@@ -55,27 +78,27 @@ class Surroundings(Protocol):
     counters: Counters
     record_checks: RecordChecks
 
-    def leader_stream(self, session: ev.FollowerSession) -> LeaderStreamPort | None:
-        """The open stream of a follower's session; None once it ended."""
+    def leader_stream(self, session: ev.FollowerSession) -> LeaderStreamPort[Host_contra] | None:
+        """Return the open stream of a follower's session; None once it ended."""
 
-    def follower_stream(self, session_id: int) -> FollowerStreamPort | None:
-        """Our open stream of that session; None once it ended."""
+    def follower_stream(self, session_id: int) -> FollowerStreamPort[Host_contra] | None:
+        """Return this broker's open stream to a leader by its session id; None once it ended."""
 
-    def role_changed(self, host: PartitionHost, effect: fx.RoleChanged) -> None:
-        """Follow another leader, tell coordinators."""
+    def role_changed(self, host: Host_contra, effect: fx.RoleChanged) -> None:
+        """Follow the new leader, or stop following, and notify the coordinators."""
 
-    def propose_isr(self, host: PartitionHost, effect: fx.ProposeIsr) -> None:
-        """Hand a proposal to the controller's client."""
+    def propose_isr(self, host: Host_contra, effect: fx.ProposeIsr) -> None:
+        """Send an ISR change to the controller."""
 
     def storage_failed(self, failure: Exception | str) -> None:
-        """Take the directory offline, unless it is only full; tells the hosts in a later turn of the loop."""
+        """Take the directory offline unless it is only full; the hosts are notified in a later turn of the loop."""
 
     def has_others_in_sync(self, partition: TopicIdPartition) -> bool:
-        """Whether another broker has all that is committed in this partition, as the image says."""
+        """Return whether, by the metadata image, another replica is in the ISR: it has all that is committed."""
 
-    def partition_broke(self, host: PartitionHost, reason: str) -> None:
-        """A bug ended this replica: tell the controller, so that another one leads."""
+    def partition_broke(self, host: Host_contra, reason: str) -> None:
+        """A bug ended this replica: report it to the controller, so that another replica leads."""
 
     @property
     def storage_problem(self) -> str:
-        """Why nothing can be written here; "" while it can."""
+        """Why this broker cannot write now; "" while it can."""

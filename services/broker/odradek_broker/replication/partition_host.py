@@ -35,10 +35,10 @@ from odradek_broker.replication.batch_checks import (
     scan_replicated,
 )
 from odradek_broker.replication.client_requests import ClientRequests, OnDeleted, OnProduced
+from odradek_broker.replication.counters import VisibleBytes
 from odradek_broker.replication.disk.log_work import LogWork
 from odradek_broker.replication.host_ports import LeaderStreamPort, Surroundings, Watcher
-from odradek_broker.replication.outcomes import ProduceOutcome
-from odradek_broker.replication.visible_bytes import VisibleBytes
+from odradek_broker.replication.partition_service import ProduceOutcome
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
     BrokerId,
@@ -110,12 +110,12 @@ class PartitionHost:
         broker_id: BrokerId,
         settings: ReplicaSettings,
         attach_seqs: Any,  # itertools.count[int]
-        shared: Surroundings,
+        shared: Surroundings[PartitionHost],
     ) -> None:
         self.topic = topic
         self.log = log
         self.partition: TopicIdPartition = log.id
-        self.watchers: dict[Watcher, None] = {}  # in the order of their coming
+        self.watchers: dict[Watcher[PartitionHost], None] = {}  # in the order of their coming
         self.is_failed = False
         self.is_removed = False
         self.work = LogWork(self, log, shared)
@@ -124,7 +124,7 @@ class PartitionHost:
         self._boottime_ms = shared.clock.boottime_ms
         self._wall_ms = shared.clock.wall_ms
         self._requests = ClientRequests(shared.counters)
-        self._push_to: dict[ev.FollowerSession, LeaderStreamPort] = {}
+        self._push_to: dict[ev.FollowerSession, LeaderStreamPort[PartitionHost]] = {}
         self._received: bytes | memoryview = b""
         self._events: deque[ev.Event] = deque()
         self._is_stepping = False

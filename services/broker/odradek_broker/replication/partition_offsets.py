@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable
 
 from odradek_broker.log.storage import StorageFailed
-from odradek_broker.replication.outcomes import OffsetOutcome
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_service import (
     OFFSET_EARLIEST,
     OFFSET_LATEST,
     OFFSET_OF_MAX_TIMESTAMP,
+    OffsetOutcome,
 )
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import LeaderEpoch, Offset

@@ -8,8 +8,8 @@ from typing import Final
 from odradek_broker.log.log_reads import OffsetOutOfRange, ReadPlan, ReadResult
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition.replica import ReadBound
-from odradek_broker.replication.outcomes import AbortedRange, ReadOutcome
 from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.partition_service import AbortedRange, ReadOutcome
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import NO_LEADER_EPOCH, LeaderEpoch, Offset, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode

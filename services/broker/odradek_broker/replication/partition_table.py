@@ -24,19 +24,20 @@ from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Role
 from odradek_broker.partition.settings import ReplicaSettings
+from odradek_broker.replication.batch_checks import RecordChecks
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import Pool
 from odradek_broker.replication.disk.stray_logs import NO_REPLICA, NO_TOPIC, StrayLogs
-from odradek_broker.replication.image_views import broker_view, partition_view
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_service import LeadershipWatcher
-from odradek_broker.replication.record_checks import RecordChecks
 from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_broker.replication.streams.follower_stream import FollowerStream
 from odradek_broker.replication.streams.leader_stream import LeaderStream
 from odradek_protocol.identity import (
     NO_BROKER,
     BrokerId,
+    LeaderEpoch,
+    PartitionEpoch,
     PartitionIndex,
     TopicId,
     TopicIdPartition,
@@ -56,6 +57,38 @@ STALL_LOG_INTERVAL_MS: Final = 60_000
 BROKEN_MAX: Final = 100  # replicas that bugs ended, as told in each heartbeat
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 _log = event_log(__name__)
+
+
+def partition_view(
+    image: MetadataImage, state: PartitionState, *, is_fsync: bool
+) -> ev.PartitionChanged:
+    """The state of one partition, with the brokers of its replicas that the image knows."""
+    views = (broker_view(image, broker_id) for broker_id in state.replicas)
+    return ev.PartitionChanged(
+        leader=state.leader,
+        leader_epoch=LeaderEpoch(state.leader_epoch),
+        partition_epoch=PartitionEpoch(state.partition_epoch),
+        replicas=state.replicas,
+        isr=state.isr,
+        elr=state.elr,
+        min_insync_replicas=image.min_insync_replicas(state),
+        is_recovering=state.recovering,
+        brokers=tuple(view for view in views if view is not None),
+        is_fsync=is_fsync,
+    )
+
+
+def broker_view(image: MetadataImage, broker_id: BrokerId) -> ev.BrokerView | None:
+    """One broker; None if the image does not know it."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        return None
+    return ev.BrokerView(
+        broker_id=broker_id,
+        broker_epoch=broker.broker_epoch,
+        is_fenced=broker.fenced,
+        in_shutdown=broker.in_shutdown,
+    )
 
 
 class StallLog:

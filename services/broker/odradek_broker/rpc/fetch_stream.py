@@ -17,8 +17,8 @@ from google.protobuf.descriptor import Descriptor
 
 from odradek_broker.access.quotas import FETCH_RATE, Quotas
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
 from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.partition_service import FetchWant, ReadOutcome
 from odradek_broker.rpc.callers import Caller, in_turns
 from odradek_broker.rpc.intake import call_errors, decoded
 from odradek_broker.rpc.metadata_view import leader_hint

@@ -14,8 +14,7 @@ import grpc
 import grpc.aio
 
 from odradek_broker.access.quotas import PRODUCE_RATE, Quotas
-from odradek_broker.replication.outcomes import ProduceOutcome
-from odradek_broker.replication.partition_service import PartitionService, Topic
+from odradek_broker.replication.partition_service import PartitionService, ProduceOutcome, Topic
 from odradek_broker.rpc.callers import Caller
 from odradek_broker.rpc.intake import call_errors
 from odradek_broker.rpc.metadata_view import leader_hint

@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from odradek_broker.log.log_jobs import StorageJob
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import StorageFailed, StorageRefused
 from odradek_broker.partition import events as ev
-from odradek_broker.replication.host_ports import Surroundings
+from odradek_broker.replication.host_ports import LogOwner, Surroundings
 from odradek_protocol.identity import Offset
-
-if TYPE_CHECKING:
-    from odradek_broker.replication.partition_host import PartitionHost
 
 _AGAIN_S: Final = 0.1  # after a sync that was refused
 
@@ -29,7 +26,7 @@ class LogWork:
 
     __slots__ = ("_host", "_is_sync_wanted", "_log", "_shared")
 
-    def __init__(self, host: PartitionHost, log: PartitionLog, shared: Surroundings) -> None:
+    def __init__(self, host: LogOwner, log: PartitionLog, shared: Surroundings[Any]) -> None:
         self._host = host
         self._log = log
         self._shared = shared

@@ -58,7 +58,7 @@ class LeaderStream:
         self,
         session: FollowerSession,
         *,
-        shared: Surroundings,
+        shared: Surroundings[PartitionHost],
         credit_bytes: int,
         partition_bytes_max: int,
         message_bytes_max: int,

@@ -8,7 +8,7 @@ from typing import Final
 
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
-from odradek_broker.replication.outcomes import OffsetOutcome
+from odradek_broker.replication.partition_service import OffsetOutcome
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import Offset, PartitionIndex, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode

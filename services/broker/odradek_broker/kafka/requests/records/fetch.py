@@ -16,7 +16,7 @@ from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import AnyRequest, Encoded, Request
 from odradek_broker.kafka.requests.cluster.brokers import endpoints_of
 from odradek_broker.kafka.requests.records.fetch_sessions import Begun, Wanted
-from odradek_broker.replication.outcomes import FetchWant, ReadOutcome
+from odradek_broker.replication.partition_service import FetchWant, ReadOutcome
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import (
     NO_BROKER,

@@ -21,8 +21,7 @@ from odradek_broker.kafka.request import (
     Request,
 )
 from odradek_broker.kafka.requests.cluster.brokers import endpoints_of
-from odradek_broker.replication.outcomes import ProduceOutcome
-from odradek_broker.replication.partition_service import Topic
+from odradek_broker.replication.partition_service import ProduceOutcome, Topic
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import NO_OFFSET, PartitionIndex, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
