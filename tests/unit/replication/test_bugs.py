@@ -234,4 +234,4 @@ async def test_what_ends_too_many_partitions_takes_the_directory_offline(
             host.step(ev.LeaderStalled(stall_ms=600))
         assert len(told[-1]) == BROKEN_MAX
         (reason,) = offline
-        assert f"bugs ended {BROKEN_MAX + 1} replicas" in reason
+        assert f"{BROKEN_MAX + 1} replicas failed on internal errors" in reason

@@ -115,6 +115,6 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int]]:
     fields = [
         getattr(record, "odradek_fields")  # noqa: B009  # the attribute is no part of LogRecord's type
         for record in caplog.records
-        if record.getMessage() == "The event loop stood still"
+        if record.getMessage() == "Event loop stalled"
     ]
     return [(one["count"], one["longest_stall_ms"]) for one in fields]

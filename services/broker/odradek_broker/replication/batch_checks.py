@@ -1,9 +1,14 @@
-"""What is checked of batches before they are appended: 61 bytes of header and one CRC each.
+"""Checks of record batches before they are appended: 61 bytes of header and one CRC for each batch.
 
-`check_client_batches` is the hot path of produce: one `unpack` and one CRC a batch, no objects per
-record. Batches are opened only for compacted topics, where a record without a key would be taken
-and then lost, and to name the records that one is refused for: both by `record_checks`, off the event
-loop. `scan_replicated` is its sibling for what a leader pushed.
+`check_client_batches` is on the hot path of produce: one `unpack` and one CRC per batch, no objects per
+record. `scan_replicated` does the same for batches that a leader pushed.
+
+Batches are decompressed and read only on compacted topics, where a record without a key would be accepted
+and then lost, and to find the records that a batch is refused for. Decompression takes as long as the client
+wants it to: a batch of 61 KB may expand to 60 MiB. So `RecordChecks` reads only small batches on the event loop
+(`SMALL_*`). The others go to the pool, one check at a time for the whole broker, which leaves the other threads
+to the disk. Partitions take turns, and each keeps the order of its produces. The size to which the batches of one
+produce may expand is bounded (`expanded_bytes_max`).
 """
 
 from __future__ import annotations
@@ -50,9 +55,9 @@ from odradek_protocol.records.hashes import crc32c
 
 _COMPRESSION_CODE_MAX: Final = 4
 _RECORD_BYTES_MIN: Final = 7
-"""A record without key, value and headers: length, attributes, two deltas, two lengths, a count."""
+"""The size of a record without key, value and headers: length, attributes, two deltas, two lengths, a count."""
 _EXPANSION_MAX: Final = (1, 1032, 32, 255, 32768)
-"""How much a byte can expand to, by compression code: none, gzip, snappy, lz4, zstd."""
+"""How many bytes one compressed byte can expand to, by compression code: none, gzip, snappy, lz4, zstd."""
 INVALID_RECORDS_MAX: Final = 10_000
 _END_OFFSET_MAX: Final = (1 << 63) - 1
 _RECORDS_AT_ONCE: Final = 1000
@@ -65,7 +70,7 @@ EXPANSION_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class CheckedBatches:
-    """Batches that may be appended: where each begins and how many offsets it takes."""
+    """Batches that may be appended: `positions` has for each its first byte and its number of records."""
 
     positions: tuple[tuple[int, int], ...]
     record_count: int
@@ -74,11 +79,11 @@ class CheckedBatches:
 
 @dataclass(frozen=True, slots=True)
 class BatchRefused:
-    """Why the batches are not appended.
+    """Why the batches of a produce are not appended.
 
-    `invalid_records` are the indexes of the records that are to blame, counted over all batches: the
-    first `INVALID_RECORDS_MAX` of them. Empty: the batches as a whole are, or `name_records` is still
-    to find them: the same refusal with the records named, within so many expanded bytes.
+    `invalid_records` are the indexes of the first `INVALID_RECORDS_MAX` invalid records, counted over all
+    batches. It is empty if a batch as a whole is invalid, or if the records were not read yet. In that case
+    `name_records` reads them, up to a number of expanded bytes, and returns the refusal with their indexes.
     """
 
     error: ErrorCode
@@ -97,17 +102,19 @@ _NO_KEY: Final = BatchRefused(
 def check_client_batches(
     buffer: ByteBuffer, config: LogConfig, *, now_ms: int, is_internal: bool
 ) -> CheckedBatches | BatchRefused:
-    """Check whole batches that a client sent; `is_internal` allows control batches, and any size."""
+    """Check whole batches that a client sent. `is_internal` allows control batches, and any batch size."""
     size_bytes = len(buffer)
     if size_bytes < HEADER_BYTES:
-        return BatchRefused(ErrorCode.CORRUPT_MESSAGE, f"{size_bytes} bytes are no record batch")
+        return BatchRefused(
+            ErrorCode.CORRUPT_MESSAGE, f"{size_bytes} bytes are too few for a record batch"
+        )
     view = memoryview(buffer)
     positions: list[tuple[int, int]] = []
     record_count = position = 0
     producer: ProducerBatch | None = None
     while position < size_bytes:
         if size_bytes - position < HEADER_BYTES:
-            return _corrupt(position, "the header is cut")
+            return _corrupt(position, "the header is incomplete")
         (
             _,
             batch_length,
@@ -175,7 +182,8 @@ def check_client_batches(
         if producer_id >= 0 and not attributes & CONTROL_MASK:
             if positions or end != size_bytes:
                 return BatchRefused(
-                    ErrorCode.INVALID_RECORD, "an idempotent producer sends one batch a partition"
+                    ErrorCode.INVALID_RECORD,
+                    "an idempotent producer must send one batch per partition",
                 )
             if producer_epoch < 0 or base_sequence < 0:
                 return BatchRefused(
@@ -197,18 +205,20 @@ def check_client_batches(
 def check_keys(
     buffer: ByteBuffer, batches: CheckedBatches, bytes_expanded_max: int
 ) -> BatchRefused | None:
-    """Refuse records without a key: compaction keeps the last record of each key.
+    """Refuse records without a key, which compaction would lose: it keeps the last record of each key.
 
-    Looks at all records of all batches, which together expand to at most so many bytes; raises
-    ExpandedTooLarge.
+    Raises:
+        ExpandedTooLarge: the batches together expand to more than `bytes_expanded_max`.
     """
     first_index = 0
-    left = bytes_expanded_max
+    remaining_bytes = bytes_expanded_max
     for position, count in batches.positions:
-        refused, size_bytes = _named(_NO_KEY, buffer, position, first_index, _has_no_key, left)
+        refused, size_bytes = _named(
+            _NO_KEY, buffer, position, first_index, _has_no_key, remaining_bytes
+        )
         if refused.error is not ErrorCode.INVALID_RECORD or refused.invalid_records:
             return refused
-        left -= size_bytes
+        remaining_bytes -= size_bytes
         first_index += count
     return None
 
@@ -221,7 +231,7 @@ def stamp_batches(
     leader_epoch: LeaderEpoch,
     log_append_time_ms: int,
 ) -> None:
-    """Write offsets and epoch into the headers, and the time for LogAppendTime topics (>= 0)."""
+    """Write offsets and leader epoch into the headers, and the time if it is not -1 (LogAppendTime topics)."""
     for position, count in batches.positions:
         stamp(buffer, position, base_offset, leader_epoch)
         if log_append_time_ms >= 0:
@@ -231,7 +241,7 @@ def stamp_batches(
 
 @dataclass(frozen=True, slots=True)
 class ScannedBatches:
-    """What a follower needs to know of bytes that its leader sent."""
+    """What the headers of pushed batches say: their end offset, epochs with start offsets, and validity."""
 
     end_offset: Offset
     epochs: tuple[tuple[LeaderEpoch, Offset], ...]
@@ -239,9 +249,9 @@ class ScannedBatches:
 
 
 def scan_replicated(records: bytes | memoryview, base_offset: Offset) -> ScannedBatches:
-    """Read the headers and check the CRCs of what a leader pushed; never raises.
+    """Read the headers and check the CRCs of batches that a leader pushed; never raises.
 
-    The first batch may begin below `base_offset`, if it ends above.
+    The first batch may begin below `base_offset` if it does not end below it.
     """
     size_bytes = len(records)
     view = memoryview(records)
@@ -273,11 +283,11 @@ def scan_replicated(records: bytes | memoryview, base_offset: Offset) -> Scanned
 
 
 def _records_max(attributes: int, size_bytes: int) -> int:
-    """How many records that many bytes can hold at most, compressed or not.
+    """Return how many records that many bytes can hold at most, compressed or not.
 
-    Each record takes an offset, so a count that is only claimed would use up offsets and sequence
-    numbers. Kafka reads every record of the batch; this opens no batch and bounds the claim by what
-    a reader could get out of it.
+    Each record takes an offset, so a header with a false count would use up offsets and sequence
+    numbers. Kafka reads every record of the batch. This check does not decompress the batch; it only bounds the
+    count by what the batch could hold.
     """
     compression = attributes & COMPRESSION_MASK
     expanded_bytes = size_bytes
@@ -290,7 +300,7 @@ def _check_attributes(attributes: int, *, is_internal: bool) -> BatchRefused | N
     if attributes & CONTROL_MASK and not is_internal:
         return BatchRefused(ErrorCode.INVALID_RECORD, "a client must not write control batches")
     if attributes & TRANSACTIONAL_MASK and not is_internal:
-        # nobody would ever end it, and readers of committed records would wait for that
+        # Nothing would ever end the transaction, so read_committed consumers would be stuck behind it.
         return BatchRefused(ErrorCode.INVALID_TXN_STATE, "transactions are not supported")
     return None
 
@@ -307,7 +317,7 @@ def _naming_records(
     is_invalid: Callable[[Record], bool],
     bytes_expanded_max: int,
 ) -> BatchRefused:
-    """The same refusal with the indexes of the batch's records that are invalid (KIP-467)."""
+    """Return the refusal with the indexes of the batch's invalid records (KIP-467)."""
     return _named(refused, buffer, position, first_index, is_invalid, bytes_expanded_max)[0]
 
 
@@ -319,7 +329,7 @@ def _named(
     is_invalid: Callable[[Record], bool],
     bytes_expanded_max: int,
 ) -> tuple[BatchRefused, int]:
-    """The refusal with the invalid records, and the bytes that the batch expanded to.
+    """Return the refusal with the indexes of the invalid records, and the expanded size of the batch.
 
     Raises ExpandedTooLarge.
     """
@@ -334,7 +344,7 @@ def _named(
             records = reader.read(_RECORDS_AT_ONCE)
             if any(map(is_invalid, records)):
                 invalid += [
-                    index for index, one in enumerate(records, first_index) if is_invalid(one)
+                    index for index, record in enumerate(records, first_index) if is_invalid(record)
                 ]
             first_index += len(records)
     except ExpandedTooLarge:
@@ -350,7 +360,7 @@ def _check_timestamp(max_timestamp_ms: int, now_ms: int, config: LogConfig) -> B
     if _is_out_of_range(max_timestamp_ms, now_ms, config):
         return BatchRefused(
             ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {max_timestamp_ms} is out of what the topic takes: at most"
+            f"timestamp {max_timestamp_ms} is outside what the topic accepts: at most"
             f" {config.timestamp_before_max_ms} ms before and {config.timestamp_after_max_ms} ms"
             f" after the broker's clock ({now_ms})",
         )
@@ -365,7 +375,7 @@ def _is_out_of_range(timestamp_ms: int, now_ms: int, config: LogConfig) -> bool:
 
 
 def _stamp_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
-    """KIP-32: the broker's time is in the header alone, and under the CRC."""
+    """Set the LogAppendTime (KIP-32), which is in the header alone, and renew the CRC that covers it."""
     _, batch_length, *_ = HEADER.unpack_from(buffer, position)
     low_byte = position + ATTRIBUTES_AT + 1
     buffer[low_byte] = buffer[low_byte] | TIMESTAMP_TYPE_MASK
@@ -376,17 +386,17 @@ def _stamp_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> N
     buffer[position + CRC_AT : position + CRC_AT + 4] = crc.to_bytes(4, "big")
 
 
-def _corrupt(position: int, what: str) -> BatchRefused:
-    return BatchRefused(ErrorCode.CORRUPT_MESSAGE, f"batch at byte {position}: {what}")
+def _corrupt(position: int, reason: str) -> BatchRefused:
+    return BatchRefused(ErrorCode.CORRUPT_MESSAGE, f"batch at byte {position}: {reason}")
 
 
 Look = Callable[[int], BatchRefused | None]
-"""What is wrong with the batches, given what they may expand to; raises ExpandedTooLarge."""
+"""Reads batches that may expand to so many bytes, and returns why they are refused. Raises ExpandedTooLarge."""
 OnChecked = Callable[[BatchRefused | None], None]
 
 
 def expanded_bytes_max(max_message_bytes: int) -> int:
-    """What the batches of one produce may expand to, for a topic's largest batch."""
+    """Return to how many bytes the batches of one produce may expand on a topic with this max.message.bytes."""
     return min(max(EXPANSION_MAX * max_message_bytes, SMALL_EXPANDED_BYTES_MAX), BYTES_EXPANDED_MAX)
 
 
@@ -411,15 +421,15 @@ class _Check:
 
 
 class RecordChecks:
-    """All checks of a broker. For the event loop alone."""
+    """All checks of a broker that read records. To be used on the event loop only."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._lines: dict[Hashable, deque[_Check]] = {}  # by partition, next in turn first
+        self._lines: dict[Hashable, deque[_Check]] = {}  # by partition; the first one is next
         self._is_running = False
 
     def is_busy(self, partition: Hashable) -> bool:
-        """Whether produces of the partition wait: later ones must wait behind them."""
+        """Return whether produces of the partition are queued: later ones must queue behind them."""
         return partition in self._lines
 
     def check(
@@ -431,8 +441,11 @@ class RecordChecks:
         max_message_bytes: int,
         on_checked: OnChecked,
     ) -> None:
-        """Have `look` run on batches of so many bytes; `on_checked` once, perhaps at once, in the
-        order of the partition's calls."""
+        """Run `look` on batches of `size_bytes`, in the pool unless they are small.
+
+        `on_checked` is called exactly once, possibly before this returns, in the order in which the partition's
+        checks were requested.
+        """
         if size_bytes <= SMALL_BYTES_MAX and partition not in self._lines:
             try:
                 refused = look(SMALL_EXPANDED_BYTES_MAX)
@@ -455,10 +468,11 @@ class RecordChecks:
 
     def _done(self, partition: Hashable, check: _Check) -> None:
         self._is_running = False
-        line = self._lines.pop(partition)
-        line.popleft()
-        if line:
-            self._lines[partition] = line  # others' turn comes first
+        queue = self._lines.pop(partition)
+        queue.popleft()
+        if queue:
+            # To the end: the other partitions have their turn first.
+            self._lines[partition] = queue
         try:
             check.on_checked(check.refused)
         finally:

@@ -1,4 +1,4 @@
-"""What clients have asked of one replica and its core has not answered yet."""
+"""Client requests that wait for the core of one replica to finish them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _log = event_log(__name__)
 
 @dataclass(slots=True)
 class Produce:
-    """Checked batches, in a buffer that may be stamped; `log_append_time_ms` -1: not that kind."""
+    """A produce request with checked batches, in a buffer that may be stamped in place.
+
+    `log_append_time_ms` is -1 unless the topic uses LogAppendTime.
+    """
 
     buffer: bytearray | memoryview
     batches: CheckedBatches
@@ -32,7 +35,7 @@ class Produce:
     log_append_time_ms: int
 
     def stamped(self, effect: fx.Append) -> bytearray | memoryview:
-        """The bytes as the log is to have them; they are the log's from now on."""
+        """Stamp offsets, epoch and time into the batches, and hand the buffer over to the log."""
         stamp_batches(
             self.buffer,
             self.batches,
@@ -45,7 +48,7 @@ class Produce:
 
 
 class ClientRequests:
-    """By the numbers that the core calls them by; each is answered once."""
+    """The waiting client requests of one replica, by request id. Each gets exactly one response."""
 
     __slots__ = ("_counters", "_deletes", "_next_id", "_produces")
 
@@ -63,44 +66,48 @@ class ClientRequests:
         *,
         log_append_time_ms: int,
     ) -> int:
-        """A produce, to be answered by `answer_produce`; its number."""
+        """Register a produce, and return its request id. `answer_produce` ends it."""
         buffer: bytearray | memoryview
         if isinstance(records, bytearray) or (
             isinstance(records, memoryview) and not records.readonly
         ):
             buffer = records
         else:
-            buffer = bytearray(records)  # the one copy: what a client sent is not ours to stamp
-        number = self._number()
-        self._produces[number] = Produce(
+            # The only copy: the caller still owns a read-only buffer, so it must not be stamped.
+            buffer = bytearray(records)
+        request_id = self._number()
+        self._produces[request_id] = Produce(
             buffer, batches, on_done, perf_counter(), log_append_time_ms
         )
-        return number
+        return request_id
 
     def add_delete(self, on_done: OnDeleted) -> int:
-        """A DeleteRecords, to be answered by `answer_delete`; its number."""
-        number = self._number()
-        self._deletes[number] = on_done
-        return number
+        """Register a DeleteRecords, and return its request id. `answer_delete` ends it."""
+        request_id = self._number()
+        self._deletes[request_id] = on_done
+        return request_id
 
-    def produce(self, number: int) -> Produce:
-        """One that waits for its append."""
-        return self._produces[number]
+    def produce(self, request_id: int) -> Produce:
+        """Return a produce that waits to be appended."""
+        return self._produces[request_id]
 
     def answer_produce(
         self, effect: fx.AnswerProduce, *, log_start_offset: Offset, message: str
     ) -> None:
-        """Tell the outcome. What follows at whoever asked is none of this partition's."""
+        """Hand the outcome to the caller of a produce.
+
+        An exception of that caller is only logged: it must not take this partition offline.
+        """
         produce = self._produces.pop(effect.request_id, None)
         if produce is None:
             return
-        is_good = effect.error_code is ErrorCode.NONE
-        self._counters.produce_errors += not is_good
+        has_succeeded = effect.error_code is ErrorCode.NONE
+        self._counters.produce_errors += not has_succeeded
         self._counters.produce_latencies.observe(perf_counter() - produce.began_s)
         outcome = ProduceOutcome(
             effect.error_code,
             effect.base_offset,
-            produce.log_append_time_ms if is_good else -1,
+            produce.log_append_time_ms if has_succeeded else -1,
             log_start_offset,
             effect.leader_epoch,
             message,
@@ -108,10 +115,10 @@ class ClientRequests:
         try:
             produce.on_done(outcome)
         except Exception as error:
-            _log.error("What follows a produce failed", exc=error)
+            _log.error("Handling the outcome of a produce failed", exc=error)
 
     def answer_delete(self, effect: fx.AnswerDelete) -> None:
-        """Tell the outcome."""
+        """Hand the outcome to the caller of a DeleteRecords."""
         self._deletes.pop(effect.request_id)(
             OffsetOutcome(effect.error_code, effect.low_watermark, leader_epoch=effect.leader_epoch)
         )

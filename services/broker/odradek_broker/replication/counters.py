@@ -1,4 +1,4 @@
-"""What the data path counts: plain integers, read when somebody scrapes."""
+"""What the data path counts: totals for the metrics, and the bytes that consumers may read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEPS_MAX: Final = 1024
 
 
 class Counters:
-    """Totals since the start of the process; only the event loop writes them."""
+    """Totals since the start of the process. Only the event loop writes them; a metrics scrape reads them."""
 
     __slots__ = (
         "append_batches",
@@ -44,25 +44,26 @@ class Counters:
         self.isr_expands = 0
         self.isr_shrinks = 0
         self.leader_changes = 0
-        self.partition_bugs = 0  # each of them ended a replica
+        self.partition_bugs = 0  # internal errors, each of which took a replica offline
         self.produce_errors = 0
         self.produce_requests = 0
         self.replication_bytes_in = 0
         self.replication_bytes_out = 0
-        self.produce_latencies = Latencies()  # from the check to the outcome
+        self.produce_latencies = Latencies()  # from the end of the checks to the outcome
         self.sync_latencies = Latencies()
         self.truncations = 0
 
     def served(self) -> int:
-        """Rises whenever something is appended or read."""
+        """A number that rises whenever something is appended or read."""
         return self.append_batches + self.fetch_reads + self.replication_bytes_in
 
 
 class VisibleBytes:
-    """Counts appends until they are below the high watermark, in this process's life.
+    """Counts how many bytes of one partition fell below the high watermark since the start of the process.
 
-    While the watermark stands still (too few replicas in sync, with acks=1) appends may go on for
-    hours: from STEPS_MAX on all of them count as one, which is seen when its end is.
+    A waiting fetch sleeps until this has grown by as many bytes as it lacks. While the watermark stands still
+    (too few replicas in sync, with acks=1), appends may continue for hours. So beyond STEPS_MAX appends the
+    latest ones are merged into one step, which counts once the watermark has reached its end.
     """
 
     __slots__ = ("_above_watermark", "_appended_bytes", "total_bytes")
@@ -70,7 +71,7 @@ class VisibleBytes:
     def __init__(self) -> None:
         self.total_bytes = 0
         self._appended_bytes = 0
-        self._above_watermark: deque[tuple[Offset, int]] = deque()  # (end, appended bytes then)
+        self._above_watermark: deque[tuple[Offset, int]] = deque()  # (end, total then)
 
     def appended(self, end_offset: Offset, size_bytes: int) -> None:
         self._appended_bytes += size_bytes
@@ -81,11 +82,11 @@ class VisibleBytes:
             above[-1] = (end_offset, self._appended_bytes)
 
     def committed(self, high_watermark: Offset) -> None:
-        """All that ends at or below it can be seen now."""
+        """Count the appends that end at or below the new high watermark."""
         above = self._above_watermark
         while above and above[0][0] <= high_watermark:
             self.total_bytes = above.popleft()[1]
 
     def cut(self) -> None:
-        """What was above the watermark is gone, or will be counted anew."""
+        """Forget the appends above the watermark: the log was truncated."""
         self._above_watermark.clear()

@@ -1,4 +1,4 @@
-"""The partition service of this broker: looks partitions up, waits for readers, holds the gate."""
+"""The partition service of this broker: finds partitions, lets fetches wait, and applies the gate."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PRODUCE_ACKS: Final = frozenset({_ACKS_ALL, 0, 1})
 
 
 class LocalPartitions:
-    """Implements PartitionService over the table of this broker's replicas."""
+    """Implements PartitionService for the replicas in this broker's table."""
 
     def __init__(
         self,
@@ -63,8 +63,6 @@ class LocalPartitions:
         self._image_watchers: dict[Callable[[MetadataImage], None], None] = {}
         self._is_image_news_due = False
 
-    # --- writing ---------------------------------------------------------------------------------
-
     def produce(
         self,
         topic: Topic,
@@ -77,7 +75,6 @@ class LocalPartitions:
         expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
         is_internal: bool = False,
     ) -> None:
-        """See PartitionService."""
         self._table.counters.produce_requests += 1
         host = self.find(topic, partition)
         if host is None:
@@ -85,14 +82,16 @@ class LocalPartitions:
             return
         if acks not in _PRODUCE_ACKS:
             on_done(
-                ProduceOutcome(ErrorCode.INVALID_REQUIRED_ACKS, message=f"acks={acks}: 0, 1 or -1")
+                ProduceOutcome(
+                    ErrorCode.INVALID_REQUIRED_ACKS, message=f"acks={acks}: must be 0, 1 or -1"
+                )
             )
             return
         if not is_internal and host.topic in INTERNAL_TOPICS:
             on_done(
                 ProduceOutcome(
                     ErrorCode.INVALID_TOPIC_EXCEPTION,
-                    message=f"{host.topic} is written by the brokers alone",
+                    message=f"{host.topic} is an internal topic, which only brokers write",
                 )
             )
             return
@@ -116,7 +115,6 @@ class LocalPartitions:
         expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
         is_internal: bool = False,
     ) -> ProduceOutcome:
-        """See PartitionService."""
         done: asyncio.Future[ProduceOutcome] = asyncio.get_running_loop().create_future()
         self.produce(
             topic,
@@ -129,8 +127,6 @@ class LocalPartitions:
             is_internal=is_internal,
         )
         return await done
-
-    # --- reading ---------------------------------------------------------------------------------
 
     async def fetch(
         self,
@@ -145,7 +141,6 @@ class LocalPartitions:
         may_send_files: bool = False,
         pace: Pace | None = None,
     ) -> list[ReadOutcome]:
-        """See PartitionService."""
         deadline_ms = self._clock.monotonic_ms() + wait_ms_max
         waiter: FetchWaiter | None = None
         hosts = [host for want in wants if (host := self.find(*_named(want))) is not None]
@@ -162,14 +157,15 @@ class LocalPartitions:
                     may_send_files,
                     pace,
                 )
-                left_ms = deadline_ms - self._clock.monotonic_ms()
-                if left_ms <= 0 or _is_worth_answering(outcomes, bytes_min):
+                remaining_ms = deadline_ms - self._clock.monotonic_ms()
+                if remaining_ms <= 0 or _is_worth_answering(outcomes, bytes_min):
                     return outcomes
                 if waiter is None:
+                    # Records that came between the first read and now would be missed, so read again.
                     waiter = FetchWaiter(hosts)
-                    continue  # what moved between the first read and now would be missed
-                missing = bytes_min - sum(one.size_bytes for one in outcomes)
-                await waiter.wait(bytes_missing=missing, timeout_s=left_ms / 1000)
+                    continue
+                missing_bytes = bytes_min - sum(outcome.size_bytes for outcome in outcomes)
+                await waiter.wait(bytes_missing=missing_bytes, timeout_s=remaining_ms / 1000)
         finally:
             if waiter is not None:
                 waiter.close()
@@ -185,7 +181,7 @@ class LocalPartitions:
         pace: Pace | None,
     ) -> list[ReadOutcome]:
         outcomes: list[ReadOutcome] = []
-        left = bytes_max
+        remaining_bytes = bytes_max
         has_records = False
         for want in wants:
             if pace is not None and pace.is_due:
@@ -194,17 +190,19 @@ class LocalPartitions:
             if preferred is not None:
                 outcomes.append(preferred)
                 continue
-            bounded = want if want.bytes_max <= left else replace(want, bytes_max=max(left, 0))
-            if left <= 0 and has_records:
+            bounded = want
+            if want.bytes_max > remaining_bytes:
+                bounded = replace(want, bytes_max=max(remaining_bytes, 0))
+            if remaining_bytes <= 0 and has_records:
                 bounded = replace(want, bytes_max=0)
-            found = self.read_now(
+            result = self.read_now(
                 bounded,
                 read_committed=read_committed,
                 at_least_one_batch=not has_records and not hard_bytes_max,
                 may_send_files=may_send_files,
             )
-            outcome = found if isinstance(found, ReadOutcome) else await found
-            left -= outcome.size_bytes
+            outcome = result if isinstance(result, ReadOutcome) else await result
+            remaining_bytes -= outcome.size_bytes
             has_records = has_records or outcome.size_bytes > 0
             outcomes.append(outcome)
         return outcomes
@@ -217,7 +215,6 @@ class LocalPartitions:
         at_least_one_batch: bool = True,
         may_send_files: bool = False,
     ) -> ReadOutcome | Awaitable[ReadOutcome]:
-        """See PartitionService."""
         topic, partition = _named(want)
         host = self.find(topic, partition)
         if host is None:
@@ -237,7 +234,7 @@ class LocalPartitions:
     def preferred_replica(
         self, topic: Topic, partition: PartitionIndex, client_rack: str
     ) -> ReadOutcome | None:
-        """KIP-392: an in-sync replica in the client's rack to read from instead; None: read here."""
+        """KIP-392: return an outcome that names an in-sync replica in the client's rack; None: read from this one."""
         if not self._reads_by_rack or not client_rack:
             return None
         host = self.find(topic, partition)
@@ -261,8 +258,6 @@ class LocalPartitions:
                 )
         return None
 
-    # --- offsets ---------------------------------------------------------------------------------
-
     async def list_offsets(
         self,
         topic: Topic,
@@ -272,7 +267,6 @@ class LocalPartitions:
         read_committed: bool = False,
         current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
     ) -> OffsetOutcome:
-        """See PartitionService."""
         host = self.find(topic, partition)
         if host is None:
             return OffsetOutcome(self._absent(topic, partition))
@@ -291,7 +285,6 @@ class LocalPartitions:
         *,
         current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
     ) -> OffsetOutcome:
-        """See PartitionService."""
         host = self.find(topic, partition)
         if host is None:
             return OffsetOutcome(self._absent(topic, partition))
@@ -302,18 +295,14 @@ class LocalPartitions:
     async def delete_records(
         self, topic: Topic, partition: PartitionIndex, before_offset: Offset, *, timeout_ms: int
     ) -> OffsetOutcome:
-        """See PartitionService."""
         host = self.find(topic, partition)
         if host is None:
             return OffsetOutcome(self._absent(topic, partition))
         return await self._offsets.delete_before(host, before_offset, timeout_ms=timeout_ms)
 
-    # --- the gate --------------------------------------------------------------------------------
-
     def gate_produce(
         self, topic: Topic, partition: PartitionIndex, outcome: ProduceOutcome, *, acks: int
     ) -> ProduceOutcome:
-        """See PartitionService."""
         if outcome.error is not ErrorCode.NONE:
             return outcome
         host = self.find(topic, partition)
@@ -327,7 +316,6 @@ class LocalPartitions:
     def gate_read(
         self, topic: Topic, partition: PartitionIndex, outcome: ReadOutcome
     ) -> ReadOutcome:
-        """See PartitionService."""
         if outcome.error is not ErrorCode.NONE or self.may_answer(
             topic, partition, outcome.leader_epoch
         ):
@@ -337,7 +325,6 @@ class LocalPartitions:
     def may_answer(
         self, topic: Topic, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> bool:
-        """See PartitionService."""
         host = self.find(topic, partition)
         return host is not None and self._may_answer(host, leader_epoch)
 
@@ -352,19 +339,14 @@ class LocalPartitions:
         )
 
     def log_end(self, topic: Topic, partition: PartitionIndex) -> Offset:
-        """See PartitionService."""
         host = self.find(topic, partition)
         return NO_OFFSET if host is None else host.replica.log_end
 
-    # --- metadata --------------------------------------------------------------------------------
-
     @property
     def image(self) -> MetadataImage:
-        """See PartitionService."""
         return self._table.image
 
     def leader_of(self, topic: Topic, partition: PartitionIndex) -> LeaderNow:
-        """See PartitionService."""
         topic_id = topic if isinstance(topic, bytes) else self.image.topic_ids.get(topic)
         state = None if topic_id is None else self.image.partition(TopicId(topic_id), partition)
         if state is None:
@@ -372,7 +354,6 @@ class LocalPartitions:
         return LeaderNow(state.leader, LeaderEpoch(state.leader_epoch))
 
     def watch_image(self, watcher: Callable[[MetadataImage], None]) -> Callable[[], None]:
-        """See PartitionService."""
         self._image_watchers[watcher] = None
 
         def unwatch() -> None:
@@ -381,7 +362,7 @@ class LocalPartitions:
         return unwatch
 
     def image_changed(self) -> None:
-        """The table has applied a change: tell the watchers, once per turn of the loop."""
+        """Call the watchers of the image in the next turn of the loop, once for all changes until then."""
         if not self._is_image_news_due and self._image_watchers:
             self._is_image_news_due = True
             asyncio.get_running_loop().call_soon(self._tell_image_watchers)
@@ -391,22 +372,17 @@ class LocalPartitions:
         for watcher in tuple(self._image_watchers):
             watcher(self.image)
 
-    # --- coordinators ----------------------------------------------------------------------------
-
     def watch_leadership(self, topic: TopicName, watcher: LeadershipWatcher) -> None:
-        """See PartitionService."""
         self._table.watch_leadership(topic, watcher)
 
-    # --- looking up ------------------------------------------------------------------------------
-
     def find(self, topic: Topic, partition: PartitionIndex) -> PartitionHost | None:
-        """The replica of that partition on this broker."""
+        """Return the replica of that partition on this broker, if there is one."""
         if isinstance(topic, bytes):
             return self._table.by_id.get((topic, partition))
         return self._table.by_name.get((topic, partition))
 
     def _absent(self, topic: Topic, partition: PartitionIndex) -> ErrorCode:
-        """Why a partition that was asked for is not here."""
+        """Return the error for a requested partition that has no replica on this broker."""
         if isinstance(topic, bytes):
             if topic not in self.image.topics:
                 return ErrorCode.UNKNOWN_TOPIC_ID
@@ -420,25 +396,25 @@ class LocalPartitions:
 
 def _named(want: FetchWant) -> tuple[Topic, PartitionIndex]:
     topic: Topic | None = want.topic_id if want.topic_id is not None else want.topic
-    assert topic is not None, "a fetch of no topic"
+    assert topic is not None, "a fetch that names no topic"
     return topic, want.partition
 
 
 def _is_worth_answering(outcomes: Sequence[ReadOutcome], bytes_min: int) -> bool:
-    return sum(one.size_bytes for one in outcomes) >= bytes_min or any(
-        one.error is not ErrorCode.NONE
-        or one.preferred_read_replica != NO_BROKER
-        or one.diverging is not None
-        for one in outcomes
+    return sum(outcome.size_bytes for outcome in outcomes) >= bytes_min or any(
+        outcome.error is not ErrorCode.NONE
+        or outcome.preferred_read_replica != NO_BROKER
+        or outcome.diverging is not None
+        for outcome in outcomes
     )
 
 
 class FetchWaiter:
-    """Watches the partitions of one fetch: `mark`, read, `wait` for what the reading lacked.
+    """Lets one fetch wait until enough records are readable: `mark`, read, then `wait` for the missing bytes.
 
-    It wakes when as many bytes came below the watermarks since `mark` as the fetch lacks: a fetch
-    that wants a megabyte is not read again for each kilobyte. A watermark that moves costs the same
-    however many partitions are watched: only the partition that moved is looked at.
+    `wait` ends once as many bytes as the fetch lacks fell below the high watermarks since `mark`, so a fetch
+    that wants a megabyte does not read again for each kilobyte. When a watermark moves, only its partition is
+    examined, so the cost does not depend on the number of partitions in the fetch.
     """
 
     __slots__ = (
@@ -460,14 +436,14 @@ class FetchWaiter:
             host.watchers[self] = None
 
     def mark(self) -> None:
-        """The fetch is about to be read: what comes from now on is new."""
+        """Start counting; to be called directly before the fetch reads."""
         self._bytes_came = 0
         self._has_role_changed = False
         self._visible = {host: host.visible_bytes for host in self._hosts}
         self._roles = {host: _role(host) for host in self._hosts}
 
     def on_partition_moved(self, host: PartitionHost) -> None:
-        """There may be something new to read, or never again."""
+        """Count what became readable, and wake the fetch if that is enough or the role changed."""
         visible = host.visible_bytes
         self._bytes_came += visible - self._visible[host]
         self._visible[host] = visible
@@ -477,7 +453,7 @@ class FetchWaiter:
             self._moved.set()
 
     async def wait(self, *, bytes_missing: int, timeout_s: float) -> None:
-        """Until so much came since `mark`, something broke, or the time is over."""
+        """Wait until so many bytes became readable since `mark`, a role changed, or the timeout passed."""
         self._bytes_missing = bytes_missing
         if self._is_over:
             return
@@ -489,7 +465,7 @@ class FetchWaiter:
             return
 
     def close(self) -> None:
-        """Wait no longer."""
+        """Stop watching the partitions."""
         for host in self._hosts:
             host.watchers.pop(self, None)
 

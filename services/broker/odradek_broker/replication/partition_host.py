@@ -1,12 +1,12 @@
-"""The shell around one replica: its log, its waiters, its sessions. Does what the core decides.
+"""The shell around one replica: it applies to log, streams and clients what the replica's core decides.
 
-    event --> Replica.step --> effects --> log, streams, proposals, answers
+    event --> Replica.step --> effects --> log, streams, ISR proposals, responses
                   ^                            |
                   +---- Appended, Synced, .. --+
 
-A host is a passive object on the event loop: whoever has an event calls in, effects are done
-before the call returns, and disk work that may wait comes back as an event. There is no task and no
-lock per partition.
+A host is a passive object on the event loop: a caller hands it an event, and the effects are applied
+before the call returns. Disk work that may block runs in the pool, and its result is another event. There
+is no task and no lock per partition.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _log = event_log(__name__)
 
 
 def _nothing_more(_: int) -> None:
-    """Of a produce that only waits behind others of its partition."""
+    """Check nothing: the check of a produce that only queues behind earlier ones of its partition."""
 
 
 class _LogProducers:
-    """The producer states of a log; a cut replaces the object, so it is looked up each time."""
+    """The producer states of a log. A truncation replaces that object, so it is looked up at each use."""
 
     __slots__ = ("_owner",)
 
@@ -73,14 +73,14 @@ class _LogProducers:
         producer_epoch: ProducerEpoch,
         base_sequence: int,
         last_sequence: int,
-    ) -> Any:  # a StoredBatch or an ErrorCode, as the log's own
+    ) -> Any:  # StoredBatch or ErrorCode, like `log.producers.check`
         return self._owner.producers.check(
             producer_id, producer_epoch, base_sequence, last_sequence
         )
 
 
 class PartitionHost:
-    """One replica on this broker."""
+    """One replica on this broker, with its log and the requests and streams that depend on it."""
 
     __slots__ = (
         "_boottime_ms",
@@ -115,7 +115,7 @@ class PartitionHost:
         self.topic = topic
         self.log = log
         self.partition: TopicIdPartition = log.id
-        self.watchers: dict[Watcher[PartitionHost], None] = {}  # in the order of their coming
+        self.watchers: dict[Watcher[PartitionHost], None] = {}  # in order of registration
         self.is_failed = False
         self.is_removed = False
         self.work = LogWork(self, log, shared)
@@ -146,13 +146,11 @@ class PartitionHost:
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition.partition}"
 
-    # --- what others ask -------------------------------------------------------------------------
-
     def step(self, event: ev.Event) -> None:
-        """Let the core take an event, and do what it says.
+        """Let the core handle an event, and apply the effects that it returns.
 
-        An answer may make a client's next request arrive before the other effects are done: an
-        event in the middle of a step waits for the step's end.
+        Applying an effect can raise another event: a response may make the client send its next request at
+        once. An event that arrives during a step is queued until that step ends.
         """
         self._events.append(event)
         if self._is_stepping:
@@ -173,8 +171,11 @@ class PartitionHost:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """For work on this partition's log alone: a bug in it ends this replica, and does not
-        reach who works for others too. Storage's failures pass."""
+        """Confine a bug in the enclosed code, which works on this log alone, to this replica.
+
+        The bug ends the replica and is not raised, as the caller may serve other partitions too. Storage
+        failures are raised.
+        """
         try:
             yield
         except (LogFailed, OSError):
@@ -183,16 +184,18 @@ class PartitionHost:
             self.found_bug(error)
 
     def found_bug(self, error: Exception) -> None:
-        """Something that cannot be has happened to this partition: it ends here, the others go on.
+        """Take this replica offline after an internal error; the other replicas continue.
 
-        Its log is left as it is: the next start reads it as after a kill.
+        Its log is left unchanged: the next start recovers it like after a kill.
         """
         if self.is_failed or self.is_removed:
-            _log.error("A partition that ended broke a rule", exc=error, partition=str(self))
+            _log.error(
+                "Offline replica failed on another internal error", exc=error, partition=str(self)
+            )
             return
         replica = self.replica
         _log.error(
-            "A bug ended a replica: the others serve on, this one until the broker restarts not",
+            "Replica failed on an internal error; it stays offline until the broker restarts",
             exc=error,
             partition=str(self),
             role=replica.role.value,
@@ -207,15 +210,17 @@ class PartitionHost:
         self._end(ev.BugFound(reason=f"{self}: {type(error).__name__}: {error}"))
 
     def read_failed(self, failure: LogFailed) -> None:
-        """A read of this log, or work on what it holds, met an error."""
+        """Handle a storage error that a read of this log, or work on its files, met."""
         if isinstance(failure, LogDamaged):
             self._damaged(failure)
         else:
             self._shared.storage_failed(failure)
 
     def _damaged(self, failure: LogDamaged) -> None:
-        """The disk has changed the log. This replica ends if another one in sync has what was there: the next start
-        verifies all of it, cuts it, and fetches the rest again. The only one in sync goes on, as it has the rest.
+        """Handle bytes of the log that changed on disk.
+
+        If another replica is in sync, this one goes offline: the next start verifies the log, truncates it at the
+        damage and fetches the rest. The only replica in sync stays online, as no other has the undamaged records.
         """
         if self.is_failed or self.is_removed:
             return
@@ -223,17 +228,17 @@ class PartitionHost:
             if self.log.damage is None:
                 self.log.damage = failure.offsets
                 _log.error(
-                    "A log is damaged on disk, and no other replica in sync has what was there",
+                    "Log is damaged on disk, and no other in-sync replica has the lost records",
                     partition=str(self),
                     reason=str(failure),
-                    remedy="consumers can seek past it; produce it again from its source",
+                    remedy="consumers can seek past the damage; produce the records again from their source",
                 )
             return
         _log.error(
-            "A log is damaged on disk: this replica ends, the next start restores it from the others",
+            "Log is damaged on disk; the replica stays offline until a restart restores it from another one",
             partition=str(self),
             reason=str(failure),
-            remedy="restart the broker; if it comes again, replace the disk",
+            remedy="restart the broker; if it happens again, replace the disk",
         )
         self._shared.pool.run(partial(self._mark_damaged, str(failure)), lambda: None)
         self._end(ev.BugFound(reason=f"{self}: {failure}"))
@@ -241,8 +246,9 @@ class PartitionHost:
     def _mark_damaged(self, reason: str) -> None:
         try:
             self.log.mark_damaged(reason)
-        except OSError as error:  # who reads it after the next start meets the damage again
-            _log.error("Could not mark a damaged log", partition=str(self), reason=str(error))
+        except OSError as error:
+            # The next start then does not verify the log. A later read meets the damage again.
+            _log.error("Marking the damaged log failed", partition=str(self), reason=str(error))
 
     def produce(
         self,
@@ -254,7 +260,7 @@ class PartitionHost:
         expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
         is_internal: bool = False,
     ) -> None:
-        """Check, stamp and append; `on_done` once, perhaps at once. See PartitionService."""
+        """Check, stamp and append batches; `on_done` is called exactly once, possibly before this returns."""
         config = self.log.config
         now_ms = self._wall_ms()
         checked = check_client_batches(records, config, now_ms=now_ms, is_internal=is_internal)
@@ -332,8 +338,10 @@ class PartitionHost:
         )
 
     def delete_records(self, before_offset: Offset, *, timeout_ms: int, on_done: OnDeleted) -> None:
-        """Let the log begin at `before_offset`, -1: at the high watermark; `on_done` once, perhaps
-        at once, with the low watermark."""
+        """Advance the log start to `before_offset` (-1: to the high watermark).
+
+        `on_done` is called exactly once, possibly before this returns, with the low watermark.
+        """
         self.step(
             ev.DeleteRecordsRequested(
                 request_id=self._requests.add_delete(on_done),
@@ -352,8 +360,8 @@ class PartitionHost:
         log_start: Offset,
         records: bytes | memoryview,
     ) -> None:
-        """The leader pushed batches, or a new high watermark."""
-        assert not self._is_stepping, "a leader's data in the middle of a step"
+        """Handle batches, or only a new high watermark, that the leader pushed."""
+        assert not self._is_stepping, "data of a leader arrived during a step"
         scanned = scan_replicated(records, base_offset)
         self._received = records
         self.step(
@@ -371,19 +379,19 @@ class PartitionHost:
         self._received = b""
 
     def detached(self, session: ev.FollowerSession) -> None:
-        """A follower wants nothing more in that session, or cannot have it."""
+        """Stop pushing to a follower's session: the follower detached, or the log lacks what it needs next."""
         stream = self._push_to.pop(session, None)
         if stream is not None:
             stream.forget(self)
         self.step(ev.DetachReceived(session=session))
 
     def session_closed(self, session: ev.FollowerSession) -> None:
-        """A follower's stream that this host was attached to has ended."""
+        """Handle the end of a follower's stream that this host pushed to."""
         self._push_to.pop(session, None)
         self.step(ev.FollowerSessionClosed(session=session))
 
     def removed(self) -> None:
-        """The image has this replica no longer."""
+        """End this replica: the metadata image no longer assigns it to this broker."""
         self.is_removed = True
         self.step(ev.PartitionRemoved())
         for stream in self._push_to.values():
@@ -392,46 +400,49 @@ class PartitionHost:
         self._notify()
 
     def failed(self, reason: str) -> None:
-        """The directory is offline."""
+        """Take the replica offline because its directory is."""
         if not self.is_failed:
             self._end(ev.StorageFailed(reason=reason))
 
     def _end(self, event: ev.StorageFailed | ev.BugFound) -> None:
-        """Each effect for itself: whatever broke, who waits is told, and the controller is."""
+        """Take the replica offline. If one effect fails, the other ones still answer clients and controller."""
         self.is_failed = True
         self._events.clear()
         for effect in self.replica.step(event, self._boottime_ms()):
             try:
                 self._do((effect,))
             except Exception as error:
-                _log.error("A failed partition broke a rule", exc=error, partition=str(self))
+                _log.error(
+                    "Applying an effect of an offline replica failed",
+                    exc=error,
+                    partition=str(self),
+                )
         self._notify()
 
     @property
     def visible_bytes(self) -> int:
-        """That came below the high watermark in this process's life."""
+        """How many bytes fell below the high watermark since the start of the process."""
         return self._visible.total_bytes
 
     @property
     def is_leader(self) -> bool:
-        """Whether the image says that this replica leads."""
+        """Whether this replica is the leader according to the metadata image."""
         return self.replica.role is Role.LEADER
-
-    # --- effects ---------------------------------------------------------------------------------
 
     def _do(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             _DO[type(effect)](self, effect)
 
     def _append(self, effect: fx.Append) -> None:
-        number = effect.request_id
-        produce = None if number is None else self._requests.produce(number)
+        request_id = effect.request_id
+        produce = None if request_id is None else self._requests.produce(request_id)
         counters = self._shared.counters
         try:
             if produce is None:
                 if effect.base_offset < self.log.log_end_offset:
+                    # The log is empty and this is rare, so blocking on the disk is acceptable.
                     assert self.log.log_start_offset == self.log.log_end_offset, effect
-                    self.log.reset_to(effect.base_offset)  # empty, and rare: it may wait here
+                    self.log.reset_to(effect.base_offset)
                 info = self.log.append(self._received, now_ms=self._boottime_ms())
                 counters.replication_bytes_in += info.size_bytes
             else:
@@ -439,7 +450,8 @@ class PartitionHost:
                 counters.append_bytes += info.size_bytes
                 counters.append_records += produce.batches.record_count
                 counters.append_batches += len(produce.batches.positions)
-        except LogFailed as failure:  # the core waits for the answer, before any other event
+        except LogFailed as failure:
+            # The core handles no other event before it knows how the append ended.
             if isinstance(failure, StorageRefused) and self.log.is_intact:
                 self._do(self.replica.step(ev.AppendRefused(), self._boottime_ms()))
                 return
@@ -457,7 +469,7 @@ class PartitionHost:
     def _truncate_to(self, effect: fx.TruncateTo) -> None:
         self._shared.counters.truncations += 1
         _log.info(
-            "Cut the log where its leader's lineage leaves it",
+            "Truncated the log where it diverges from the leader's",
             partition=str(self),
             end_offset=effect.end_offset,
             log_end_offset=self.log.log_end_offset,
@@ -471,7 +483,7 @@ class PartitionHost:
 
     def _reset_log(self, effect: fx.ResetLog) -> None:
         _log.warning(
-            "Dropped the log: its leader no longer has what follows",
+            "Reset the log: the leader no longer has the records that follow it",
             partition=str(self),
             start_offset=effect.start_offset,
             log_end_offset=self.log.log_end_offset,
@@ -506,7 +518,8 @@ class PartitionHost:
 
     def _send_attach(self, effect: fx.SendAttach) -> None:
         stream = self._shared.follower_stream(effect.session_id)
-        if stream is not None and not self._shared.storage_problem:  # else: asked again, later
+        # While nothing can be written, the attach is not sent. The core asks for it again later.
+        if stream is not None and not self._shared.storage_problem:
             stream.send_attach(self, effect)
 
     def _send_detach(self, effect: fx.SendDetach) -> None:
@@ -551,7 +564,8 @@ class PartitionHost:
     def _partition_failed(self, effect: fx.PartitionFailed) -> None:
         if effect.is_bug:
             self._shared.partition_broke(self, effect.reason)
-        elif self.log.is_intact:  # else the disk is full, and this replica is made again
+        elif self.log.is_intact:
+            # A log that is not intact was left half written by a full disk; FullDisk opens it again.
             self._shared.storage_failed(effect.reason)
 
     def _notify(self) -> None:

@@ -1,4 +1,4 @@
-"""Offsets that a leader tells, and the log start that it moves; all of it within the gate (R13)."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords at a leader, behind the gate (R13)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOT_LEADER = OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 class PartitionOffsets:
-    """Asks the replica what may be told, its log what it is, and the gate whether it may leave."""
+    """Offset requests: the replica bounds the result, its log has it, the gate decides whether it may be sent."""
 
     def __init__(
         self, table: PartitionTable, may_answer: Callable[[PartitionHost, LeaderEpoch], bool]
@@ -37,7 +37,7 @@ class PartitionOffsets:
         is_committed_only: bool,
         current_leader_epoch: LeaderEpoch,
     ) -> OffsetOutcome:
-        """ListOffsets: of the first record at that time or later, or one of the OFFSET_ names."""
+        """ListOffsets: the offset of the first record at or after the timestamp, or one of the OFFSET_ values."""
         if not host.is_leader:
             return _NOT_LEADER
         log = host.log
@@ -61,24 +61,29 @@ class PartitionOffsets:
             return OffsetOutcome(ErrorCode.NONE, bound.end_offset, -1, bound.leader_epoch)
         try:
             if timestamp_ms == OFFSET_OF_MAX_TIMESTAMP:
-                found = await self._table.pool.call(log.max_timestamp_offset)
+                position = await self._table.pool.call(log.max_timestamp_offset)
             elif timestamp_ms < 0:
                 return OffsetOutcome(ErrorCode.UNSUPPORTED_VERSION)
             else:
-                found = await self._table.pool.call(lambda: log.offset_for_timestamp(timestamp_ms))
+                position = await self._table.pool.call(
+                    lambda: log.offset_for_timestamp(timestamp_ms)
+                )
         except StorageFailed as failure:
             host.read_failed(failure)
             return OffsetOutcome(ErrorCode.KAFKA_STORAGE_ERROR)
-        if not self._may_answer(host, bound.leader_epoch):  # it took its time
+        # The lease or the leadership may have ended during the lookup.
+        if not self._may_answer(host, bound.leader_epoch):
             return _NOT_LEADER
-        if found is None or found.offset >= bound.end_offset:
+        if position is None or position.offset >= bound.end_offset:
             return OffsetOutcome(ErrorCode.NONE)
-        return OffsetOutcome(ErrorCode.NONE, found.offset, found.timestamp_ms, found.leader_epoch)
+        return OffsetOutcome(
+            ErrorCode.NONE, position.offset, position.timestamp_ms, position.leader_epoch
+        )
 
     def end_of_epoch(
         self, host: PartitionHost, leader_epoch: LeaderEpoch, *, current_leader_epoch: LeaderEpoch
     ) -> OffsetOutcome:
-        """OffsetForLeaderEpoch: the largest epoch at or below `leader_epoch`, and its end."""
+        """OffsetForLeaderEpoch: the largest epoch at or below `leader_epoch`, and its end offset."""
         if not host.is_leader:
             return _NOT_LEADER
         own = host.replica.leader_epoch
@@ -96,8 +101,7 @@ class PartitionOffsets:
     async def delete_before(
         self, host: PartitionHost, before_offset: Offset, *, timeout_ms: int
     ) -> OffsetOutcome:
-        """DeleteRecords: move the log start, and wait until all live replicas have; -1: to the
-        high watermark."""
+        """DeleteRecords: advance the log start (-1: to the high watermark), and wait for all live replicas."""
         if not host.is_leader or not self._may_answer(host, host.replica.leader_epoch):
             return _NOT_LEADER
         if host.log.config.cleanup_compact and not host.log.config.cleanup_delete:

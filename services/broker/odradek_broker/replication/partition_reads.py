@@ -1,4 +1,4 @@
-"""Reading one partition for consumers: what may be seen (R14, R15), then its bytes."""
+"""Reads of one partition for consumers: the core bounds what is visible (R14, R15), the log has the bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import NO_LEADER_EPOCH, LeaderEpoch, Offset, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 
-# of the replica; the offset alone may be wrong
+# The replica can be read; at most the offset is wrong.
 _READABLE: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE}
 )
@@ -32,10 +32,10 @@ def read_partition(
     at_least_one_batch: bool = True,
     may_send_files: bool = False,
 ) -> ReadOutcome | Awaitable[ReadOutcome]:
-    """The outcome when the bytes are in memory; else an awaitable that reads them in the pool.
+    """Return the outcome if the bytes are in memory; else an awaitable that reads them in the pool.
 
-    `may_send_files`: a leader's bytes in the page cache may be left there, as a `file_slice`; a
-    follower's may not, as no gate tells whether its log was cut meanwhile.
+    With `may_send_files` a leader's bytes may stay in the page cache, as a `file_slice`. A follower's bytes may
+    not: its log can be truncated before they are sent, and the gate would not notice.
     """
     log = host.log
     last_stable_offset = log.last_stable_offset
@@ -85,7 +85,7 @@ async def _read_cold(
         host.read_failed(failure)
         return ReadOutcome(ErrorCode.KAFKA_STORAGE_ERROR)
     if is_committed_only and offset < host.log.log_start_offset:
-        # What tells which of it was aborted may have left with it.
+        # Retention may have deleted the markers of aborted transactions together with these records.
         return _out_of_range(host, bound)
     return _outcome(table, host, result, bound, offset, is_committed_only)
 
@@ -103,8 +103,8 @@ def _outcome(
     aborted = None
     if is_committed_only:
         aborted = [
-            AbortedRange(ProducerId(one.producer_id), Offset(one.first_offset))
-            for one in host.log.aborted_transactions(result.start_offset, result.end_offset)
+            AbortedRange(ProducerId(transaction.producer_id), Offset(transaction.first_offset))
+            for transaction in host.log.aborted_transactions(result.start_offset, result.end_offset)
         ]
     return ReadOutcome(
         ErrorCode.NONE,
@@ -153,8 +153,8 @@ def _empty(
 def _divergence(
     host: PartitionHost, offset: Offset, last_fetched_epoch: LeaderEpoch
 ) -> tuple[LeaderEpoch, Offset] | None:
-    """Where the reader's lineage leaves ours (KIP-595); None when it does not."""
-    # An epoch that no leader had yet diverges where the latest one ends.
+    """Return (epoch, end offset) where the reader's log diverges from this one (KIP-595); None if it does not."""
+    # An epoch that no leader had yet diverges at the end of the latest known one.
     epoch, end = host.log.epochs.end_of(
         min(last_fetched_epoch, host.log.epochs.latest), host.log.log_end_offset
     )

@@ -1,15 +1,14 @@
-"""What a listener may ask of this broker's partitions. gRPC servicers, the Kafka listener and the
-coordinators all come through here, so that a rule holds on every wire.
+"""The interface to this broker's partitions, and the outcomes that it returns.
 
-Everything runs on the broker's event loop; nothing here may be called from another thread. Errors
-of the world are values (`ErrorCode` in the outcome); exceptions are bugs.
+gRPC servicers, the Kafka listener and the coordinators all use it, so that every rule holds for every protocol.
+Everything runs on the broker's event loop; nothing here may be called from another thread. Expected errors are
+values (`ErrorCode` in the outcome); an exception is a bug.
 
-Naming a partition: `topic` is a TopicName or a TopicId (16 bytes); both are looked up in a dict.
+`topic` is a TopicName or a TopicId (16 bytes); both are looked up in a dict.
 
-The gate (R13): a leader's answer may leave only while the broker's lease holds and
-it still leads in the epoch of the answer; an answer to acks=all needs no lease where
-`acks.all.without.controller.enable` says so. A listener calls `gate_produce` / `gate_read` on each
-outcome at the moment it encodes it, and writes what they return.
+The gate (R13): a leader may send a response only while the broker's lease is valid and it still leads in the
+epoch of the response. A response to acks=all needs no lease if `acks.all.without.controller.enable` is set.
+A listener calls `gate_produce` or `gate_read` on each outcome when it encodes it, and sends what they return.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ Topic = TopicName | TopicId
 
 @dataclass(frozen=True, slots=True)
 class ProduceOutcome:
-    """What became of the batches for one partition.
+    """The result of producing to one partition.
 
-    `leader_epoch` is the epoch they were appended under, for `PartitionService.gate`;
-    NO_LEADER_EPOCH when nothing was appended. `log_append_time_ms` is -1 for CreateTime topics.
-    `invalid_records` are the indexes of the records that the others were refused for.
+    `leader_epoch` is the epoch in which the batches were appended, for `PartitionService.gate_produce`;
+    NO_LEADER_EPOCH if nothing was appended. `log_append_time_ms` is -1 for CreateTime topics. `invalid_records`
+    are the indexes of the records because of which all batches were refused.
     """
 
     error: ErrorCode
@@ -62,7 +61,7 @@ class ProduceOutcome:
 
 @dataclass(frozen=True, slots=True)
 class AbortedRange:
-    """A transaction that readers of committed records skip: producer and its first offset."""
+    """An aborted transaction, which read_committed consumers skip: its producer and first offset."""
 
     producer_id: ProducerId
     first_offset: Offset
@@ -70,7 +69,7 @@ class AbortedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchWant:
-    """One partition of a fetch. `topic_id` wins over `topic`; one of them is given."""
+    """One partition of a fetch. Either `topic` or `topic_id` is set; `topic_id` takes precedence."""
 
     topic: TopicName | None = None
     topic_id: TopicId | None = None
@@ -83,13 +82,12 @@ class FetchWant:
 
 @dataclass(frozen=True, slots=True)
 class ReadOutcome:
-    """What one partition has to give from an offset on.
+    """The result of reading one partition.
 
-    `records` are whole batches, read-only buffers to be written one after the other; the first may
-    begin below the offset asked for. `aborted` is None unless committed records were asked for.
-    `leader_epoch` is the epoch it was read under, for the gate. `diverging` is (epoch, end offset)
-    where the reader's own lineage ends (KIP-595), None if it does not diverge. `file_slice`, only
-    for who asked for it, stands in place of `records`.
+    `records` are whole batches, as read-only buffers that follow each other; the first batch may begin below the
+    requested offset. `aborted` is None unless the isolation level is read_committed. `leader_epoch` is the
+    epoch in which it was read, for the gate. `diverging` is the (epoch, end offset) at which the reader's log
+    diverges from this one (KIP-595), or None. `file_slice` replaces `records` if the caller allowed that.
     """
 
     error: ErrorCode
@@ -108,7 +106,7 @@ class ReadOutcome:
 
 @dataclass(frozen=True, slots=True)
 class OffsetOutcome:
-    """An offset that was asked for; `timestamp_ms` is -1 where the question was not of time."""
+    """The result of an offset request; `timestamp_ms` is -1 unless a record was looked up by its timestamp."""
 
     error: ErrorCode
     offset: Offset = NO_OFFSET
@@ -118,28 +116,26 @@ class OffsetOutcome:
 
 @dataclass(frozen=True, slots=True)
 class LeaderNow:
-    """Who leads a partition as far as this broker knows; id -1 when nobody does."""
+    """The leader of a partition as far as this broker knows; `broker_id` is -1 if it has none."""
 
     broker_id: BrokerId
     leader_epoch: LeaderEpoch
 
 
 class LeadershipWatcher(Protocol):
-    """Told when this broker begins or ceases to lead a partition of a topic (coordinators)."""
+    """A coordinator, which is notified when this broker starts or stops leading a partition of a topic."""
 
     def on_leader(
         self, topic: TopicName, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> None:
-        """It leads now; the whole log may be read with `read_committed_log`."""
+        """This broker leads the partition now."""
 
     def on_resigned(self, topic: TopicName, partition: PartitionIndex) -> None:
-        """It leads no longer (or the partition is gone)."""
+        """This broker no longer leads the partition, or the partition was removed."""
 
 
 class PartitionService(Protocol):
-    """The one door to the partitions."""
-
-    # --- writing ---------------------------------------------------------------------------------
+    """All access of listeners and coordinators to the partitions."""
 
     def produce(
         self,
@@ -153,12 +149,13 @@ class PartitionService(Protocol):
         expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
         is_internal: bool = False,
     ) -> None:
-        """Validate, stamp and append whole batches; `on_done` is called once, perhaps at once.
+        """Validate, stamp and append whole batches.
 
-        A writable buffer (bytearray, writable memoryview) is stamped in place and belongs to the
-        log afterwards: hand it over, never reuse it. `bytes` are copied once. acks: 0, 1 or -1.
-        `expected_leader_epoch` refuses with NOT_LEADER_OR_FOLLOWER when leadership changed hands
-        (coordinators). `is_internal` allows internal topics and control batches.
+        `on_done` is called exactly once, possibly before this returns. A writable buffer (bytearray, writable
+        memoryview) is stamped in place and belongs to the log afterwards: the caller must not reuse it. `bytes`
+        are copied once. `acks` is 0, 1 or -1. In another epoch than `expected_leader_epoch` the batches are
+        refused with NOT_LEADER_OR_FOLLOWER (for coordinators). `is_internal` allows internal topics and control
+        batches.
         """
 
     def produce_async(
@@ -172,9 +169,7 @@ class PartitionService(Protocol):
         expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
         is_internal: bool = False,
     ) -> Awaitable[ProduceOutcome]:
-        """The same as an awaitable, for callers that are not hot."""
-
-    # --- reading ---------------------------------------------------------------------------------
+        """Like `produce`, but awaitable; for callers outside the hot path."""
 
     async def fetch(
         self,
@@ -189,16 +184,18 @@ class PartitionService(Protocol):
         may_send_files: bool = False,
         pace: Pace | None = None,
     ) -> list[ReadOutcome]:
-        """Read in the order of `wants`, at least one batch in all even if larger than `bytes_max`;
-        waits for `bytes_min`, an error, or `wait_ms_max`. Cancel it when the connection is lost.
-        With `may_send_files` outcomes may have a `file_slice`: use it once the gate was passed.
-        Thousands of `wants` are read at the `pace` of their request."""
+        """Read partitions in the order of `wants`, and wait for `bytes_min`, an error or `wait_ms_max`.
+
+        At least one batch is returned even if it is larger than `bytes_max`, unless `hard_bytes_max`. The caller
+        cancels this when the connection is lost. With `may_send_files` outcomes may have a `file_slice`, to be
+        used only after the gate was passed. `pace` lets other requests run between thousands of `wants`.
+        """
 
     def read_now(
         self, want: FetchWant, *, read_committed: bool, at_least_one_batch: bool = True
     ) -> ReadOutcome | Awaitable[ReadOutcome]:
-        """Read one partition: the outcome if its bytes are in memory, else an awaitable that reads
-        them in the pool."""
+        """Read one partition: return the outcome if its bytes are in memory, else an awaitable that reads them
+        in the pool."""
 
     def list_offsets(
         self,
@@ -209,7 +206,10 @@ class PartitionService(Protocol):
         read_committed: bool = False,
         current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
     ) -> Awaitable[OffsetOutcome]:
-        """OFFSET_LATEST, OFFSET_EARLIEST, OFFSET_OF_MAX_TIMESTAMP or ms since the epoch."""
+        """Look up an offset by time, in ms since the Unix epoch.
+
+        `timestamp_ms` can also be OFFSET_LATEST, OFFSET_EARLIEST or OFFSET_OF_MAX_TIMESTAMP.
+        """
 
     def offset_for_leader_epoch(
         self,
@@ -219,49 +219,44 @@ class PartitionService(Protocol):
         *,
         current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
     ) -> OffsetOutcome:
-        """Largest epoch at or below `leader_epoch` and its end (`offset`), at the leader."""
+        """Return the largest epoch at or below `leader_epoch` in the leader's log, and its end as `offset`."""
 
     def delete_records(
         self, topic: Topic, partition: PartitionIndex, before_offset: Offset, *, timeout_ms: int
     ) -> Awaitable[OffsetOutcome]:
-        """Advance the log start at the leader (-1: to the high watermark), and wait until all live
-        replicas have: `offset` is the lowest of them. REQUEST_TIMED_OUT: it may yet come to pass."""
+        """Advance the log start at the leader (-1: to the high watermark), and wait for all live replicas.
 
-    # --- the gate --------------------------------------------------------------------------------
+        The outcome's `offset` is the lowest log start among them. After REQUEST_TIMED_OUT the records may still
+        be deleted later.
+        """
 
     def gate_produce(
         self, topic: Topic, partition: PartitionIndex, outcome: ProduceOutcome, *, acks: int
     ) -> ProduceOutcome:
-        """The outcome of a produce with these `acks`, or NOT_LEADER_OR_FOLLOWER in its place when
-        it may not leave any more."""
+        """Return the outcome of a produce with these `acks` if it may still be sent, else NOT_LEADER_OR_FOLLOWER."""
 
     def gate_read(
         self, topic: Topic, partition: PartitionIndex, outcome: ReadOutcome
     ) -> ReadOutcome:
-        """Likewise for what was read."""
+        """Return the outcome of a read if it may still be sent, else NOT_LEADER_OR_FOLLOWER."""
 
     def may_answer(
         self, topic: Topic, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> bool:
-        """Whether an answer of that epoch may leave now, for answers of another shape
-        (coordinators)."""
+        """Return whether a response of that epoch may be sent now; for responses of the coordinators."""
 
     def log_end(self, topic: Topic, partition: PartitionIndex) -> Offset:
-        """Where the next record goes, committed or not; NO_OFFSET if there is no replica here."""
-
-    # --- metadata --------------------------------------------------------------------------------
+        """Return the log end offset, committed or not; NO_OFFSET if there is no replica on this broker."""
 
     @property
     def image(self) -> MetadataImage:
-        """The cluster as this broker knows it now."""
+        """The metadata image of this broker."""
 
     def leader_of(self, topic: Topic, partition: PartitionIndex) -> LeaderNow:
-        """For the hint in NOT_LEADER_OR_FOLLOWER answers."""
+        """Return the leader, for the hint in NOT_LEADER_OR_FOLLOWER responses."""
 
     def watch_image(self, watcher: Callable[[MetadataImage], None]) -> Callable[[], None]:
-        """Call `watcher` after changes, coalesced per loop turn; returns the way off."""
-
-    # --- coordinators ----------------------------------------------------------------------------
+        """Call `watcher` after changes of the image, once per turn of the loop; return a function that stops it."""
 
     def watch_leadership(self, topic: TopicName, watcher: LeadershipWatcher) -> None:
-        """Tell of this broker's leaderships in one topic, those it has now included."""
+        """Notify `watcher` of each partition of the topic that this broker leads, now and from now on."""

@@ -1,9 +1,9 @@
-"""All replicas of this broker, kept as the metadata image says; and what they share.
+"""All replicas of this broker, which follow the metadata image, and what they share.
 
-Until `activate` the image only grows: it may show an earlier life of this broker, and the logs are
-not recovered yet. From then on each change of the image becomes events of the replicas it concerns,
-in feed order: logs are created, configured, and deleted when a record says so. Logs that the image does not
-claim otherwise are put aside (disk/stray_logs.py).
+Until `activate` changes of the image are only collected: the image may be older than this broker's current
+registration, and the logs are not recovered yet. From then on each change of the image becomes events for
+the replicas that it concerns, in the order of the metadata log. Logs are created, configured, and deleted when a
+record says so. Logs without a replica in the image that no record deleted are put aside (disk/stray_logs.py).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TICK_MS: Final = 100
 TICK_SLICES: Final = 10
 STALL_MS: Final = 500
 STALL_LOG_INTERVAL_MS: Final = 60_000
-BROKEN_MAX: Final = 100  # replicas that bugs ended, as told in each heartbeat
+BROKEN_MAX: Final = 100  # replicas offline after internal errors, which each heartbeat lists
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 _log = event_log(__name__)
 
@@ -62,7 +62,7 @@ _log = event_log(__name__)
 def partition_view(
     image: MetadataImage, state: PartitionState, *, is_fsync: bool
 ) -> ev.PartitionChanged:
-    """The state of one partition, with the brokers of its replicas that the image knows."""
+    """Return the event with one partition's state, and with those brokers of its replicas that the image has."""
     views = (broker_view(image, broker_id) for broker_id in state.replicas)
     return ev.PartitionChanged(
         leader=state.leader,
@@ -79,7 +79,7 @@ def partition_view(
 
 
 def broker_view(image: MetadataImage, broker_id: BrokerId) -> ev.BrokerView | None:
-    """One broker; None if the image does not know it."""
+    """Return the state of one broker as events have it; None if the image does not have it."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         return None
@@ -92,9 +92,9 @@ def broker_view(image: MetadataImage, broker_id: BrokerId) -> ev.BrokerView | No
 
 
 class StallLog:
-    """Stalls of the event loop in the log: the first at once, later ones together, once a minute at most.
+    """Logs stalls of the event loop: the first one at once, later ones summed up, at most once a minute.
 
-    A busy machine stalls often; what an operator needs is how often, and how long at worst.
+    A busy machine stalls often; operators need to know how often, and the longest stall.
     """
 
     def __init__(self) -> None:
@@ -108,18 +108,16 @@ class StallLog:
         self._longest_ms = max(self._longest_ms, stall_ms)
 
     def write_due(self, now_ms: int) -> None:
-        """Write what was counted, unless the last line is younger than STALL_LOG_INTERVAL_MS."""
+        """Log the stalls counted so far, unless the last line is younger than STALL_LOG_INTERVAL_MS."""
         last_ms = self._written_at_ms
         if not self._count or (last_ms is not None and now_ms - last_ms < STALL_LOG_INTERVAL_MS):
             return
-        _log.warning(
-            "The event loop stood still", count=self._count, longest_stall_ms=self._longest_ms
-        )
+        _log.warning("Event loop stalled", count=self._count, longest_stall_ms=self._longest_ms)
         self._written_at_ms, self._count, self._longest_ms = now_ms, 0, 0
 
 
 class PartitionTable:
-    """The replicas, by (topic id, index) and by (name, index)."""
+    """The replicas of this broker, by (topic id, partition) and by (topic name, partition)."""
 
     def __init__(
         self,
@@ -137,8 +135,9 @@ class PartitionTable:
         tick_ms: int = TICK_MS,
         tick_slices: int = TICK_SLICES,
     ) -> None:
-        """`on_offline` is called once, when the directory fails; `on_broken` with all replicas that
-        bugs ended, whenever that changes. Each replica has a tick every `tick_ms`, in so many slices."""
+        """`on_offline` is called once, when the directory fails. `on_broken` is called with all replicas that are
+        offline after internal errors, whenever these change. Each replica gets a Tick every `tick_ms`; the
+        replicas are spread over `tick_slices` turns within that time."""
         self.clock = clock
         self.pool = pool
         self.record_checks = RecordChecks(pool)
@@ -167,14 +166,12 @@ class PartitionTable:
         self._loop = asyncio.get_running_loop()
         self.strays = StrayLogs(directory, pool, on_failure=self.storage_failed, clock=clock)
         self._deleted_before: set[TopicId] = set()  # topics that records deleted before `activate`
-        # a failed disk is noticed in whatever thread met it
+        # Called in the thread in which the disk failed.
         directory.on_failure = self._failed_in_some_thread
 
-    # --- the image -------------------------------------------------------------------------------
-
     def activate(self, image: MetadataImage) -> None:
-        """The image has reached our registration and the logs are recovered: begin to live."""
-        assert self.links is not None, "there is nobody to follow with"
+        """Start the replicas: the image includes this broker's registration, and the logs are recovered."""
+        assert self.links is not None, "activated without follower links"
         assert not self.is_active, "activated twice"
         self.image = image
         self.is_active = True
@@ -197,10 +194,10 @@ class PartitionTable:
                 self._feed(state)
 
     def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """The image has changed by `delta`.
+        """Apply a change of the image to the replicas.
 
-        A record that deletes a topic, or moves a replica away, deletes the log. A snapshot that comes without
-        them only says that they are gone: it may be of another history.
+        A log is deleted only if a record deletes its topic or moves its replica to another broker. If they are
+        merely missing in a snapshot, which may be of another history, the log is put aside.
         """
         self.image = image
         if not self.is_active:
@@ -231,11 +228,11 @@ class PartitionTable:
 
     def _apply_configs(self, delta: MetadataDelta) -> None:
         names = {name for kind, name in delta.configs if kind is ConfigResourceType.TOPIC}
-        everything = (ConfigResourceType.BROKER, "") in delta.configs
-        if not names and not everything:
+        has_cluster_defaults = (ConfigResourceType.BROKER, "") in delta.configs
+        if not names and not has_cluster_defaults:
             return
         for host in list(self.by_id.values()):
-            if everything or host.topic in names:
+            if has_cluster_defaults or host.topic in names:
                 host.log.config = self.log_config(host.topic)
                 state = self.image.partition(host.partition.topic_id, host.partition.partition)
                 if state is not None and self._broker_id in state.replicas:
@@ -255,7 +252,7 @@ class PartitionTable:
                     host.step(ev.BrokerChanged(broker=view))
 
     def _feed(self, state: PartitionState) -> None:
-        """Tell a replica what the image says of it, after making it if need be."""
+        """Give a replica its state from the image, after creating the replica if needed."""
         host = self.by_id.get((state.topic_id, state.partition)) or self._make(state)
         if host is None:
             return
@@ -293,7 +290,7 @@ class PartitionTable:
         return host
 
     def _returned(self, log: PartitionLog) -> None:
-        """A log that had been put aside is live: it has a replica, if the image still says so."""
+        """Use a log that was put aside and is open again, if the image still has its replica on this broker."""
         state = self.image.partition(log.topic_id, log.partition)
         if state is not None and self._broker_id in state.replicas:
             self._feed(state)
@@ -301,7 +298,7 @@ class PartitionTable:
             self.strays.put_aside([log], NO_TOPIC if state is None else NO_REPLICA)
 
     def _leave(self, keys: list[tuple[TopicId, PartitionIndex]], stray_reason: str | None) -> None:
-        """End these replicas, as far as they are here: delete the logs, or with a reason put them aside."""
+        """Remove those of these replicas that exist here: delete their logs, or put them aside for a reason."""
         logs: list[PartitionLog] = []
         for key in keys:
             host = self.by_id.get(key)
@@ -322,7 +319,7 @@ class PartitionTable:
             self.storage_failed(failure)
 
     def log_config(self, topic: TopicName) -> LogConfig:
-        """The log settings of a topic: its own, the cluster's, ours."""
+        """Return the log settings of a topic: its own configs, then the cluster's, then this broker's defaults."""
         defaults = self._defaults
         if topic in INTERNAL_TOPICS:
             defaults = LogConfig.from_topic_configs({"durability": "fsync"}, defaults=defaults)
@@ -330,30 +327,28 @@ class PartitionTable:
         try:
             return LogConfig.from_topic_configs(configs, defaults=defaults)
         except ValueError as error:
-            _log.error("A topic's configuration is not valid", topic=topic, reason=str(error))
+            _log.error("Ignored the invalid configs of a topic", topic=topic, reason=str(error))
             return defaults
 
-    # --- what hosts share ------------------------------------------------------------------------
-
     def leader_stream(self, session: ev.FollowerSession) -> LeaderStream | None:
-        """The open stream of a follower's session."""
+        """Return the open stream of a follower's session; None once it ended."""
         return self.leader_streams.get(session)
 
     def follower_stream(self, session_id: int) -> FollowerStream | None:
-        """Our open stream of that session."""
+        """Return this broker's open stream to a leader by its session id; None once it ended."""
         assert self.links is not None
         return self.links.stream(session_id)
 
     def role_changed(self, host: PartitionHost, effect: fx.RoleChanged) -> None:
-        """Follow, or cease to; tell coordinators."""
+        """Follow the new leader, or stop following, and notify the coordinators."""
         assert self.links is not None
-        follows = effect.leader if effect.role is Role.FOLLOWER else NO_BROKER
-        self.links.follow(host, follows)
+        leader = effect.leader if effect.role is Role.FOLLOWER else NO_BROKER
+        self.links.follow(host, leader)
         if host.topic in self._watchers:
             self._loop.call_soon(self._tell_watchers, host)
 
     def propose_isr(self, host: PartitionHost, effect: fx.ProposeIsr) -> None:
-        """Send a proposal to the controller and bring the answer back."""
+        """Send an ISR change to the controller, and give its response to the replica."""
         partition = host.partition
         state = self.image.partition(partition.topic_id, partition.partition)
         growth = len(effect.isr) - (len(state.isr) if state is not None else 0)
@@ -376,19 +371,19 @@ class PartitionTable:
 
     @property
     def storage_problem(self) -> str:
-        """Why nothing can be written here: the directory is offline, or full; "" while it can."""
+        """Why this broker cannot write now: its directory is offline or full. "" while it can."""
         return self.offline_reason or self.full_reason
 
     @property
     def full_reason(self) -> str:
-        """Why nothing can be written for now, though the directory is online; "" while writes are taken."""
+        """Why the directory is full; "" unless it is."""
         full = self._directory.full
         return "" if full is None else str(full)
 
     def storage_failed(self, failure: Exception | str) -> None:
-        """Take the directory offline, once; replicas hear of it in a later turn.
+        """Take the directory offline, once; the replicas are notified in a later turn of the loop.
 
-        What was only refused passes (full_disk.py).
+        A write that was only refused does not take it offline (full_disk.py).
         """
         if self.offline_reason or isinstance(failure, StorageRefused):
             return
@@ -398,20 +393,26 @@ class PartitionTable:
         self._loop.call_soon(self._fail_all, reason)
 
     def has_others_in_sync(self, partition: TopicIdPartition) -> bool:
-        """Whether another broker has all that is committed in this partition, as the image says."""
+        """Return whether, by the metadata image, another replica is in the ISR: it has all that is committed."""
         state = self.image.partition(partition.topic_id, partition.partition)
         return state is not None and any(b != self._broker_id for b in state.isr)
 
     def partition_broke(self, host: PartitionHost, reason: str) -> None:
-        """A bug ended a replica: others lead. What ends so many is no bug of one partition."""
+        """Report a replica that went offline after an internal error, so that another replica leads.
+
+        More than BROKEN_MAX of them have a common cause: then the whole directory goes offline.
+        """
         self._broken[host.partition] = None
         if len(self._broken) > BROKEN_MAX:
-            self.storage_failed(f"bugs ended {len(self._broken)} replicas, the last one {reason}")
+            self.storage_failed(
+                f"{len(self._broken)} replicas failed on internal errors, the last one: {reason}"
+            )
         else:
             self._on_broken(tuple(self._broken))
 
     def _failed_in_some_thread(self, failure: StorageFailed) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
+        # A closed loop raises RuntimeError: the process is ending.
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.storage_failed, failure)
 
     def _fail_all(self, reason: str) -> None:
@@ -419,7 +420,10 @@ class PartitionTable:
             host.failed(reason)
 
     async def remake_broken(self) -> None:
-        """Make those replicas anew that a full disk broke, or did not let begin. Raises StorageFailed."""
+        """Create again the replicas that failed on a full disk, and those that could not be created on it.
+
+        Raises StorageFailed.
+        """
         for key, host in list(self.by_id.items()):
             if host.is_failed and not host.log.is_intact:
                 loaded = await self.pool.call(partial(self._directory.recover, host.log))
@@ -436,7 +440,7 @@ class PartitionTable:
                 self._feed(state)
 
     def _forget(self, key: tuple[bytes, int], host: PartitionHost) -> None:
-        """A replica is no longer here, or no longer this object."""
+        """Drop a host: its replica was removed, or gets a new host."""
         del self.by_id[key]
         if self.by_name.get((host.topic, host.partition.partition)) is host:
             del self.by_name[host.topic, host.partition.partition]
@@ -449,10 +453,8 @@ class PartitionTable:
         if was_leader:
             self._resigned(host)
 
-    # --- coordinators ----------------------------------------------------------------------------
-
     def watch_leadership(self, topic: TopicName, watcher: LeadershipWatcher) -> None:
-        """Tell `watcher` of this broker's leaderships of a topic, those it has now included."""
+        """Notify `watcher` of each partition of the topic that this broker leads, now and from now on."""
         self._watchers.setdefault(topic, []).append(watcher)
         for host in list(self.by_id.values()):
             if host.topic == topic and host.is_leader:
@@ -469,13 +471,11 @@ class PartitionTable:
         for watcher in self._watchers.get(host.topic, ()):
             watcher.on_resigned(host.topic, host.partition.partition)
 
-    # --- time ------------------------------------------------------------------------------------
-
     async def tick(self) -> None:
-        """Give every replica a Tick each 100 ms, a tenth of them at a time; until cancelled.
+        """Give every replica a Tick every `tick_ms`, one slice of them at a time, until cancelled.
 
-        Lag is judged at a Tick, by a clock that goes on while the machine is suspended. So whether
-        the loop stood still is looked at here, before each of them, and by the same clock.
+        At a Tick a leader judges its followers' lag, by a clock that also advances while the machine is
+        suspended. So before each slice this method detects stalls of the loop, by the same clock.
         """
         slices = self._tick_slices
         pause_ms = self._tick_ms // slices
@@ -495,7 +495,7 @@ class PartitionTable:
                 await asyncio.sleep(pause_ms / 1000)
 
     def _stalled(self, stall_ms: int) -> None:
-        """The loop stood still: nobody's lag is judged by that time (R10)."""
+        """Tell the leaders about a stall of the loop: it must not count as lag of their followers (R10)."""
         self._stalls.add(stall_ms)
         self._stalls.write_due(self.clock.boottime_ms())
         for host in list(self.by_id.values()):
@@ -505,17 +505,17 @@ class PartitionTable:
     def log_ends(
         self, partitions: Sequence[tuple[TopicId, int]]
     ) -> Iterator[tuple[TopicIdPartition, int, int]]:
-        """(partition, last epoch, log end) of those that are here, for unclean recovery."""
+        """Yield (partition, last epoch, log end) of those replicas that exist here, for unclean recovery."""
         for topic_id, index in partitions:
             host = self.by_id.get((topic_id, index))
             if host is not None and not host.is_failed:
                 yield host.partition, host.replica.last_epoch, host.replica.log_end
 
     def apply_retention(self) -> None:
-        """Take segments out that may leave, and forget idle producers.
+        """Take expired segments out of the logs, and forget idle producers.
 
-        Segments are old by the wall clock, as the timestamps of their records are. Producers are idle by
-        a clock that never jumps.
+        The age of a segment is by the wall clock, like the timestamps of its records. The idle time of a producer is
+        by a clock that never jumps.
         """
         wall_ms, boottime_ms = self.clock.wall_ms(), self.clock.boottime_ms()
         for host in list(self.by_id.values()):

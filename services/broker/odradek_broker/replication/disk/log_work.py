@@ -1,7 +1,7 @@
-"""What one replica has the disk's pool do: syncs and cuts of its log.
+"""Syncs and truncations of one replica's log, which run in the disk pool.
 
-A sync that is wanted while one is under way begins when that ends: whatever was appended meanwhile
-shares it (group commit). Results come back to the replica as events, in a later turn of the loop.
+A sync that is requested while another one runs starts when that one ends, and covers everything that was
+appended until then (group commit). Results reach the replica as events, in a later turn of the loop.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from odradek_broker.partition import events as ev
 from odradek_broker.replication.host_ports import LogOwner, Surroundings
 from odradek_protocol.identity import Offset
 
-_AGAIN_S: Final = 0.1  # after a sync that was refused
+_AGAIN_S: Final = 0.1  # pause before a refused sync is tried again
 
 
 class LogWork:
-    """Of one host; on the event loop."""
+    """Runs the syncs and truncations of one log. To be used on the event loop only."""
 
     __slots__ = ("_host", "_is_sync_wanted", "_log", "_shared")
 
@@ -33,23 +33,23 @@ class LogWork:
         self._is_sync_wanted = False
 
     def sync(self) -> None:
-        """Make what is in the log durable; the replica hears Synced."""
+        """Make everything in the log durable; the replica then gets a Synced event."""
         self._is_sync_wanted = True
         self._begin_sync()
 
     def run_sync(self, job: StorageJob, on_done: Callable[[], None] = lambda: None) -> None:
-        """Let the pool run a sync of the log; it is applied whatever happens to who waits."""
-        began = perf_counter()
+        """Run a sync in the pool. Its result is applied to the log even if the caller is cancelled."""
+        start_s = perf_counter()
 
         def done() -> None:
             with self._host.guard():
-                self._finish_sync(job, perf_counter() - began)
+                self._finish_sync(job, perf_counter() - start_s)
             on_done()
 
         self._shared.pool.run(job.run, done)
 
     def cut(self, begin: Callable[[], StorageJob], done: ev.Event, *, end_offset: Offset) -> None:
-        """Let the pool cut or reset the log, to end at `end_offset`; the replica hears `done`."""
+        """Truncate or reset the log in the pool, to end at `end_offset`; the replica then gets the event `done`."""
         try:
             job = begin()
         except StorageFailed as failure:
@@ -72,7 +72,10 @@ class LogWork:
         if self._host.is_removed:
             return
         log_end = self._log.log_end_offset
-        assert log_end == end_offset, f"cut at {log_end}, not at {end_offset}"  # across a batch
+        # A truncation offset inside a batch would end the log before that batch.
+        assert log_end == end_offset, (
+            f"the log ends at {log_end} after a truncation to {end_offset}"
+        )
         self._host.step(done)
 
     def _begin_sync(self) -> None:
@@ -103,7 +106,7 @@ class LogWork:
             self._begin_sync()
 
     def _sync_failed(self, failure: StorageFailed) -> None:
-        """Take the directory offline, or try again if the disk is not at fault."""
+        """Take the directory offline; try again instead if the write was only refused."""
         self._shared.storage_failed(failure)
         if isinstance(failure, StorageRefused):
             self._is_sync_wanted = True
