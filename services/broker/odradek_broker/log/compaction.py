@@ -160,8 +160,6 @@ class CompactJob:
             raise FileNotFoundError(errno.ENOENT, "the segment left the log")
         return file
 
-    # --- phase 1 --------------------------------------------------------------------------------
-
     def _map_dirty(self) -> Iterator[None]:
         self.end_offset = Offset(self.segments[-1].end_offset)
         for segment in self.segments:
@@ -198,8 +196,6 @@ class CompactJob:
             first <= header.base_offset <= last
             for first, last in self._aborted_by_id.get(header.producer_id, ())
         )
-
-    # --- phase 2 --------------------------------------------------------------------------------
 
     def _runs(self) -> list[list[Segment]]:
         """Neighbours that fit into one segment together."""

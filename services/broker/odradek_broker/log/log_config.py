@@ -12,14 +12,14 @@ _INT64_MAX: Final = (1 << 63) - 1
 
 
 class Durability(Enum):
-    """When an append counts as stored."""
+    """The moment from which a broker counts an append as stored."""
 
     REPLICATED = "replicated"  # write(2) returned; the background flush follows
     FSYNC = "fsync"  # fdatasync returned
 
 
 class TimestampKind(Enum):
-    """`message.timestamp.type`: whose clock the records' timestamps show."""
+    """`message.timestamp.type`: whether record timestamps come from the producer or the broker."""
 
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"
@@ -27,22 +27,22 @@ class TimestampKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """One topic's log settings. Each field is Kafka's topic config of that name, dots for `_`."""
+    """One topic's log settings. Each field is named like Kafka's topic config, with `_` for dots."""
 
     segment_bytes: int = 1 << 30
     """`segment.bytes`: a segment is closed before it would grow past this."""
     segment_ms: int = 7 * _DAY_MS
-    """`segment.ms`: a segment is closed when a batch is this much younger than its first."""
+    """`segment.ms`: a segment is closed before a batch that is this much younger than its first batch."""
     segment_index_bytes: int = 10 << 20
     """`segment.index.bytes`: the size at which an index is full, which closes the segment."""
     index_interval_bytes: int = 4096
-    """`index.interval.bytes`: log bytes between two index entries, at least."""
+    """`index.interval.bytes`: the least number of log bytes between two index entries."""
     retention_ms: int = 7 * _DAY_MS
     """`retention.ms`: age at which a closed segment is deleted; -1 = never."""
     retention_bytes: int = -1
     """`retention.bytes`: size above which the oldest segments are deleted; -1 = no bound."""
     max_message_bytes: int = (1 << 20) + 12
-    """`max.message.bytes`: the largest batch that a leader takes from a client."""
+    """`max.message.bytes`: the largest batch that a leader accepts from a client."""
     cleanup_delete: bool = True
     """`cleanup.policy` contains `delete`."""
     cleanup_compact: bool = False
@@ -52,12 +52,12 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     """`min.compaction.lag.ms`: records younger than this stay uncompacted."""
     max_compaction_lag_ms: int = _INT64_MAX
-    """`max.compaction.lag.ms`: age at which a record is compacted whatever the ratio; a segment of a
-    compacted topic is closed by then, since the active one is never compacted."""
+    """`max.compaction.lag.ms`: age at which a record is compacted regardless of the dirty ratio. A segment
+    of a compacted topic is closed by then, because the active one is never compacted."""
     delete_retention_ms: int = _DAY_MS
     """`delete.retention.ms`: how long a tombstone or a transaction's marker stays readable."""
     file_delete_delay_ms: int = 60_000
-    """`file.delete.delay.ms`: from taking a file out of the log to removing it."""
+    """`file.delete.delay.ms`: how long after its removal from the log a file is deleted."""
     timestamp_kind: TimestampKind = TimestampKind.CREATE_TIME
     """`message.timestamp.type`."""
     timestamp_before_max_ms: int = _INT64_MAX
@@ -69,7 +69,7 @@ class LogConfig:
 
     @property
     def roll_ms(self) -> int:
-        """How much younger than a segment's first batch none of its batches is."""
+        """The greatest difference between the timestamps of a segment's first batch and its other batches."""
         if self.cleanup_compact:
             return min(self.segment_ms, self.max_compaction_lag_ms)
         return self.segment_ms
@@ -78,9 +78,9 @@ class LogConfig:
     def from_topic_configs(
         cls, configs: Mapping[str, str], *, defaults: LogConfig | None = None
     ) -> LogConfig:
-        """Read a topic's configs, already validated by the controller; names of others are ignored.
+        """Read a topic's configs, already validated by the controller; unknown names are ignored.
 
-        `defaults` are the broker's. Raises ValueError for a value that is no such setting.
+        `defaults` are those of the broker. Raises ValueError for an invalid value.
         """
         base = defaults or cls()
         fields: dict[str, Any] = {name: getattr(base, name) for name in cls.__slots__}
@@ -102,7 +102,7 @@ class LogConfig:
 
 
 def cleanup_policies(text: str) -> set[str]:
-    """The items of a `cleanup.policy`; none: nothing is deleted or compacted."""
+    """Return the items of a `cleanup.policy`. Without any, nothing is deleted or compacted."""
     return {item.strip() for item in text.split(",") if item.strip()}
 
 

@@ -115,8 +115,6 @@ class LogDirectory:
         self._returned: list[Path] = []  # files of strays, not needed after the next checkpoint
         self.health.on_failure = self._failed
 
-    # --- opening --------------------------------------------------------------------------------
-
     @staticmethod
     def format(
         path: Path, *, cluster_id: ClusterId, node_id: BrokerId, storage: Storage | None = None
@@ -258,8 +256,6 @@ class LogDirectory:
         self._logs[log.topic_id, log.partition] = log
         return log
 
-    # --- the logs -------------------------------------------------------------------------------
-
     @property
     def failure(self) -> StorageFailed | None:
         """Why the directory is offline; None while it is not."""
@@ -355,8 +351,6 @@ class LogDirectory:
         with self.health.failing(f"deleting {log.directory}"):
             self._departures.delete(log.directory, log.id)
 
-    # --- strays ---------------------------------------------------------------------------------
-
     def put_aside(
         self, topic_id: TopicId, partition: PartitionIndex, *, reason: str, now_ms: int
     ) -> Stray | None:
@@ -414,8 +408,6 @@ class LogDirectory:
         self._returned.append(job.found.path / STRAY_FILE)
         return self._add(job.found, config, job.loaded, is_new=True, cleaned_offset=Offset(0))
 
-    # --- removals -------------------------------------------------------------------------------
-
     def take_removals(self) -> list[Path]:
         """Directories of deleted partitions: `remove_tree` of each, in the pool."""
         return self._departures.take()
@@ -443,8 +435,6 @@ class LogDirectory:
         """What may still be written to the file system (a system call)."""
         return self._storage.free_bytes(self.path)
 
-    # --- upkeep ---------------------------------------------------------------------------------
-
     def begin_checkpoint(self) -> CheckpointJob:
         """A job that writes the offset checkpoints; run it in the pool, every 5 s or so.
 
@@ -468,8 +458,6 @@ class LogDirectory:
         return due_flushes(
             self._logs.values(), now_ms=now_ms, total_bytes_max=self.flush_total_bytes_max
         )
-
-    # --- the end --------------------------------------------------------------------------------
 
     def close(self, *, broker_epoch: BrokerEpoch | None) -> bool:
         """Sync everything, checkpoint, and with a broker epoch write the clean marker last; true if it

@@ -1,7 +1,7 @@
-"""The halves of a log's operations that wait for the disk.
+"""Jobs: the parts of a log's operations that wait for the disk.
 
-A job is made on the loop by a `begin_*` of `PartitionLog`, with copies of all that it needs. `run`
-works in a pool thread on files alone and never raises; what it learned, or the error that stopped
+A `begin_*` method of `PartitionLog` makes a job on the loop, with copies of all that it needs. `run`
+works in a pool thread, touches only files and never raises; its result, or the error that stopped
 it, stays in the job until `PartitionLog.finish` applies it on the loop.
 """
 
@@ -33,8 +33,8 @@ from odradek_protocol.records.errors import CorruptBatch
 
 @dataclass(slots=True, kw_only=True)
 class StorageJob:
-    """What every job has: the log's lock, so that its jobs run one after the other, and
-    `is_current`, false once the log was cut after the job was made: then it has nothing to do.
+    """The parent of all jobs. The log's lock makes its jobs run one after the other. `is_current` is
+    false if the log was truncated or deleted after the job was made; then the job does nothing.
     """
 
     storage: Storage
@@ -44,31 +44,33 @@ class StorageJob:
     error: Exception | None = None  # an OSError, or a bug
 
     def run(self) -> None:
-        """Do it, in any thread, once. Errors are kept for `finish`."""
+        """Run the job once, in any thread. An error is stored for `finish`."""
         try:
             with self.lock:
                 if self.is_current():
                     self._work()
         except FileNotFoundError as error:
-            if self.is_current():  # else the partition was deleted meanwhile
+            if self.is_current():  # otherwise the partition was deleted while the job ran
                 self.error = error
         except OSError as error:
             self.error = error
         except CorruptBatch as error:
             self.error = DamagedContent(error)
-        except Exception as error:  # `finish` must not apply what was not done
+        except Exception as error:  # `finish` must not apply an incomplete result
             self.error = error
         finally:
             self.discard()
 
     def require_current(self) -> None:
-        """After what takes time, before files are changed by name: the partition may be deleted by now,
-        and its directory a namesake's. Raises FileNotFoundError."""
+        """Raise FileNotFoundError if the job is no longer current.
+
+        To be called after long steps and before files are changed by name: if the partition was deleted
+        in between, its directory may belong to a new topic of the same name."""
         if not self.is_current():
-            raise FileNotFoundError(errno.ENOENT, "the log was cut or deleted")
+            raise FileNotFoundError(errno.ENOENT, "the log was truncated or deleted")
 
     def discard(self) -> None:
-        """Give up what the job holds open; also for a job that will not run."""
+        """Close what the job holds open, also if the job will never run."""
 
     def _work(self) -> None:
         raise NotImplementedError
@@ -79,22 +81,22 @@ Snapshot = tuple[Offset, dict[ProducerId, ProducerEntry]]
 
 @dataclass(slots=True, kw_only=True)
 class SyncJob(StorageJob):
-    """Make everything below `end_offset` durable; `full`: with all that a restart needs.
+    """Makes everything below `end_offset` durable; a `full` sync also writes all that a restart needs.
 
     `files` are duplicates and belong to the job. `closed` are segments whose indexes were never
-    synced, `active` the one whose index files only get what is new: but for its aborted transactions
-    they may be lost with the power, and are made again then. `refused`: why it was no full sync after
-    all (the disk is full).
+    synced. New index entries of the `active` segment are written but not synced, except its aborted
+    transactions; recovery rebuilds them after a power loss. `refused` is the error (such as a full disk)
+    because of which the sync was not a full one.
     """
 
     end_offset: Offset
     size_bytes: int
     files: list[File]
     sync_directory: bool
-    directory_changes: int  # of which it takes the names
+    directory_changes: int  # the count of directory changes that this sync makes durable
     is_new: bool  # the partition's own directory was never synced
     full: bool = False
-    since_ms: int | None = None  # when the oldest append was made that a full one takes
+    since_ms: int | None = None  # time of the oldest append that a full sync covers
     closed: list[Segment] = field(default_factory=list)
     active: Segment | None = None
     recovery_point: Offset = NO_OFFSET
@@ -141,16 +143,16 @@ class SyncJob(StorageJob):
 
 @dataclass(slots=True, kw_only=True)
 class TruncateJob(StorageJob):
-    """Cut the log at `offset`: lower the recovery point on disk, cut, sync, cut epochs, sync.
+    """Truncates the log to `offset`: lower the recovery point on disk, truncate, sync, truncate epochs, sync.
 
-    The order makes a crash harmless: what the checkpoint vouches for is there, and epochs past the
-    end are forgotten when the log is opened.
+    The order makes a crash harmless: everything below the checkpointed recovery point exists, and epochs
+    past the end are removed when the log is opened.
     """
 
     offset: Offset
     high_watermark: Offset
-    segments: list[Segment]  # those of the log, oldest first
-    epochs: LeaderEpochs  # a copy, to be cut
+    segments: list[Segment]  # all segments of the log, oldest first
+    epochs: LeaderEpochs  # a copy, which this job truncates
     lower_checkpoints: Callable[[Offset], None]
     active: Segment | None = None
     end_offset: Offset = NO_OFFSET
@@ -167,7 +169,9 @@ class TruncateJob(StorageJob):
             self.active = victim.copy_until(position, next_offset)
             self.end_offset = self.offset
             if header is not None and header.base_offset < self.offset:
-                self.end_offset = Offset(header.base_offset)  # a batch is cut whole or not at all
+                self.end_offset = Offset(
+                    header.base_offset
+                )  # a batch is removed whole or not at all
             self.lower_checkpoints(Offset(self.active.end_offset))
             self.require_current()
             forget_log_start(self.storage, self.directory, above=self.end_offset)
@@ -175,7 +179,7 @@ class TruncateJob(StorageJob):
                 if segment.base_offset > victim.base_offset:
                     segment.is_retired = True
                     segment.remove_files()
-            # `active` stands for it: who still reads the victim may meet its new end.
+            # `active` replaces the victim. A thread that still reads the victim may see the truncated file.
             victim.is_retired = True
             file.truncate(position)
             file.sync()
@@ -184,10 +188,10 @@ class TruncateJob(StorageJob):
         self.require_current()
         self.active.write_indexes(sync=True)
         self.require_current()
-        there = snapshot_offsets(self.storage.names(self.directory))
-        for offset in [o for o in there if o > self.end_offset]:
+        snapshots = snapshot_offsets(self.storage.names(self.directory))
+        for offset in [o for o in snapshots if o > self.end_offset]:
             self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
-        self.snapshots = [o for o in there if o <= self.end_offset]
+        self.snapshots = [o for o in snapshots if o <= self.end_offset]
         self.epochs.truncate_from_end(self.end_offset)
         write_epochs(self.storage, self.directory, encode_epochs(self.epochs))
         self.storage.sync_directory(self.directory)
@@ -203,7 +207,7 @@ class TruncateJob(StorageJob):
 
 @dataclass(slots=True, kw_only=True)
 class ResetJob(StorageJob):
-    """Drop everything and begin again, empty, at `start_offset`."""
+    """Deletes all segments; the log is then empty and begins at `start_offset`."""
 
     start_offset: Offset
     segments: list[Segment]
@@ -215,7 +219,7 @@ class ResetJob(StorageJob):
 
     @property
     def end_offset(self) -> Offset:
-        """Where the log ends after the reset, as a TruncateJob says it."""
+        """The log end offset after the reset; `TruncateJob` has a field of this name."""
         return self.start_offset
 
     def _work(self) -> None:
@@ -244,12 +248,14 @@ def restore_producers(
     *,
     high_watermark: Offset,
 ) -> ProducerStates:
-    """The producers at the end of `segments`: a snapshot and a replay. The snapshot is the newest below
-    the high watermark, as none says which markers are not replicated yet."""
+    """Return the producers at the end of `segments`, from a snapshot and a replay of the batches after it.
+
+    The newest snapshot at or below the high watermark is used, because a snapshot does not say which
+    markers are not replicated yet."""
     start, states = Offset(segments[0].base_offset), ProducerStates()
     end = min(Offset(segments[-1].end_offset), high_watermark)
-    found = read_newest_snapshot(storage, directory, snapshots, offset_max=end)
-    if found is not None:
-        start, states = found
+    snapshot = read_newest_snapshot(storage, directory, snapshots, offset_max=end)
+    if snapshot is not None:
+        start, states = snapshot
     replay(storage, segments, states, from_offset=start)
     return states

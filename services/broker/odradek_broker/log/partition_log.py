@@ -1,19 +1,19 @@
-"""One partition's log: segments on disk, and what is known of them in memory.
+"""One partition's log: its segments on disk, and its offsets, epochs and producers in memory.
 
     log start offset <= last stable offset <= high watermark <= log end offset
                                               durable end    <= log end offset
                                               recovery point <= durable end
 
-The owner (the partition's host, on the event loop) calls everything; nothing here takes a lock.
-Appends are one write(2) into the page cache. What may wait for the disk comes in two halves:
+The owner (the partition's host, on the event loop) calls all methods; none of them takes a lock.
+An append is one write(2) into the page cache. An operation that may wait for the disk has three steps:
 `begin_*` decides on the loop and returns a job, `job.run()` does the waiting in a pool thread, and
 `finish(job)` applies the result on the loop.
 
-Invariants: a batch is noted in memory only after its bytes were written. Each segment begins where
-the one before ends, also where compaction left gaps between batches, so that a hole left by a power
-cut is seen. The durable end moves only when a sync that began after those bytes were written has
-ended without an error; the recovery point moves only when indexes, epochs and a producer snapshot
-up to it were written as well. After a failed write or sync every mutation raises StorageFailed.
+Invariants: a batch is recorded in memory only after its bytes were written. Each segment begins where
+the previous one ends, even if compaction left gaps between batches, so that recovery detects bytes that
+a power loss took. The durable end moves only when a sync that began after those bytes were written has
+succeeded; the recovery point moves only when indexes, epochs and a producer snapshot up to it were
+written as well. After a failed write or sync every change raises StorageFailed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from odradek_protocol.records.batch_header import ByteBuffer
 
 
 class AppendInfo(NamedTuple):
-    """What one append did; `end_offset` is the log end offset after it."""
+    """The result of one append; `end_offset` is the log end offset after it."""
 
     base_offset: Offset
     end_offset: Offset
@@ -74,7 +74,7 @@ class AppendInfo(NamedTuple):
 
 
 class PartitionLog:
-    """One partition's log; set `config` and `is_trusted`, and read the rest."""
+    """One partition's log. Its owner may set `config` and `is_trusted`; all other attributes are to be read."""
 
     __slots__ = (
         "_generation",
@@ -125,7 +125,7 @@ class PartitionLog:
         self._health = health
         self._recent = recent
         self._tail: Tail = {}
-        self.damage: tuple[int, int] | None = None  # offsets of a batch that nobody may be given
+        self.damage: tuple[int, int] | None = None  # offsets of a batch that no reader may get
         self._segments = SegmentList(loaded.segments)
         self._progress = SyncProgress(self._segments, loaded, is_new=is_new)
         self.directory = directory
@@ -140,25 +140,27 @@ class PartitionLog:
         self.high_watermark = loaded.high_watermark
         self._lower_checkpoints = lower_checkpoints
         self._jobs_lock = threading.Lock()  # one job of this log at a time
-        self._generation = 0  # rises with each cut: jobs begun before are stale
+        self._generation = 0  # rises with each truncation: jobs begun before it are stale
         self._is_cutting = False
         self.cut_limits: tuple[Offset, Offset] | None = None
-        """While a cut is under way: no recovery point past the first and no log start past the second
-        may be written to the disk. The files are cut some time before the offsets here are."""
+        """Upper bounds of the recovery point and of the log start that a checkpoint may contain while a
+        truncation runs. The files are truncated before the offsets of this object follow."""
         self.config = config
         self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted below it
-        self.is_intact = True  # false: a cut was refused half-way; the log must be opened anew
-        self.is_trusted = True  # false: a bug was met; the files alone tell the next start
+        self.is_intact = True  # false: a truncation failed half-way; the log must be reopened
+        self.is_trusted = (
+            True  # false after an internal error: the next start trusts only the files
+        )
 
     def append(self, batches: ByteBuffer, *, now_ms: int, retain: bool = True) -> AppendInfo:
-        """Write whole, stamped, validated batches at the end; synchronous write(2), no sync.
+        """Write complete, validated batches with their final offsets at the end: write(2) without a sync.
 
-        For leader (batches stamped with `log_end_offset` and its epoch) and follower alike: offsets
-        rise from `log_end_offset` on (compaction leaves gaps), epochs never fall. The buffer
-        belongs to the log afterwards: it is kept for readers of the tail unless `retain` is false,
-        so nobody may change it. Rolls segments, enters new leader epochs, notes producers and
-        transactions. Raises StorageFailed, and nothing of it counts as written (with StorageRefused,
-        nothing is, if `is_intact`); CorruptBatch, and nothing is written, if these are no batches.
+        Leaders (which assign offsets from `log_end_offset` and their epoch) and followers call it alike:
+        offsets rise from `log_end_offset` on (compaction leaves gaps), epochs never fall. The caller may
+        not change the buffer afterwards, because it is kept for readers of the tail unless `retain` is
+        false. Rolls segments and records leader epochs, producers and transactions. After StorageFailed
+        the append does not count (after StorageRefused the files are unchanged, too, if `is_intact`).
+        Raises CorruptBatch, before any write, if `batches` does not contain valid batches.
         """
         self._health.check_room()
         assert not self._is_cutting, self.id
@@ -182,16 +184,16 @@ class PartitionLog:
         return AppendInfo(base_offset, self.log_end_offset, newest_ms, len(batches))
 
     def _undo_append(self, end_before: Offset) -> None:
-        """Take back what reached the files of an append that was refused."""
+        """Remove what a refused append has written to the files."""
         self.is_intact = False
         with self._health.writing(f"cutting {self.directory}"):
             self._segments.active.undo_write()
-        if self.log_end_offset > end_before:  # it went on into a second segment
+        if self.log_end_offset > end_before:  # the append had begun a second segment
             self.truncate_to(end_before)
         self.is_intact = True
 
     def _append_runs(self, data: ByteBuffer, headers: list[Header]) -> None:
-        """Write the batches in runs that each go into one segment."""
+        """Write the batches in runs, one write for each segment that they go into."""
         if len(headers) > 1:
             data = memoryview(data)
         run: list[Header] = []
@@ -235,16 +237,16 @@ class PartitionLog:
         self._segments.use(old, may_drop=self._progress.may_drop)
 
     def assign_epoch(self, epoch: LeaderEpoch) -> None:
-        """Enter (epoch, log end offset) in the epoch cache: this replica begins to lead (R1)."""
+        """Add (epoch, log end offset) to the leader epochs when this replica becomes leader (R1)."""
         if epoch > self.epochs.latest:
             self.epochs.enter(epoch, self.log_end_offset)
 
     def begin_sync(self, *, full: bool = False) -> SyncJob | None:
-        """A job that makes all bytes up to the present log end durable.
+        """Return a job that makes all bytes up to the present log end durable.
 
-        None if nothing is unsynced, or if a sync is under way: its `finish` is the moment to begin
-        the next (group commit without a timer). `full` also writes indexes, epochs and producer
-        snapshot and moves the recovery point; wished for during a sync, it is granted to the next.
+        None if nothing is unsynced, or if a sync is running: the caller begins the next one after `finish`
+        (group commit without a timer). A `full` sync also writes indexes, epochs and a producer snapshot
+        and moves the recovery point; if it is requested while a sync runs, the next sync is a full one.
         """
         self._health.check()
         progress = self._progress
@@ -275,13 +277,13 @@ class PartitionLog:
         return job
 
     def finish(self, job: StorageJob) -> None:
-        """Apply a job that ran. Raises StorageFailed, or a bug, if it failed: then nothing is."""
+        """Apply the result of a job that ran. If the job failed, raises its error and applies nothing."""
         if isinstance(job, SyncJob):
             self._finish(job)
             return
         self._is_cutting = False
         self._finish(job)
-        self.cut_limits = None  # last: a thread may gather the offsets for a checkpoint meanwhile
+        self.cut_limits = None  # last: a thread may be gathering the offsets for a checkpoint
 
     def _finish(self, job: StorageJob) -> None:
         is_sync = isinstance(job, SyncJob)
@@ -295,25 +297,25 @@ class PartitionLog:
                 raise job.error
             if isinstance(job, SyncJob):
                 self._progress.was_refused(job)
-            self.is_intact &= is_sync  # nobody knows how far a cut came
+            self.is_intact &= is_sync  # it is unknown how far a failed truncation came
             what = f"syncing {self.directory}"
             raise self._health.fail_to_write(what, job.error) from job.error
         if isinstance(job, SyncJob):
-            if job.refused is not None:  # only the indexes; the batches are durable
+            if (
+                job.refused is not None
+            ):  # only the indexes were not written; the batches are durable
                 self._health.fail_to_write(f"writing indexes in {self.directory}", job.refused)
             if job.is_current():
                 self._progress.synced(job)
         elif not job.is_current():
-            return  # the partition was deleted meanwhile
+            return  # the partition was deleted while the job ran
         elif isinstance(job, TruncateJob | ResetJob):
             self._was_cut(job)
 
     def sync_at_close(self) -> bool:
-        """Sync in full here, also while a sync is under way that nobody will finish any more.
+        """Run a full sync in this thread, ignoring a sync job that was begun and will never be finished.
 
-        False if there was no room for all of it, while a cut is under way, or after a bug: what the
-        log holds then, only the next start can tell.
-        """
+        False if the disk is full, during a truncation, or after an internal error: the next start recovers."""
         if self._is_cutting or not self.is_trusted:
             return False
         self._progress.is_under_way = False
@@ -323,7 +325,7 @@ class PartitionLog:
         return self.is_intact and (job is None or job.full)
 
     def _job_basics(self) -> dict[str, Any]:
-        """What every job has; it is current until the log is cut."""
+        """Return the fields that every job has. A job is current until the log is truncated or deleted."""
         generation = self._generation
         return {
             "storage": self._storage,
@@ -333,10 +335,10 @@ class PartitionLog:
         }
 
     def begin_truncate(self, offset: Offset) -> StorageJob:
-        """Cut everything at and above `offset`, epochs and producer state too, synced (R4).
+        """Return a job that truncates the log, its epochs and its producer state to `offset`, synced (R4).
 
-        No append until `finish`. A batch that `offset` would divide goes as a whole. Cutting at
-        the log end offset forgets epochs without data. Below the first segment: a reset to it.
+        No append is allowed until `finish`. A batch that contains `offset` is removed whole. Truncating
+        to the log end offset removes epochs without data. An offset below the first segment is a reset.
         """
         if offset < self._segments.first_offset:
             return self.begin_reset(offset)
@@ -351,7 +353,7 @@ class PartitionLog:
         )
 
     def begin_reset(self, start_offset: Offset) -> StorageJob:
-        """Drop the whole log and start again, empty, at `start_offset` (Snapshotless)."""
+        """Return a job that deletes all segments; the log is then empty and begins at `start_offset`."""
         self._begin_cut(Offset(0), start_offset)
         return ResetJob(
             **self._job_basics(),
@@ -368,11 +370,11 @@ class PartitionLog:
         self._generation += 1
 
     def truncate_to(self, offset: Offset) -> None:
-        """Truncate and wait for the disk here."""
+        """Truncate, waiting for the disk in this thread."""
         self._run_here(self.begin_truncate(offset))
 
     def reset_to(self, start_offset: Offset) -> None:
-        """Reset and wait for the disk here."""
+        """Reset, waiting for the disk in this thread."""
         self._run_here(self.begin_reset(start_offset))
 
     def _run_here(self, job: StorageJob) -> None:
@@ -397,19 +399,19 @@ class PartitionLog:
         self.cleaned_offset = min(self.cleaned_offset, end_offset)
 
     def set_high_watermark(self, offset: Offset) -> None:
-        """Told by the replica whenever it moves; bounds retention and the last stable offset."""
+        """Store the replica's high watermark, which bounds retention and the last stable offset."""
         assert offset <= self.log_end_offset, (offset, self.log_end_offset)
         self.high_watermark = offset
 
     def advance_log_start(self, offset: Offset) -> None:
-        """DeleteRecords, or what a leader told. Never falls; above the log end, reset instead.
+        """Raise the log start offset, at most to the log end (DeleteRecords, or a leader's response).
 
-        A kill does not undo it, and after the next checkpoint a power cut does not either; the next
-        retention takes the segments wholly below it."""
+        The change survives a kill, and after the next checkpoint a power loss, too. The next retention
+        run deletes the segments below it."""
         if self._move_log_start(offset) and not self._is_cutting:
             try:
                 write_log_start(self._storage, self.directory, offset)
-            except OSError as error:  # the checkpoint remembers it later
+            except OSError as error:  # the next checkpoint stores the log start anyway
                 if error_class(error) is ErrorClass.DISK:
                     self._health.fail(f"writing {self.directory}", error)
 
@@ -423,10 +425,10 @@ class PartitionLog:
         return is_higher
 
     def apply_retention(self, *, now_ms: int) -> int:
-        """Take segments out by age, size and log start offset; returns how many. Does not wait.
+        """Remove segments from the log by age, size and log start offset; returns how many. Does not wait.
 
-        `now_ms` is the wall clock, as the timestamps of records are. The segments' files are
-        renamed, and removed later by the caller of `take_retired`.
+        `now_ms` is wall-clock time, because record timestamps are. The segments' files are only renamed
+        here; the caller of `take_retired` deletes them later.
         """
         self._health.check()
         if self._is_cutting:
@@ -447,12 +449,12 @@ class PartitionLog:
                 failure = self._health.fail_to_write(f"rolling {self.directory}", error)
                 if not isinstance(failure, StorageRefused):
                     raise failure from error
-                count -= 1  # what is closed may go all the same, and makes room
+                count -= 1  # the closed segments can still be deleted, which frees space
         if not count:
             return 0
         with self._health.writing(f"deleting segments of {self.directory}"):
-            gone = self._segments.all[:count]
-            self._segments.retire(gone, delay_ms=self.config.file_delete_delay_ms)
+            expired = self._segments.all[:count]
+            self._segments.retire(expired, delay_ms=self.config.file_delete_delay_ms)
         self._progress.forget_segments()
         first_offset = Offset(self._segments.first_offset)
         self.cleaned_offset = max(self.cleaned_offset, first_offset)
@@ -460,20 +462,20 @@ class PartitionLog:
         return count
 
     def take_retired(self, *, now_ms: int) -> list[Segment]:
-        """Retired segments whose time has come: `remove_files` of each, in the pool. `now_ms` is of a
-        clock that does not jump, and only of the calls of this."""
+        """Return retired segments whose delete delay is over; the caller runs `remove_files` of each in the
+        pool. `now_ms` is a monotonic clock, the same one in all calls of this method."""
         return self._segments.take_retired(now_ms=now_ms)
 
     def begin_compaction(self, *, now_ms: int) -> CompactJob | None:
-        """A compaction pass, if one is due: let the pool run its slices, and call
-        `install_compacted` after each, until it is done. One at a time."""
+        """Return a compaction pass if one is due. The caller runs its slices in the pool, with
+        `install_compacted` after each, until it is done. Only one pass may run at a time."""
         if self._is_cutting or self._health.full is not None:
             return None
         with self._health.writing(f"looking for old segments of {self.directory}"):
             return begin_compaction(self, self._job_basics(), self._segments.all, now_ms=now_ms)
 
     def install_compacted(self, job: CompactJob) -> None:
-        """Put the segments that a slice made ready in place. Raises StorageFailed."""
+        """Swap in the compacted segments that a slice completed. Raises StorageFailed."""
         self._health.check()
         if job.error is not None:
             failure = self._health.fail_to_write(f"compacting {self.directory}", job.error)
@@ -487,18 +489,18 @@ class PartitionLog:
             self.cleaned_offset = max(self.cleaned_offset, job.end_offset)
 
     def mark_damaged(self, reason: str) -> None:
-        """Let the next start verify every batch and cut the log at the first wrong one (waits). Raises OSError."""
+        """Make the next start verify all batches and truncate at the first wrong one (waits). Raises OSError."""
         write_damage_mark(self._storage, self.directory, reason)
 
     def retire_all(self) -> None:
-        """The partition was deleted: nothing is written for it any more."""
+        """End all writes, because the partition was deleted."""
         self._generation += 1
         self._is_cutting = True
         self._segments.close(for_good=True)
         self._recent.forget(self._tail)
 
     def close(self) -> None:
-        """Give back all descriptors; no use afterwards."""
+        """Close all descriptors. The log may not be used afterwards."""
         self._segments.close()
         self._recent.forget(self._tail)
 
@@ -507,28 +509,28 @@ class PartitionLog:
 
     @property
     def durable_end_offset(self) -> Offset:
-        """All below it is durable."""
+        """Everything below this offset is durable."""
         return self._progress.durable_end
 
     @property
     def recovery_point(self) -> Offset:
-        """A restart scans nothing below it."""
+        """A restart scans nothing below this offset."""
         return self._progress.recovery_point
 
     @property
     def unsynced_bytes(self) -> int:
-        """At most so many bytes would be scanned if the process died now."""
+        """An upper bound of the bytes that a restart would scan if the process died now."""
         return self._progress.unsynced_bytes
 
     @property
     def unsynced_since_ms(self) -> int | None:
-        """When the oldest append was made that no full sync has taken; None: none is left."""
+        """Time of the oldest append that no full sync covers; None if there is none."""
         return self._progress.since_ms
 
     @property
     def last_stable_offset(self) -> Offset:
-        """The first offset of the oldest transaction that is open, or was closed by a marker not
-        below the high watermark yet; without one, the high watermark. Never below the log start."""
+        """The first offset of the oldest transaction that is open or whose marker is not below the high
+        watermark yet; without one, the high watermark. Never below the log start."""
         first = self.producers.first_unstable_offset(self.high_watermark)
         if first is None or first >= self.high_watermark:
             return self.high_watermark
@@ -536,13 +538,13 @@ class PartitionLog:
 
     @property
     def stored_end_offset(self) -> Offset:
-        """Where the last batch ends, as a restart sees it; a cut inside a gap that compaction had
-        left puts the log end offset past it."""
+        """The end of the last batch, which a restart would take as the log end. The log end offset is
+        higher after a truncation to an offset inside a gap that compaction left."""
         return Offset(self._segments.active.end_offset)
 
     @property
     def size_bytes(self) -> int:
-        """Of all segments, without indexes."""
+        """Size of all segments, without indexes."""
         return self._segments.size_bytes
 
     @property
@@ -552,11 +554,11 @@ class PartitionLog:
     def plan_read(
         self, start_offset: Offset, *, bytes_max: int, end_offset: Offset, verify: bool = False
     ) -> ReadPlan:
-        """Plan to read whole batches from the one that holds `start_offset`, at least one.
+        """Plan to read complete batches, at least one, beginning with the one that contains `start_offset`.
 
         No batch that reaches past `end_offset` (exclusive) is included. A plan that `is_hot` must
-        run at once. With `verify` what a file gives is read in the pool and its CRCs are checked: a
-        wrong one takes the directory offline (R11). Raises OffsetOutOfRange.
+        run at once. With `verify`, batches from a file are read in the pool and their CRCs are checked;
+        a wrong CRC raises LogDamaged from the read. Raises OffsetOutOfRange.
         """
         if not self.log_start_offset <= start_offset <= self.log_end_offset:
             raise OffsetOutOfRange(
@@ -573,25 +575,25 @@ class PartitionLog:
         elif result is None:
             segments = self._segments.since(start_offset)
             self._segments.use(segments[0], may_drop=self._progress.may_drop)
-        wanted = (segments, start_offset, bytes_max, end_offset, verify, result)
-        return ReadPlan(self._storage, self._health, *wanted)
+        arguments = (segments, start_offset, bytes_max, end_offset, verify, result)
+        return ReadPlan(self._storage, self._health, *arguments)
 
     def read(self, start_offset: Offset, *, bytes_max: int, end_offset: Offset) -> ReadResult:
-        """Plan and run here, cold or not."""
+        """Plan a read and run it in this thread, even if it waits for the disk."""
         return self.plan_read(start_offset, bytes_max=bytes_max, end_offset=end_offset).run()
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record at or after it, with its own time (pool: waits). Raises StorageFailed."""
+        """Return the first record whose timestamp is at least `timestamp_ms` (pool: waits). Raises StorageFailed."""
         return find_timestamp(
             self._storage, self._health, self._segments, timestamp_ms, self.log_start_offset
         )
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The record with the greatest timestamp (pool: may wait). Raises StorageFailed."""
+        """Return the record with the greatest timestamp (pool: may wait). Raises StorageFailed."""
         return find_greatest(self._storage, self._health, self._segments, self.log_start_offset)
 
     def aborted_transactions(
         self, start_offset: Offset, end_offset: Offset
     ) -> list[AbortedTransaction]:
-        """Aborted transactions that overlap [start_offset, end_offset), in the order of markers."""
+        """Return aborted transactions that overlap [start_offset, end_offset), in the order of their markers."""
         return self._segments.aborted_transactions(start_offset, end_offset)

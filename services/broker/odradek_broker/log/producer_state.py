@@ -110,8 +110,6 @@ class ProducerStates:
         """A copy that later appends do not change."""
         return self._entries.copy()
 
-    # --- judging what a client sent -------------------------------------------------------------
-
     def check(
         self,
         producer_id: ProducerId,
@@ -141,8 +139,6 @@ class ProducerStates:
             if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
                 return batch
         return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-
-    # --- the fold over the log ------------------------------------------------------------------
 
     def note_batch(
         self,
@@ -213,8 +209,6 @@ class ProducerStates:
         stable = next(iter(self._ongoing.values()), Offset(offset + 1))
         return AbortedTransaction(producer_id, first_offset, offset, stable)
 
-    # --- transactions ---------------------------------------------------------------------------
-
     def first_unstable_offset(self, high_watermark: Offset) -> Offset | None:
         """Where readers of committed data stop; None if nothing holds them back."""
         while self._unreplicated and self._unreplicated[0][1] < high_watermark:
@@ -228,8 +222,6 @@ class ProducerStates:
     def ongoing(self) -> dict[ProducerId, Offset]:
         """First offset of each ongoing transaction, oldest first."""
         return self._ongoing.copy()
-
-    # --- keeping and forgetting -----------------------------------------------------------------
 
     def expire(self, *, now_ms: int, idle_ms_max: int) -> int:
         """Forget producers that were idle for long (`producer.id.expiration.ms`); returns how many.

@@ -145,8 +145,6 @@ class Recovery:
             if is_stray_index or name.endswith((".deleted", ".cleaned", ".tmp")):
                 self.storage.remove(self.directory / name)
 
-    # --- segments -------------------------------------------------------------------------------
-
     def _open_segments(self, bases: list[int]) -> None:
         trusted = self._trusted_until()
         self._scan_start = trusted
@@ -271,8 +269,6 @@ class Recovery:
             if error_class(error) is ErrorClass.DISK:
                 raise
 
-    # --- epochs ---------------------------------------------------------------------------------
-
     def _epochs(self, epochs: LeaderEpochs | None, start: Offset, end: Offset) -> LeaderEpochs:
         if epochs is None or (not epochs.entries() and end > self._segments[0].base_offset):
             epochs = LeaderEpochs(self._epochs_from_headers())
@@ -329,8 +325,6 @@ class Recovery:
         middle = (low + high) // 2
         self._halve(file, size_bytes, positions, low, middle, known, found)
         self._halve(file, size_bytes, positions, middle, high, known, found)
-
-    # --- producers ------------------------------------------------------------------------------
 
     def _producers(self, names: list[str], end: Offset) -> tuple[ProducerStates, list[Offset]]:
         trusted = min(Offset(self._scan_start), end)

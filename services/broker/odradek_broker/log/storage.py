@@ -1,28 +1,28 @@
-"""The seam between the log and the disk: every byte that the log reads or writes passes through here.
+"""The interface between the log and the disk: every byte that the log reads or writes passes through here.
 
-`DiskStorage` is the operating system. Tests replace it by a storage that fails a chosen call, writes
-short, or keeps everything in memory and forgets what was not synced when the power goes.
+`DiskStorage` calls the operating system. Tests replace it by a storage that fails a chosen call, writes
+less than it was given, or keeps files in memory and discards unsynced data at a simulated power loss.
 
 All methods raise plain `OSError`. `error_class` says what such an error means:
 
     DISK      the device or the file system is broken    the data directory goes offline
-    FULL      there is no room                           the directory is read-only until there is
+    FULL      the disk is full                           the directory is read-only until space is free
     PROCESS   this call, or this process, is at fault    the call is refused; nothing else changes
-    CONTENT   the bytes are not those that were written  the partition is damaged, and no other one
+    CONTENT   the bytes are not those that were written  only this partition is damaged
 
-A data directory that goes offline ends every replica in it, so only an error of the disk may do that.
-Running out of descriptors or memory passes when others give theirs back, and a name that is too long
-concerns the one file of that name. An error without a number, or of a sync, counts as the disk's:
-nobody knows what is left of the bytes. After a failed fdatasync the kernel may have dropped the dirty
-pages and marked them clean, so a second one that succeeds proves nothing. That is why any error of a
+A data directory that goes offline takes every replica in it offline, so only a disk error may do that.
+A shortage of descriptors or memory is temporary, and a name that is too long concerns only the one file
+of that name. An error without an errno, and any error of a sync, counts as a disk error, because it is
+unknown which bytes are on disk. After a failed fdatasync the kernel may have dropped the dirty pages
+and marked them clean, so a second fdatasync that succeeds proves nothing. That is why any error of a
 sync becomes EIO here.
 
-The log turns the first DISK error into `StorageFailed`, and from then on it acknowledges nothing more
-from that directory in this process's life (R11). A full disk has not failed: where a write finds no
-room, nothing that was written before is in doubt. The error becomes `StorageFull`, the caller undoes
-what reached the file, and the directory takes nothing more until there is room again
-(`DirectoryHealth.has_room_again`). A PROCESS error becomes `StorageRefused`: the caller undoes what
-reached the file, and no other partition is concerned.
+The log turns the first DISK error into `StorageFailed`. After that it acknowledges no write to the
+directory until the process restarts (R11). A full disk has not failed: a write that finds no space does
+not affect earlier writes. The error becomes `StorageFull`, the caller undoes what reached the file, and
+the directory accepts no writes until space is free again (`DirectoryHealth.has_room_again`). A PROCESS
+error becomes `StorageRefused`: the caller undoes what reached the file, and no other partition is
+affected.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from odradek_runtime.open_files import DescriptorReserve, has_room_for_partition
 
 
 class ErrorClass(Enum):
-    """Whose fault an OSError is."""
+    """The cause of an OSError, which decides how far its consequences reach."""
 
     DISK = "disk"
     FULL = "full"
@@ -51,14 +51,14 @@ class ErrorClass(Enum):
 
 
 class DamagedContent(OSError):
-    """A file has no batches where batches were written, or others. `offsets`: of the batch, where it is known."""
+    """A file does not contain the batches that were written. `offsets`: those of the damaged batch, if known."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(errno.EBADMSG, str(error))
         self.offsets: tuple[int, int] | None = getattr(error, "offsets", None)
 
 
-# EFBIG: files may not grow further (`ulimit -f`), so another broker is to lead as with a full disk.
+# EFBIG means that files may not grow further (`ulimit -f`). As with a full disk, another broker should lead.
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 OF_THE_DISK: Final = frozenset(
     {
@@ -86,7 +86,6 @@ OF_THE_DISK: Final = frozenset(
 
 
 def error_class(error: OSError) -> ErrorClass:
-    """Classify one error."""
     if isinstance(error, DamagedContent):
         return ErrorClass.CONTENT
     if error.errno in NO_ROOM:
@@ -104,7 +103,7 @@ _WAYS_OUT: Final = {
 
 
 def _described(what: str, error: OSError) -> str:
-    """Say what failed and why, with the way out where an operator has one."""
+    """Return what failed and why, with the remedy if an operator has one."""
     text = f"{what}: {error.strerror or error}"
     way_out = _WAYS_OUT.get(error.errno or 0)
     return f"{text}; {way_out}" if way_out is not None else text
@@ -117,22 +116,22 @@ _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 class StorageFailed(Exception):
     """A write, sync or rename failed: the directory is offline until the process restarts.
 
-    Never retried. The message names the directory, what was tried and the operating system's
-    error; the remedy is a human's (space, a disk) or a restart.
+    The operation is never retried. The message names the directory, the operation and the operating
+    system's error. An operator has to repair or replace the disk, then restart the process.
     """
 
 
 class StorageRefused(StorageFailed):
-    """One call was refused, and not by the disk: nothing of it counts, and nothing else is lost.
+    """One call failed for a reason other than the disk. It had no effect, and nothing else is lost.
 
-    The directory goes on; the same may be tried again.
+    The directory stays online; the call may be retried.
     """
 
 
 class LogDamaged(StorageRefused):
-    """One log holds what was not written to it. `offsets`: of the damaged batch (end exclusive), where known.
+    """One log contains bytes that were not written to it. `offsets`: the damaged batch (end exclusive), if known.
 
-    The message names file and position; the remedy is another replica's copy.
+    The message names file and position. The remedy is to copy the log from another replica.
     """
 
     def __init__(self, message: str, offsets: tuple[int, int] | None) -> None:
@@ -141,51 +140,51 @@ class LogDamaged(StorageRefused):
 
 
 class StorageFull(StorageRefused):
-    """There was no room for a write: nothing of it counts, and nothing else is lost.
+    """The disk had no space for a write. The write had no effect, and nothing else is lost.
 
-    The directory is read-only until there is room; the remedy is space.
+    The directory is read-only until an operator or retention frees space.
     """
 
 
 class File(Protocol):
-    """One open file. Positions and sizes in bytes. Methods may block; none is cancellable."""
+    """One open file. Positions and sizes are in bytes. Methods may block and cannot be cancelled."""
 
     def pwrite(self, data: ByteBuffer, position: int) -> int:
-        """Write at `position`; returns how many bytes were taken, perhaps fewer than given."""
+        """Write at `position`. Return how many bytes were written, which may be fewer than `data` has."""
 
     def pread(self, size_bytes: int, position: int) -> bytes:
-        """Read; fewer bytes only at the end of the file."""
+        """Read at `position`. Fewer bytes are returned only at the end of the file."""
 
     def send_to(self, socket_fd: int, position: int, size_bytes: int) -> int:
-        """Copy to a socket, as sendfile(2); how much it took. BlockingIOError if it takes nothing."""
+        """Copy to a socket with sendfile(2). Return the bytes sent; raise BlockingIOError if none could be."""
 
     def is_resident(self, position: int, size_bytes: int) -> bool:
-        """Whether reading this range would probably not wait for the disk."""
+        """Return whether this range is probably in the page cache, so that a read does not wait for the disk."""
 
     def truncate(self, size_bytes: int) -> None: ...
 
     def datasync(self) -> None:
-        """Make the bytes and the size durable; times may lag (fdatasync)."""
+        """Make the bytes and the size durable, but not the file times (fdatasync)."""
 
     def sync(self) -> None:
-        """Make everything about the file durable (fsync): after a truncation."""
+        """Make the bytes and all metadata of the file durable (fsync); needed after a truncation."""
 
     def size_bytes(self) -> int: ...
 
     def duplicate(self) -> File:
-        """A second handle for a thread, which closes it; it survives this one's close."""
+        """Return a second handle for use in a thread. Its user closes it; it stays open when this one is closed."""
 
     def close(self) -> None: ...
 
 
 class Storage(Protocol):
-    """A file system, as much of one as a log needs."""
+    """The file system operations that a log needs."""
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        """Open to read and write; with `create`, make the file if it is not there."""
+        """Open for reading and writing; with `create`, create the file if it does not exist."""
 
     def read(self, path: Path) -> bytes:
-        """The whole of a small file; FileNotFoundError if it is not there."""
+        """Return the content of a small file. Raises FileNotFoundError."""
 
     def names(self, directory: Path) -> list[str]: ...
 
@@ -194,35 +193,35 @@ class Storage(Protocol):
     def size_bytes(self, path: Path) -> int: ...
 
     def modified_ms(self, path: Path) -> int:
-        """When a file's content last changed, ms since the epoch."""
+        """Return when a file's content last changed, in ms since the epoch."""
 
     def set_modified_ms(self, path: Path, modified_ms: int) -> None:
-        """Let a copy pass for as old as what it was made of; durable with the file's next sync."""
+        """Give a copy the modification time of its source. It is durable after the file's next sync."""
 
     def make_directory(self, path: Path) -> None:
-        """Make one directory; no error if it is there."""
+        """Create one directory; no error if it exists."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Atomic; replaces a file named `target`."""
+        """Rename atomically, replacing a file named `target`."""
 
     def remove(self, path: Path) -> None:
-        """Remove a file; no error if it is gone."""
+        """Delete a file; no error if it does not exist."""
 
     def remove_tree(self, path: Path) -> None: ...
 
     def sync_directory(self, path: Path) -> None:
-        """Make creations, renames and removals in `path` durable."""
+        """Make creations, renames and deletions in `path` durable."""
 
     def free_bytes(self, path: Path) -> int:
-        """What an unprivileged process may still write."""
+        """Return the free space that an unprivileged process may use."""
 
     def lock(self, path: Path) -> File:
-        """Lock a file, made if need be, until it is closed; BlockingIOError if another has it."""
+        """Create a file if needed and lock it until it is closed; BlockingIOError if another process holds it."""
 
     def process_id(self) -> int: ...
 
     def require_room_for_partition(self) -> None:
-        """Raises OSError EMFILE if one more open file would leave too few descriptors for others."""
+        """Raise OSError EMFILE if a new partition would leave too few descriptors for other uses."""
 
 
 class DiskFile:
@@ -243,8 +242,8 @@ class DiskFile:
         return os.sendfile(socket_fd, self._fd, position, size_bytes)
 
     def is_resident(self, position: int, size_bytes: int) -> bool:
-        # Two one-byte reads that refuse to wait: cheap, and the kernel reads ahead in order, so
-        # with both ends cached the middle nearly always is.
+        # Probe both ends with one-byte reads that do not wait. The kernel reads ahead in order, so if
+        # both ends are cached, the middle nearly always is, too.
         try:
             probe = bytearray(1)
             os.preadv(self._fd, (probe,), position, _NOWAIT)
@@ -252,7 +251,8 @@ class DiskFile:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno == errno.EOPNOTSUPP:  # memory file systems: nothing to wait for
+            # File systems in memory do not support the flag; reads from them never wait.
+            if error.errno == errno.EOPNOTSUPP:
                 return True
             raise
         return True
@@ -347,11 +347,11 @@ class DiskStorage:
 
 
 RESERVE: Final = DescriptorReserve(16)
-"""What all data directories of the process fall back on; filled by the upkeep."""
+"""Spare descriptors shared by all data directories of the process; the periodic upkeep refills it."""
 
 
 def _with_reserve(opening: Callable[[], T]) -> T:
-    """Open something, with a descriptor of the reserve if there is no other."""
+    """Call `opening`; if the process has no descriptor left, release one of the reserve and retry."""
     while True:
         try:
             return opening()
@@ -368,12 +368,12 @@ def _sync(sync: Callable[[int], None], fd: int) -> None:
 
 
 def failed_sync(error: OSError) -> OSError:
-    """What a sync could not write is lost, whatever it met: the disk's error."""
+    """Return a disk error (EIO) for a failed sync: whatever its cause, the unsynced bytes may be lost."""
     return OSError(errno.EIO, f"sync failed: {error.strerror or error}")
 
 
 def write_all(file: File, data: ByteBuffer, position: int) -> None:
-    """Write all of `data`; a short write is followed by the rest, or by the error that cut it."""
+    """Write all of `data`. After a short write the rest is written, which raises the error that caused it."""
     written = file.pwrite(data, position)
     if written == len(data):
         return
@@ -386,9 +386,9 @@ def write_all(file: File, data: ByteBuffer, position: int) -> None:
 
 
 def replace_file(storage: Storage, path: Path, content: bytes) -> None:
-    """Replace a small file so that a crash at any moment leaves the old one or the new one whole.
+    """Replace a small file so that after a crash at any moment either the old or the new content is complete.
 
-    Durable on return: temporary file, fsync, rename, fsync of the directory.
+    The new content is durable on return: temporary file, fsync, rename, fsync of the directory.
     """
     temporary = path.with_name(path.name + ".tmp")
     file = storage.open(temporary, create=True)
@@ -398,7 +398,7 @@ def replace_file(storage: Storage, path: Path, content: bytes) -> None:
         file.sync()
     except OSError:
         with contextlib.suppress(OSError):
-            file.truncate(0)  # a full disk needs the room
+            file.truncate(0)  # free the space in case the disk is full
         raise
     finally:
         file.close()
@@ -407,13 +407,13 @@ def replace_file(storage: Storage, path: Path, content: bytes) -> None:
 
 
 class DirectoryHealth:
-    """Whether a data directory may still be written; shared by all that lies in it.
+    """Whether a data directory may still be written; all logs in the directory share it.
 
-        WRITABLE <--> FULL        no room, and room again
-        either    --> FAILED      once, for the rest of this process's life
+        WRITABLE <--> FULL        the disk became full; space is free again
+        either    --> FAILED      once; it lasts until the process restarts
 
-    `on_failure` is called once, `on_full` each time that the room ends, `on_refused` for each other write that
-    was refused; all at that moment, and in whatever thread met the error.
+    `on_failure` is called once, `on_full` each time that the disk becomes full, `on_refused` for each other
+    refused write. They are called immediately, in the thread that met the error.
     """
 
     __slots__ = ("failure", "full", "on_failure", "on_full", "on_refused")
@@ -426,22 +426,22 @@ class DirectoryHealth:
         self.on_refused: Callable[[StorageRefused], None] | None = None
 
     def check(self) -> None:
-        """Raise the first failure, if there was one."""
+        """Raise the failure that took the directory offline, if there was one."""
         if self.failure is not None:
             raise self.failure
 
     def check_room(self) -> None:
-        """`check`, for what needs room: raises StorageFull too."""
+        """Like `check`, for operations that need disk space: raises StorageFull, too."""
         self.check()
         if self.full is not None:
             raise self.full
 
     def has_room_again(self) -> None:
-        """Somebody looked: writes may be tried."""
+        """Leave the FULL state: the caller found free space, so writes may be tried again."""
         self.full = None
 
     def fail(self, what: str, error: OSError) -> StorageFailed:
-        """Take note of a failed write, sync or rename; returns what to raise."""
+        """Record a failed write, sync or rename, and return the exception for the caller to raise."""
         failure = StorageFailed(f"{what}: {error.strerror or error}")
         if self.failure is None:
             self.failure = failure
@@ -451,7 +451,7 @@ class DirectoryHealth:
 
     @contextlib.contextmanager
     def failing(self, what: str) -> Iterator[None]:
-        """Around calls none of whose errors may pass: `fail` of an OSError."""
+        """Wrap calls whose every OSError, of any class, takes the directory offline (`fail`)."""
         try:
             yield
         except OSError as error:
@@ -459,16 +459,17 @@ class DirectoryHealth:
 
     @contextlib.contextmanager
     def writing(self, what: str) -> Iterator[None]:
-        """Around calls that leave things as they were if they fail: `fail_to_write` of an OSError."""
+        """Wrap calls that change nothing when they fail: an OSError goes through `fail_to_write`."""
         try:
             yield
         except OSError as error:
             raise self.fail_to_write(what, error) from error
 
     def fail_to_write(self, what: str, error: OSError) -> StorageFailed:
-        """What to raise by the class of the error: the caller undoes what was written.
+        """Return the exception to raise for a failed write. The caller undoes what was written.
 
-        StorageFull where there was no room, StorageRefused where the disk is not at fault; else `fail`.
+        It is StorageFull if the disk is full, LogDamaged or StorageRefused if the disk is not at fault,
+        and otherwise the result of `fail`.
         """
         kind = error_class(error)
         if kind is ErrorClass.DISK or self.failure is not None:
@@ -489,7 +490,7 @@ class DirectoryHealth:
         return full
 
     def fail_to_read(self, what: str, error: OSError) -> StorageFailed:
-        """What to raise: StorageRefused where the disk is not at fault; else `fail`."""
+        """Return the exception to raise for a failed read: StorageRefused if the disk is not at fault, else `fail`."""
         if error_class(error) is ErrorClass.DISK:
             return self.fail(what, error)
         text = _described(what, error)
@@ -501,10 +502,10 @@ class DirectoryHealth:
 class FileSlice:
     """Batches that stay in their file until they are sent: the kernel copies them from the page cache.
 
-    The holder sends or reads a slice once, while the partition is still led in the epoch in which the
-    slice was made: below the high watermark a leader's files do not change, but a truncation after a
-    lost leadership may change them. The slice has a descriptor of its own, which it closes when it is
-    dropped. Its `len` is its size in bytes.
+    The holder sends or reads a slice once, while this broker still leads the partition in the epoch in
+    which the slice was made: below the high watermark a leader's files do not change, but a truncation
+    after a lost leadership may change them. The slice has its own descriptor, which it closes when it is
+    garbage-collected. Its `len` is its size in bytes.
     """
 
     __slots__ = ("_file", "_position", "_size_bytes")
@@ -521,9 +522,9 @@ class FileSlice:
         self._file.close()
 
     def send(self, socket_fd: int) -> int:
-        """Give the socket as much as it takes without waiting; how many bytes that was.
+        """Send as much as the socket accepts without waiting, and return the number of bytes sent.
 
-        Raises OSError: the socket is broken, or the file ends before the slice does.
+        Raises OSError if the socket is broken, or the file ends before the slice does.
         """
         sent = 0
         while sent < self._size_bytes:
@@ -539,7 +540,7 @@ class FileSlice:
         return sent
 
     def read(self, start: int = 0) -> bytes:
-        """What follows the first `start` bytes. Raises OSError if the file ends before that."""
+        """Return the bytes from `start` to the end of the slice. Raises OSError if the file is shorter."""
         data = self._file.pread(self._size_bytes - start, self._position + start)
         if len(data) != self._size_bytes - start:
             raise OSError(errno.EIO, "the file ends inside a slice of it")

@@ -1,11 +1,11 @@
-"""How much of one log is durable, and what a restart would find: the book-keeping of its syncs.
+"""How much of one log is durable, and how much of it a restart would scan.
 
-    durable end       everything below it was covered by a sync that ended well
-    recovery point    moreover its indexes, epochs and a producer snapshot are written: a restart
+    durable end       everything below it was covered by a sync that succeeded
+    recovery point    in addition its indexes, epochs and a producer snapshot are written: a restart
                       scans nothing below it
 
-A plain sync moves the first, a full one both. Closed segments stay on two lists: until a sync took
-their bytes, and until a full one took their indexes.
+A plain sync moves the durable end, a full sync moves both. Closed segments are on two lists: `_unsynced`
+until a sync covers their bytes, and `_unindexed` until a full sync covers their indexes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ SNAPSHOTS_BETWEEN_ROLLS_MAX = 2
 
 
 class SyncProgress:
-    """Of one log. `since_ms`: when the oldest append past the recovery point was made, at the earliest;
-    None = there is none, or only what a full sync under way takes."""
+    """The sync state of one log.
+
+    `since_ms` is a lower bound of the time of the oldest append past the recovery point. It is None if
+    there is no such append, or if a running full sync covers all of them."""
 
     __slots__ = (
         "_directory_synced",
@@ -54,7 +56,8 @@ class SyncProgress:
         self._unindexed = list(self._unsynced)
         self._epochs_written = -1 if loaded.epochs.changes else 0
         self.is_new = is_new  # the partition's directory itself may not be durable
-        self.directory_changes = 1  # counts segments begun; at an opening nobody knows
+        # Counts new segments. It begins at 1, because at an opening the directory may be unsynced.
+        self.directory_changes = 1
         self._directory_synced = 0
         self.is_under_way = False
         self.is_full_wanted = False
@@ -62,36 +65,36 @@ class SyncProgress:
 
     @property
     def is_directory_dirty(self) -> bool:
-        """Whether no sync that ended well took the names of all segments."""
+        """Whether the names of some segments are not durable yet."""
         return self._directory_synced != self.directory_changes
 
     @property
     def unsynced_bytes(self) -> int:
-        """At most so many bytes would be scanned if the process died now."""
+        """An upper bound of the bytes that a restart would scan if the process died now."""
         segment, position = self._mark
         active = self._segments.active
-        done = position if segment is active else 0
-        return active.size_bytes - done + sum(s.size_bytes for s in self._unindexed)
+        synced_bytes = position if segment is active else 0
+        return active.size_bytes - synced_bytes + sum(s.size_bytes for s in self._unindexed)
 
     def may_drop(self, segment: Segment) -> bool:
-        """Whether the files of a closed segment have all of its indexes."""
+        """Return whether a closed segment's indexes are completely in their files and may leave memory."""
         return segment not in self._unindexed
 
     def rolled(self, old: Segment, producers: ProducerStates) -> None:
-        """A segment was closed and another one begun where it ends."""
+        """Record that `old` was closed and a new active segment begins where it ends."""
         self.directory_changes += 1
         self._unsynced.append(old)
         self._unindexed.append(old)
         self._roll_snapshots.append((Offset(old.end_offset), producers.entries()))
 
     def unsynced_segments(self, log_end: Offset) -> list[Segment]:
-        """Those that a sync must take; none if everything is durable."""
+        """Return the segments that a sync must cover; an empty list if everything is durable."""
         if log_end <= self.durable_end and not self._unsynced:
             return []
         return [*self._unsynced, self._segments.active]
 
     def lacks_companions(self, epochs: LeaderEpochs) -> bool:
-        """Whether a full sync would write anything beside the batches."""
+        """Return whether a full sync would write indexes, epochs or a snapshot, besides the batches."""
         end = self._segments.active.end_offset
         return (
             self.recovery_point < end
@@ -101,7 +104,7 @@ class SyncProgress:
         )
 
     def add_companions(self, job: SyncJob, epochs: LeaderEpochs, producers: ProducerStates) -> None:
-        """Give the job everything that a restart needs to begin where the last batch ends now."""
+        """Make the job a full sync: add all that moves the recovery point to the present end."""
         active = self._segments.active
         end = Offset(active.end_offset)
         job.full = True
@@ -118,13 +121,13 @@ class SyncProgress:
         job.stale_snapshots = between[: -SNAPSHOTS_BETWEEN_ROLLS_MAX + 1]
 
     def synced(self, job: SyncJob) -> None:
-        """A job of this log as it is ended well."""
+        """Record that a current job of this log succeeded."""
         self.is_new = False
         self._directory_synced = job.directory_changes
         self.durable_end = max(self.durable_end, job.end_offset)
         self._unsynced = [s for s in self._unsynced if s.end_offset > job.end_offset]
         if not job.full:
-            if job.since_ms is not None:  # it was to be one
+            if job.since_ms is not None:  # it began as a full sync, which was refused
                 self.since_ms = job.since_ms
             return
         assert job.active is not None, job
@@ -134,18 +137,18 @@ class SyncProgress:
         self._epochs_written = job.epochs_changes
         written = {offset for offset, _ in job.snapshots}
         self._roll_snapshots = [s for s in self._roll_snapshots if s[0] not in written]
-        left = set(self._snapshot_offsets) - set(job.stale_snapshots)
-        self._snapshot_offsets = sorted(left | written)
+        kept = set(self._snapshot_offsets) - set(job.stale_snapshots)
+        self._snapshot_offsets = sorted(kept | written)
 
     def was_refused(self, job: SyncJob) -> None:
-        """A job ended early, and not by the disk's fault: what it was to do is still due."""
+        """Record that a job failed, so that the next sync does its work."""
         self.directory_changes += job.sync_directory
         self.is_full_wanted |= job.full
         if job.since_ms is not None:
             self.since_ms = job.since_ms
 
     def cut(self, log_end: Offset, epochs: LeaderEpochs, snapshot_offsets: list[Offset]) -> None:
-        """The log was cut, synced, and its epochs written."""
+        """Record that the log was truncated and synced and its epochs were written."""
         self.forget_segments()
         end = Offset(self._segments.active.end_offset)
         alive = set(self._segments.bases)
@@ -158,13 +161,13 @@ class SyncProgress:
         self.since_ms = None if self.recovery_point == end else self.since_ms or 0
 
     def restarted(self, start: Offset) -> None:
-        """The log was emptied and begins at `start`."""
+        """Record that the log was reset and begins at `start`."""
         self.durable_end = self.recovery_point = start
         self._roll_snapshots = []
         self.since_ms = None
 
     def forget_segments(self) -> None:
-        """Segments left the log."""
-        there = self._segments.all
-        self._unsynced = [s for s in self._unsynced if s in there]
-        self._unindexed = [s for s in self._unindexed if s in there]
+        """Remove segments from the two lists that are no longer part of the log."""
+        current = self._segments.all
+        self._unsynced = [s for s in self._unsynced if s in current]
+        self._unindexed = [s for s in self._unindexed if s in current]

@@ -1,4 +1,4 @@
-"""Walking a file of batches from header to header, without reading what lies between."""
+"""Iteration over the batch headers of a file, without reading the records between them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCAN_BYTES: Final = 1 << 20
 
 
 class Header(NamedTuple):
-    """A batch's header as it stands in the file: a tuple, because a walk makes millions of them."""
+    """The fields of a batch's header in file order. It is a tuple, because a walk makes millions of them."""
 
     base_offset: int
     batch_length: int
@@ -59,7 +59,7 @@ class Header(NamedTuple):
 
 
 def header_at(buffer: ByteBuffer, position: int) -> Header:
-    """The header at `position`; raises CorruptBatch for what cannot be one."""
+    """Return the header at `position`. Raises CorruptBatch if these bytes cannot be one."""
     header = Header._make(HEADER.unpack_from(buffer, position))
     if (
         header.magic != MAGIC
@@ -75,9 +75,9 @@ def header_at(buffer: ByteBuffer, position: int) -> Header:
 
 
 def headers_of(batches: ByteBuffer, next_offset: int) -> tuple[list[Header], int]:
-    """The headers of whole batches whose offsets rise from `next_offset` on, and the newest time, ms.
+    """Return the headers of complete batches, and their greatest timestamp in ms.
 
-    Raises CorruptBatch.
+    Their offsets must rise from `next_offset` on. Raises CorruptBatch.
     """
     headers: list[Header] = []
     size_bytes, position, newest_ms = len(batches), 0, -1
@@ -97,10 +97,10 @@ def headers_of(batches: ByteBuffer, next_offset: int) -> tuple[list[Header], int
 def walk_headers(
     file: File, position: int, end: int, *, window_bytes: int = WINDOW_BYTES
 ) -> Iterator[tuple[int, Header]]:
-    """(position, header) of each whole batch in [position, end).
+    """Yield (position, header) of each complete batch in [position, end).
 
-    `position` must be the start of a batch. Ends before a batch that reaches past `end`. Raises
-    CorruptBatch where no header can be. CRCs are not checked.
+    `position` must be the start of a batch. The walk ends before a batch that reaches past `end`. Raises
+    CorruptBatch if the bytes at a batch boundary are no header. CRCs are not checked.
     """
     window, window_start = b"", position
     while position + HEADER_BYTES <= end:
@@ -121,9 +121,9 @@ def walk_headers(
 def walk_verified(
     file: File, position: int, end: int, *, scan_bytes: int = SCAN_BYTES
 ) -> Iterator[tuple[int, Header]]:
-    """As `walk_headers`, but every batch is read whole and its CRC is right.
+    """Like `walk_headers`, but each batch is read completely and its CRC is verified.
 
-    Ends at the first batch that is cut short, is none, or has a wrong CRC, without an error.
+    The walk ends without an error before the first batch that is incomplete, invalid or has a wrong CRC.
     """
     while position + HEADER_BYTES <= end:
         chunk = file.pread(min(scan_bytes, end - position), position)
@@ -141,7 +141,7 @@ def walk_verified(
                 return
             yield position + at, header
             at += size_bytes
-        if at == 0:  # the chunk holds no whole batch: read exactly this one, if it is there
+        if at == 0:  # the chunk has no complete batch: read the next chunk as large as this batch
             if len(chunk) < HEADER_BYTES:
                 return
             size_bytes = LENGTH_PREFIX_BYTES + header_at(chunk, 0).batch_length

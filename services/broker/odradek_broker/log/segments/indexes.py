@@ -1,6 +1,6 @@
 """The three indexes of a segment, in Kafka's formats: by offset, by time, and of aborted transactions.
 
-`.index` says where batches lie in the segment's file. It is sparse.
+`.index` maps offsets to the positions of batches in the segment's file. It is sparse.
 
     each entry   int32   last offset of a batch, relative to the segment's base offset
                  int32   position of that batch's first byte in the `.log` file
@@ -8,16 +8,16 @@
 Both numbers rise strictly. A look-up finds the last entry at or below the wanted offset; the reader
 walks the batch headers from there.
 
-`.timeindex` says when the records of a segment were made. It is sparse, too.
+`.timeindex` maps timestamps to offsets. It is sparse, too.
 
     each entry   int64   the greatest timestamp so far in the segment, ms since the epoch
                  int32   last offset of the first batch that has it, relative to the base offset
 
-Both numbers rise strictly, so a look-up of a time finds where records of that time or later may
-begin. The last entry of a closed segment is its greatest timestamp: retention reads nothing else.
+Both numbers rise strictly, so a look-up of a timestamp finds the first offset that may have this or a
+later timestamp. The last entry of a closed segment is its greatest timestamp: retention reads nothing else.
 
-These two files may lag behind (entries go to them with a full sync, not with the append) and may be
-lost: they can always be built again from the segment.
+These two files may lack the newest entries (a full sync writes them, not the append) and may be
+lost: they can always be rebuilt from the segment.
 
 `.txnindex` lists the aborted transactions of a segment in the order of their markers.
 
@@ -27,8 +27,8 @@ lost: they can always be built again from the segment.
                  int64   last offset: its abort marker, which lies in this segment
                  int64   last stable offset when the marker was written
 
-Readers of committed data get the entries that overlap what they read; the last stable offset of an
-entry tells when later entries cannot overlap any more.
+A `read_committed` reader gets the entries that overlap its range. If the last stable offset of an entry
+is at or past the end of the range, later entries cannot overlap it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MUST_SWAP: Final = sys.byteorder == "little"
 
 
 class CorruptIndex(ValueError):
-    """These bytes are no index of this segment; make it again."""
+    """The bytes are no valid index of this segment; the index has to be rebuilt."""
 
 
 def _require_rising(column: array[int]) -> None:
@@ -60,9 +60,9 @@ def _require_rising(column: array[int]) -> None:
 
 
 class OffsetIndex:
-    """The entries of one segment, in memory. Offsets given and returned are relative.
+    """The offset index of one segment, in memory. Offsets are relative to the segment's base offset.
 
-    One thread appends while others may look up: the position is there before its offset is.
+    One thread may append while others look up: an entry's position is added before its offset.
     """
 
     __slots__ = ("_offsets", "_positions")
@@ -73,8 +73,7 @@ class OffsetIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes, *, log_size_bytes: int) -> OffsetIndex:
-        """Read a file. Entries at or past the end of the log are left out; an entry that cannot
-        be one raises CorruptIndex."""
+        """Decode a file. Entries at or past the end of the `.log` file are left out. Raises CorruptIndex."""
         if len(data) % OFFSET_ENTRY_BYTES:
             raise CorruptIndex(f"{len(data)} bytes are no multiple of {OFFSET_ENTRY_BYTES}")
         words = array("I")
@@ -108,15 +107,15 @@ class OffsetIndex:
         return len(self._offsets)
 
     def entry(self, number: int) -> tuple[int, int]:
-        """(relative last offset, position) of one entry; negative numbers count from the end."""
+        """Return (relative last offset, position) of one entry; negative numbers count from the end."""
         return self._offsets[number], self._positions[number]
 
     def positions(self) -> list[int]:
-        """The positions of all entries, rising."""
+        """Return the positions of all entries, in rising order."""
         return self._positions.tolist()
 
     def append(self, relative_offset: int, position: int) -> None:
-        """Both greater than those of the last entry."""
+        """Add an entry; both numbers must be greater than those of the last entry."""
         assert not self._offsets or (
             relative_offset > self._offsets[-1] and position > self._positions[-1]
         ), (relative_offset, position, self._offsets[-1], self._positions[-1])
@@ -124,17 +123,17 @@ class OffsetIndex:
         self._offsets.append(relative_offset)
 
     def floor_of_offset(self, relative_offset: int) -> int:
-        """Position to walk from to find the batch that holds the offset; 0 if no entry helps."""
+        """Return the position from which to search for the batch with this offset; 0 without an entry."""
         number = bisect_right(self._offsets, relative_offset)
         return self._positions[number - 1] if number else 0
 
     def floor_of_position(self, position: int) -> int:
-        """The last known start of a batch at or below `position`; 0 if no entry helps."""
+        """Return the last indexed start of a batch at or below `position`; 0 without an entry."""
         number = bisect_right(self._positions, position)
         return self._positions[number - 1] if number else 0
 
     def cut_positions(self, size_bytes: int) -> None:
-        """Forget batches that begin at or past `size_bytes`."""
+        """Remove entries of batches that begin at or past `size_bytes`."""
         count = bisect_left(self._positions, size_bytes)
         del self._offsets[count:]
         del self._positions[count:]
@@ -145,7 +144,7 @@ TIME_ENTRY_BYTES: Final = _TIME_ENTRY.size
 
 
 class TimeIndex:
-    """The entries of one segment, in memory; offsets are relative to its base offset."""
+    """The time index of one segment, in memory; offsets are relative to its base offset."""
 
     __slots__ = ("_offsets", "_timestamps_ms")
 
@@ -155,7 +154,7 @@ class TimeIndex:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> TimeIndex:
-        """Read a file; raises CorruptIndex for what no segment's index can hold."""
+        """Decode a file. Raises CorruptIndex if it cannot be a segment's time index."""
         if len(data) % TIME_ENTRY_BYTES:
             raise CorruptIndex(f"{len(data)} bytes are no multiple of {TIME_ENTRY_BYTES}")
         index = cls()
@@ -185,11 +184,11 @@ class TimeIndex:
         return len(self._offsets)
 
     def entry(self, number: int) -> tuple[int, int]:
-        """(timestamp, relative offset) of one entry; negative numbers count from the end."""
+        """Return (timestamp, relative offset) of one entry; negative numbers count from the end."""
         return self._timestamps_ms[number], self._offsets[number]
 
     def append(self, timestamp_ms: int, relative_offset: int) -> None:
-        """Enter a new greatest timestamp; one that is not greater is left out, as Kafka does."""
+        """Add an entry if its timestamp is greater than all before; otherwise ignore it, as Kafka does."""
         if self._offsets and (
             timestamp_ms <= self._timestamps_ms[-1] or relative_offset <= self._offsets[-1]
         ):
@@ -200,12 +199,12 @@ class TimeIndex:
         self._timestamps_ms.append(timestamp_ms)
 
     def floor_of_timestamp(self, timestamp_ms: int) -> int:
-        """A relative offset such that every record before it is older than `timestamp_ms`."""
+        """Return a relative offset such that all records before it are older than `timestamp_ms`."""
         number = bisect_left(self._timestamps_ms, timestamp_ms)
         return self._offsets[number - 1] if number else 0
 
     def cut_offsets(self, relative_offset: int) -> None:
-        """Forget entries of batches that end at or past `relative_offset`."""
+        """Remove entries of batches that end at or past `relative_offset`."""
         count = bisect_right(self._offsets, relative_offset - 1)
         del self._timestamps_ms[count:]
         del self._offsets[count:]
@@ -218,7 +217,7 @@ _VERSION: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransaction:
-    """A transaction that read_committed readers skip: its offsets, the last one inclusive."""
+    """A transaction that read_committed readers skip; `last_offset` is inclusive."""
 
     producer_id: ProducerId
     first_offset: Offset
@@ -227,7 +226,7 @@ class AbortedTransaction:
 
 
 def decode_transactions(data: bytes, *, base_offset: int) -> list[AbortedTransaction]:
-    """Read a file; raises CorruptIndex for what cannot be one of this segment."""
+    """Decode a transaction index file. Raises CorruptIndex if it cannot belong to this segment."""
     if len(data) % _TRANSACTION_ENTRY_BYTES:
         raise CorruptIndex(f"{len(data)} bytes are no multiple of {_TRANSACTION_ENTRY_BYTES}")
     entries: list[AbortedTransaction] = []
@@ -241,7 +240,7 @@ def decode_transactions(data: bytes, *, base_offset: int) -> list[AbortedTransac
 
 
 def encode_transactions(entries: list[AbortedTransaction]) -> bytes:
-    """The entries as they stand in the file."""
+    """Return the content of a transaction index file."""
     return b"".join(
         _TRANSACTION_ENTRY.pack(
             _VERSION, e.producer_id, e.first_offset, e.last_offset, e.last_stable_offset

@@ -130,8 +130,6 @@ class Segment:
             return self.max_timestamp_ms
         return self._storage.modified_ms(self.path(Suffix.LOG))
 
-    # --- opening and closing --------------------------------------------------------------------
-
     def create(self) -> None:
         """Make the files anew: an empty `.log`, no indexes."""
         self._file = self._storage.open(self.path(Suffix.LOG), create=True)
@@ -168,8 +166,6 @@ class Segment:
             return
         if self._indexes_written == (len(offsets), len(times)):
             self._offsets = self._times = self._aborted = None
-
-    # --- growing --------------------------------------------------------------------------------
 
     def write(self, data: ByteBuffer) -> None:
         """Put whole batches at the end of the file; then `note` each of them."""
@@ -242,8 +238,6 @@ class Segment:
         """No more batches come: the time index gets its last entry, the greatest timestamp."""
         if self.size_bytes:
             self.times().append(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
-
-    # --- indexes --------------------------------------------------------------------------------
 
     def offsets(self) -> OffsetIndex:
         """The offset index; read from its file, or made again, if it is not in memory (waits)."""
@@ -380,8 +374,6 @@ class Segment:
         finally:
             file.close()
 
-    # --- looking up -----------------------------------------------------------------------------
-
     def locate(self, file: File, offset: int, end: int) -> tuple[int, Header | None]:
         """The first batch whose last offset is >= `offset`: its position and header.
 
@@ -407,8 +399,6 @@ class Segment:
             if header.last_offset >= offset:
                 return position, header
         return end, None
-
-    # --- opening what another life wrote --------------------------------------------------------
 
     def settle(self, position: int, next_offset: int) -> None:
         """Take only the batches before `position` for known; the next has offset `next_offset`.
@@ -485,8 +475,6 @@ class Segment:
         copy._indexes_written = self._indexes_written
         copy.settle(position, next_offset)
         return copy
-
-    # --- leaving --------------------------------------------------------------------------------
 
     def rename_files(self, mark: str) -> None:
         """Give all files of the segment another mark, the log last: with it the rest counts."""
