@@ -1,30 +1,30 @@
-"""What one partition knows of its idempotent and transactional producers (KIP-98).
+"""The state of one partition's idempotent and transactional producers (KIP-98).
 
-Per producer id: its epoch and the last five batches, because a client has at most five requests in
-flight and may repeat any of them. A batch is
+For each producer id it has the epoch and the last five batches, because a client has at most five
+requests in flight and may retry any of them. A batch is
 
-    new        it continues the last sequence, begins an epoch at 0, or the producer is unknown
-    a repeat   its sequences are those of a stored batch: answered with the stored offsets
-    refused    an older epoch (a zombie), or any other sequence
+    new         it continues the last sequence, begins an epoch at 0, or the producer is unknown
+    duplicate   its sequences are those of a stored batch: the response has the stored offsets
+    refused     it has an older epoch (a zombie), or any other sequence
 
-What lies behind the stored batches is refused, too, as Kafka refuses it, and not taken for a repeat
-(DUPLICATE_SEQUENCE_NUMBER, a success to clients): a client in order never asks for it, and what an
-unknown producer sent first may have been its second batch, whose first one was not written.
+A batch older than the stored ones is refused, too, as in Kafka, and not treated as a duplicate
+(DUPLICATE_SEQUENCE_NUMBER, which clients take for success): a correct client never sends one, and the
+first known batch of a producer may have been its second one, whose predecessor was not written.
 
-and a transaction of it is
+A transaction of a producer is
 
-    ongoing        from its first transactional batch to its marker; nobody reads committed past it
+    ongoing        from its first transactional batch to its marker; read_committed stops before it
     unreplicated   decided, but the marker is not below the high watermark yet
     forgotten      afterwards, except that an abort stays in the transaction index
 
-The state is a fold over the batch headers of the log (and the markers' records), so it is rebuilt
-from a snapshot and a replay, on leader and follower alike. Entries are never changed in place:
-a copy of the dictionary is a consistent snapshot that a thread may write out.
+The state is a fold over the batch headers of the log (and the markers' records), so leaders and
+followers rebuild it alike from a snapshot and a replay. Entries are never changed in place: a copy
+of the dictionary is a consistent snapshot that a thread may write to disk.
 
-Invariant: ongoing transactions stand in the order of their first offsets, because they enter as
-the log grows; the first one is the first undecided offset.
+Invariant: ongoing transactions are in the order of their first offsets, because they are added as
+the log grows; the first one has the first undecided offset.
 
-A snapshot `<offset>.snapshot` holds the producers as they were when that was the log end offset:
+A snapshot `<offset>.snapshot` holds the producers at the time when `<offset>` was the log end offset:
 
     int16   version, 1
     uint32  CRC32C of everything that follows
@@ -32,9 +32,9 @@ A snapshot `<offset>.snapshot` holds the producers as they were when that was th
             int64 id, int16 epoch, int32 last sequence, int64 last offset, int32 offset delta,
             int64 timestamp, int32 coordinator epoch, int64 first offset of its transaction or -1
 
-Kafka's format keeps one batch of each producer. A client whose request is repeated after a restart
-may send an older one of its five again, and Kafka can only answer that with an error. So the other
-batches follow at the end, where Kafka's reader does not look (its CRC covers them all the same):
+Kafka's format keeps one batch of each producer. After a restart a client may retry an older one of its
+five batches, which Kafka can only refuse with an error. So the other batches follow at the end, which
+Kafka's reader ignores (its CRC covers them, too):
 
     4 bytes "ODRK", int32 number of batches, and for each:
             int64 id, int32 base sequence, int32 last sequence, int64 base offset,
@@ -63,13 +63,13 @@ from odradek_protocol.records.hashes import crc32c
 
 BATCHES_MAX: Final = 5
 PRODUCERS_MAX: Final = 10_000
-"""Of one partition, 450 bytes each. The one that appended longest ago is forgotten for another."""
+"""Limit for one partition; each takes 450 bytes. Above it the least recently appending one is forgotten."""
 SEQUENCE_MODULUS: Final = 1 << 31
 NO_COORDINATOR_EPOCH: Final = -1
 
 
 class StoredBatch(NamedTuple):
-    """A batch already in the log, with the offsets that its producer must be told again."""
+    """A batch in the log, with the offsets for the response to a duplicate of it."""
 
     base_sequence: int
     last_sequence: int
@@ -79,7 +79,7 @@ class StoredBatch(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """One producer. `batches`: oldest first; `transaction_first_offset`: -1 = none is ongoing."""
+    """The state of one producer. `batches` are oldest first; `transaction_first_offset` is -1 without a transaction."""
 
     epoch: ProducerEpoch
     batches: tuple[StoredBatch, ...]
@@ -89,7 +89,7 @@ class ProducerEntry(NamedTuple):
 
 
 class ProducerStates:
-    """All producers of one partition, as of its log end."""
+    """All producers of one partition at its log end."""
 
     __slots__ = ("_entries", "_heard", "_idle_since_ms", "_ongoing", "_unreplicated")
 
@@ -97,7 +97,7 @@ class ProducerStates:
         self._entries: dict[ProducerId, ProducerEntry] = {}
         self._ongoing: dict[ProducerId, Offset] = {}
         self._unreplicated: deque[tuple[Offset, Offset]] = deque()  # (first offset, marker)
-        self._heard: set[ProducerId] = set()  # since the last `expire`
+        self._heard: set[ProducerId] = set()  # producers that appended since the last `expire`
         self._idle_since_ms: dict[ProducerId, int] = {}
 
     def __len__(self) -> int:
@@ -107,7 +107,7 @@ class ProducerStates:
         return self._entries.get(producer_id)
 
     def entries(self) -> dict[ProducerId, ProducerEntry]:
-        """A copy that later appends do not change."""
+        """Return a copy, which later appends do not change."""
         return self._entries.copy()
 
     def check(
@@ -117,11 +117,11 @@ class ProducerStates:
         base_sequence: int,
         last_sequence: int,
     ) -> StoredBatch | ErrorCode:
-        """Judge a client's batch before the append.
+        """Check a client's batch before the append.
 
-        ErrorCode.NONE: append it. A StoredBatch: a repeat, answered with these offsets once the
-        high watermark passed them. Else INVALID_PRODUCER_EPOCH or OUT_OF_ORDER_SEQUENCE_NUMBER,
-        and nothing may be appended.
+        ErrorCode.NONE means that it may be appended. A StoredBatch means that it is a duplicate; the
+        response has these offsets, once the high watermark has passed them. With any other error
+        (INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER) it may not be appended.
         """
         entry = self._entries.get(producer_id)
         if entry is None:
@@ -131,7 +131,7 @@ class ProducerStates:
                 return ErrorCode.INVALID_PRODUCER_EPOCH
             return ErrorCode.NONE if base_sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         batches = entry.batches
-        if not batches:  # a marker alone set the epoch
+        if not batches:  # only a marker has set the epoch
             return ErrorCode.NONE if base_sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if base_sequence == (batches[-1].last_sequence + 1) % SEQUENCE_MODULUS:
             return ErrorCode.NONE
@@ -148,15 +148,15 @@ class ProducerStates:
         *,
         is_transactional: bool,
     ) -> None:
-        """A data batch entered the log. No judgement: what is in the log is true."""
-        entry = self._entries.pop(producer_id, None)  # entries stand in the order of last appends
+        """Record a data batch that was appended. It is not checked, because it is in the log already."""
+        entry = self._entries.pop(producer_id, None)  # entries are in the order of last appends
         first_offset = -1
         if entry is None:
             batches: tuple[StoredBatch, ...] = (batch,)
             coordinator_epoch = NO_COORDINATOR_EPOCH
         else:
-            same = entry.epoch == epoch
-            batches = (*entry.batches[1 - BATCHES_MAX :], batch) if same else (batch,)
+            is_same_epoch = entry.epoch == epoch
+            batches = (*entry.batches[1 - BATCHES_MAX :], batch) if is_same_epoch else (batch,)
             coordinator_epoch = entry.coordinator_epoch
             first_offset = entry.transaction_first_offset
         if is_transactional and first_offset < 0:
@@ -170,7 +170,7 @@ class ProducerStates:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        """Make room for another producer; one in the middle of a transaction is kept."""
+        """Forget the least recently appending producer that has no ongoing transaction."""
         oldest = next((p for p in self._entries if p not in self._ongoing), None)
         if oldest is not None:
             del self._entries[oldest]
@@ -187,9 +187,9 @@ class ProducerStates:
         offset: Offset,
         timestamp_ms: int,
     ) -> AbortedTransaction | None:
-        """A commit or abort marker entered the log; returns what the transaction index must keep.
+        """Record a commit or abort marker that was appended; return the entry for the transaction index.
 
-        A marker without a transaction (its data is gone, or there was none) only moves epochs.
+        A marker without a transaction (its data was deleted, or there was none) only changes epochs.
         """
         entry = self._entries.get(producer_id)
         batches = entry.batches if entry is not None and entry.epoch == epoch else ()
@@ -210,7 +210,7 @@ class ProducerStates:
         return AbortedTransaction(producer_id, first_offset, offset, stable)
 
     def first_unstable_offset(self, high_watermark: Offset) -> Offset | None:
-        """Where readers of committed data stop; None if nothing holds them back."""
+        """Return the offset at which read_committed readers have to stop; None if there is none."""
         while self._unreplicated and self._unreplicated[0][1] < high_watermark:
             self._unreplicated.popleft()
         first = next(iter(self._ongoing.values()), None)
@@ -220,45 +220,45 @@ class ProducerStates:
         return first
 
     def ongoing(self) -> dict[ProducerId, Offset]:
-        """First offset of each ongoing transaction, oldest first."""
+        """Return the first offset of each ongoing transaction, oldest first."""
         return self._ongoing.copy()
 
     def expire(self, *, now_ms: int, idle_ms_max: int) -> int:
-        """Forget producers that were idle for long (`producer.id.expiration.ms`); returns how many.
+        """Forget producers that were idle for `idle_ms_max` (`producer.id.expiration.ms`); return how many.
 
-        A producer is idle from the first call that finds nothing new of it. `now_ms` is a clock that
-        never jumps. Kafka compares the wall clock with the timestamps of a producer's records. By that
-        rule a wall clock that is set forward, or a producer that loads last year's records, would
-        make live producers forgotten, and their repeats be taken for new batches. A producer in the
-        middle of a transaction is never forgotten.
+        A producer's idle time begins with the first call that finds no new append of it. `now_ms` is a
+        monotonic clock. Kafka compares the wall clock with the timestamps of a producer's records. By
+        that rule a wall clock that is set forward, or a producer that loads last year's records, would
+        expire live producers, and their retries would be appended twice. A producer in the middle of a
+        transaction is never forgotten.
         """
         since_ms: dict[ProducerId, int] = {}
-        gone: list[ProducerId] = []
+        expired: list[ProducerId] = []
         for producer_id, entry in self._entries.items():
             if producer_id in self._heard or entry.transaction_first_offset >= 0:
                 continue
             began_ms = self._idle_since_ms.get(producer_id, now_ms)
             if now_ms - began_ms >= idle_ms_max:
-                gone.append(producer_id)
+                expired.append(producer_id)
             else:
                 since_ms[producer_id] = began_ms
-        for producer_id in gone:
+        for producer_id in expired:
             del self._entries[producer_id]
         self._idle_since_ms = since_ms
         self._heard.clear()
-        return len(gone)
+        return len(expired)
 
     @classmethod
     def from_entries(cls, entries: dict[ProducerId, ProducerEntry]) -> ProducerStates:
-        """The state that a snapshot holds; what was unreplicated then is not known any more."""
+        """Restore the state from a snapshot, which does not contain the unreplicated transactions."""
         states = cls()
         states._entries = dict(entries)
-        open_ones = [
+        ongoing = [
             (entry.transaction_first_offset, producer_id)
             for producer_id, entry in entries.items()
             if entry.transaction_first_offset >= 0
         ]
-        states._ongoing = {producer_id: Offset(first) for first, producer_id in sorted(open_ones)}
+        states._ongoing = {producer_id: Offset(first) for first, producer_id in sorted(ongoing)}
         return states
 
 
@@ -272,11 +272,11 @@ _VERSION: Final = 1
 
 
 class CorruptSnapshot(ValueError):
-    """These bytes are no snapshot; take an older one, or replay from the log's start."""
+    """The bytes are no valid snapshot; use an older one, or replay from the log's start."""
 
 
 def encode_snapshot(entries: dict[ProducerId, ProducerEntry]) -> bytes:
-    """The file's bytes. The dictionary must not change meanwhile."""
+    """Return the content of a snapshot file. The dictionary must not change during the call."""
     parts = [_COUNT.pack(len(entries))]
     older: list[bytes] = []
     for producer_id, entry in entries.items():
@@ -306,14 +306,14 @@ def encode_snapshot(entries: dict[ProducerId, ProducerEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> dict[ProducerId, ProducerEntry]:
-    """Read a file; raises CorruptSnapshot for anything but a whole one."""
+    """Decode a snapshot file. Raises CorruptSnapshot if it is torn or damaged."""
     if len(data) < _HEAD.size + _COUNT.size:
         raise CorruptSnapshot(f"{len(data)} bytes are too few")
     version, crc = _HEAD.unpack_from(data)
     if version != _VERSION:
         raise CorruptSnapshot(f"version {version} is unknown")
     if crc32c(data[_HEAD.size :]) != crc:
-        raise CorruptSnapshot("the CRC is not that of the bytes")
+        raise CorruptSnapshot("the CRC does not match the bytes")
     (count,) = _COUNT.unpack_from(data, _HEAD.size)
     position = _HEAD.size + _COUNT.size
     end = position + count * _PRODUCER.size
@@ -347,7 +347,7 @@ def _decode_older(data: bytes, position: int) -> dict[int, tuple[StoredBatch, ..
     magic, count = _OLDER_HEAD.unpack_from(data, position)
     start = position + _OLDER_HEAD.size
     if magic != _OLDER_MAGIC or len(data) - start != count * _OLDER.size:
-        raise CorruptSnapshot("what follows the producers is not ours")
+        raise CorruptSnapshot("unknown bytes follow the producers")
     older: dict[int, tuple[StoredBatch, ...]] = {}
     for producer_id, *batch in _OLDER.iter_unpack(data[start:]):
         older[producer_id] = (*older.get(producer_id, ()), StoredBatch(*batch))
@@ -357,9 +357,9 @@ def _decode_older(data: bytes, position: int) -> dict[int, tuple[StoredBatch, ..
 def fold_batch(
     states: ProducerStates, header: Header, batch: Callable[[], ByteBuffer]
 ) -> AbortedTransaction | None:
-    """Note a batch that has a producer id; `batch` gives its bytes, asked for markers only.
+    """Add a batch with a producer id to the state; `batch` returns its bytes and is called for markers only.
 
-    Returns what belongs into the transaction index, if it is the marker of an abort.
+    Returns the entry for the transaction index if the batch is an abort marker.
     """
     producer_id = ProducerId(header.producer_id)
     epoch = ProducerEpoch(header.producer_epoch)
@@ -375,7 +375,7 @@ def fold_batch(
         )
         states.note_batch(producer_id, epoch, stored, is_transactional=header.is_transactional)
         return None
-    if header.record_count == 0:  # compaction took the marker when nothing needed it any more
+    if header.record_count == 0:  # compaction removed the marker when it was no longer needed
         return None
     control = read_control(batch(), check_crc=False)
     if control.type not in (ControlType.COMMIT, ControlType.ABORT):
@@ -391,7 +391,7 @@ def fold_batch(
 
 
 def part(data: ByteBuffer, start: int, end: int) -> ByteBuffer:
-    """One batch of a buffer of many."""
+    """Return one batch of a buffer that holds several."""
     return data[start:end]
 
 
@@ -403,7 +403,7 @@ def replay(
     from_offset: Offset,
     on_aborted: Callable[[Segment, AbortedTransaction], None] | None = None,
 ) -> None:
-    """Fold all batches at or past `from_offset`, header by header (waits)."""
+    """Add all batches at or past `from_offset` to the state, header by header (waits)."""
     for segment in segments:
         if segment.end_offset <= from_offset or segment.size_bytes == 0:
             continue

@@ -1,18 +1,18 @@
 """One segment: a `.log` file of batches, named after its base offset, and the indexes beside it.
 
     00000000000000012345.log         the batches, back to back
-    00000000000000012345.index       offset -> position       (index/offset_index.py)
-    00000000000000012345.timeindex   time -> offset           (index/time_index.py)
-    00000000000000012345.txnindex    aborted transactions     (index/transaction_index.py)
+    00000000000000012345.index       offset -> position       (indexes.py)
+    00000000000000012345.timeindex   time -> offset           (indexes.py)
+    00000000000000012345.txnindex    aborted transactions     (indexes.py)
 
-The last segment of a log is *active*: it grows, and its indexes live in memory; the files get what
-is new with each full sync. All others are *closed*: immutable, opened and their indexes read when
-somebody needs them, dropped again when too many are open. A *retired* segment is no longer part of
-the log (cut, deleted, compacted): nothing is written for it any more, and who opens its files by
-name may find those of its successor.
+The last segment of a log is *active*: it grows, and its indexes are in memory; each full sync writes
+the new entries to the files. All other segments are *closed*: they do not change, and their files and
+indexes are opened when a read needs them and closed when too many are open. A *retired* segment is no
+longer part of the log (truncated, deleted, compacted): nothing is written for it any more, and its file
+names may belong to its successor.
 
 Threads: the log's owner changes a segment; pool threads may look up and read at the same time, and
-write the indexes (one at a time). An operation that must cut works on a copy and puts it in place.
+write the indexes (one at a time). A truncation works on a copy, which then replaces the segment.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ INDEX_INTERVAL_BYTES: Final = 4096
 
 
 class Suffix(Enum):
-    """What the files of a partition end in; and the marks of segment files not in use."""
+    """Suffixes of a partition's files, and the marks of segment files that are not in use."""
 
     LOG = ".log"
     INDEX = ".index"
@@ -63,15 +63,15 @@ INDEX_SUFFIXES: Final = (Suffix.INDEX, Suffix.TIME_INDEX, Suffix.TXN_INDEX)
 
 
 def file_name(base_offset: int, suffix: Suffix) -> str:
-    """As Kafka names them: 20 digits, so that names sort as offsets do."""
+    """Return a file name as in Kafka: 20 digits, so that names sort like offsets."""
     return f"{base_offset:020d}{suffix.value}"
 
 
 class Segment:
-    """One segment. Offsets are absolute unless named relative; positions and sizes in bytes.
+    """One segment. Offsets are absolute unless named relative; positions and sizes are in bytes.
 
-    `end_offset`: after the last batch, exclusive. `first_timestamp_ms`: the greatest timestamp of
-    the first batch. Timestamps are -1 while there is none.
+    `end_offset` is exclusive. `first_timestamp_ms` is the greatest timestamp of the first batch.
+    Timestamps are -1 while the segment has none.
     """
 
     __slots__ = (
@@ -107,8 +107,8 @@ class Segment:
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
         self._aborted: list[AbortedTransaction] | None = None
-        self._aborted_synced = -1  # entries that its file has, synced; -1: nobody knows
-        self._indexes_written = (0, 0)  # entries that the files of the first two have
+        self._aborted_synced = -1  # durable entries of the transaction index; -1: unknown
+        self._indexes_written = (0, 0)  # entries in the files of the offset and the time index
         self._since_entry_bytes = 0
         self.base_offset = base_offset
         self.end_offset = base_offset
@@ -116,22 +116,22 @@ class Segment:
         self.first_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
-        self.has_markers = False  # among the batches that a walk noted: `note_all`
+        self.has_markers = False  # whether `note_all` has met a transaction marker
         self.is_retired = False
 
     def path(self, suffix: Suffix) -> Path:
-        """Where one of its files is now."""
+        """Return the present path of one of the segment's files."""
         return self._directory / (file_name(self.base_offset, suffix) + self._mark)
 
     def newest_ms(self) -> int:
-        """The greatest timestamp; where no record has one, when the file was last written, as Kafka
-        takes it (asks the file system). Raises OSError."""
+        """Return the greatest timestamp or, if no record has one, the file's modification time, as Kafka
+        does. Raises OSError."""
         if self.max_timestamp_ms >= 0:
             return self.max_timestamp_ms
         return self._storage.modified_ms(self.path(Suffix.LOG))
 
     def create(self) -> None:
-        """Make the files anew: an empty `.log`, no indexes."""
+        """Create an empty `.log` file and delete index files of the same name."""
         self._file = self._storage.open(self.path(Suffix.LOG), create=True)
         self._file.truncate(0)
         for suffix in INDEX_SUFFIXES:
@@ -140,25 +140,25 @@ class Segment:
         self._aborted_synced = 0
 
     def file(self) -> File:
-        """The open `.log` file; opened if it was not."""
+        """Return the `.log` file, opening it if needed."""
         if self._file is None:
             self._file = self._storage.open(self.path(Suffix.LOG))
         return self._file
 
     def handle(self) -> File:
-        """A handle of the `.log` file for a job, which closes it."""
+        """Return a separate handle of the `.log` file for a job, which has to close it."""
         if self._file is None:
             return self._storage.open(self.path(Suffix.LOG))
         return self._file.duplicate()
 
     def close(self) -> None:
-        """Give back the descriptor; the next use opens the file again."""
+        """Close the descriptor; the next use opens the file again."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def drop_indexes(self) -> None:
-        """Free a closed segment's indexes, if their files have all of them."""
+        """Remove a closed segment's indexes from memory if their files are complete."""
         offsets, times, aborted = self._offsets, self._times, self._aborted
         if offsets is None or times is None:
             return
@@ -168,15 +168,15 @@ class Segment:
             self._offsets = self._times = self._aborted = None
 
     def write(self, data: ByteBuffer) -> None:
-        """Put whole batches at the end of the file; then `note` each of them."""
+        """Write complete batches at the end of the file. The caller must then `note` each of them."""
         write_all(self.file(), data, self.size_bytes)
 
     def undo_write(self) -> None:
-        """Cut off what was written after the last batch that was noted."""
+        """Truncate the file to the end of the last batch that was noted."""
         self.file().truncate(self.size_bytes)
 
     def note(self, header: Header, interval_bytes: int) -> None:
-        """The next batch of the file has this header: count it, index it when one is due."""
+        """Record the header of the next batch in the file, with an index entry if one is due."""
         offsets, times = self._offsets, self._times
         assert offsets is not None, self.base_offset
         assert times is not None, self.base_offset
@@ -198,7 +198,7 @@ class Segment:
     def note_all(
         self, batches: Iterable[tuple[int, Header]], interval_bytes: int = INDEX_INTERVAL_BYTES
     ) -> None:
-        """`note` each batch of a walk that begins where the segment ends, until one cannot follow."""
+        """Call `note` for each batch of a walk that begins at the segment's end, until an offset does not fit."""
         for position, header in batches:
             assert position == self.size_bytes, (position, self.size_bytes)
             if not self.may_follow(header):
@@ -207,22 +207,24 @@ class Segment:
             self.note(header, interval_bytes)
 
     def may_follow(self, header: Header) -> bool:
-        """Whether a batch of these offsets may be the next: no CRC covers where it begins."""
+        """Return whether the offsets of a batch may come next. No CRC covers a batch's base offset."""
         return (
             header.base_offset >= self.end_offset
             and header.last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
         )
 
     def note_aborted(self, transaction: AbortedTransaction) -> None:
-        """An abort marker was written to this segment."""
+        """Record an aborted transaction whose marker was written to this segment."""
         self.aborted().append(transaction)
 
     def has_room(
         self, header: Header, pending_bytes: int, pending_first_ms: int, config: LogConfig
     ) -> bool:
-        """Whether a batch may follow `pending_bytes` of others that wait to be written: by size,
-        room in the indexes, and age (`roll_ms` between the first batch's timestamp and its
-        own; `pending_first_ms` is the first one's while the segment is empty)."""
+        """Return whether a batch may go into this segment after `pending_bytes` of unwritten batches.
+
+        The limits are the segment's size, the size of its indexes, and its age (`roll_ms` between the
+        timestamps of its first batch and of this one; `pending_first_ms` is the timestamp of the first
+        batch while the segment is empty)."""
         assert self._offsets is not None, self.base_offset
         assert self._times is not None, self.base_offset
         first_ms = self.first_timestamp_ms if self.size_bytes else pending_first_ms
@@ -235,29 +237,29 @@ class Segment:
         )
 
     def seal(self) -> None:
-        """No more batches come: the time index gets its last entry, the greatest timestamp."""
+        """Close the segment for appends: add the greatest timestamp as the time index's last entry."""
         if self.size_bytes:
             self.times().append(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
 
     def offsets(self) -> OffsetIndex:
-        """The offset index; read from its file, or made again, if it is not in memory (waits)."""
+        """Return the offset index. If it is not in memory, it is read from its file or rebuilt (waits)."""
         offsets = self._offsets
         return offsets if offsets is not None else self._load_indexes()[0]
 
     def times(self) -> TimeIndex:
-        """The time index, as `offsets`."""
+        """Return the time index. If it is not in memory, it is read from its file or rebuilt (waits)."""
         times = self._times
         return times if times is not None else self._load_indexes()[1]
 
     @property
     def has_indexes(self) -> bool:
-        """Whether a look-up needs no file but the log's."""
+        """Whether the offset index is in memory, so that a look-up reads only the `.log` file."""
         return self._offsets is not None
 
     def aborted(self) -> list[AbortedTransaction]:
-        """Aborted transactions whose markers are in this segment, in order (may wait).
+        """Return the aborted transactions whose markers are in this segment, in order (may wait).
 
-        Raises CorruptIndex for a file that is none: only recovery can make it again.
+        Raises CorruptIndex if the file is damaged: only recovery can rebuild it.
         """
         aborted = self._aborted
         if aborted is None:
@@ -268,11 +270,11 @@ class Segment:
         return aborted
 
     def trust_aborted(self) -> None:
-        """All that the transaction index's file has is durable: a recovery point vouches for it."""
+        """Treat the transaction index's file as durable, because it is covered by the recovery point."""
         self._aborted_synced = len(self.aborted())
 
     def replace_aborted(self, aborted: list[AbortedTransaction]) -> None:
-        """Recovery's or compaction's result."""
+        """Set the transaction index to the result of recovery or compaction."""
         self._aborted = aborted
         self._aborted_synced = -1
 
@@ -286,7 +288,8 @@ class Segment:
         with self._index_lock:
             if self._offsets is not None and self._times is not None:
                 return self._offsets, self._times
-            file = self._storage.open(self.path(Suffix.LOG))  # we may be in any thread
+            # This may be a pool thread, which must not share the owner's descriptor.
+            file = self._storage.open(self.path(Suffix.LOG))
             try:
                 if self.is_retired:
                     raise FileNotFoundError(errno.ENOENT, "the segment left the log")
@@ -327,17 +330,18 @@ class Segment:
     def _rebuilt_indexes(self, file: File) -> tuple[OffsetIndex, TimeIndex]:
         fresh = Segment(self._storage, self._directory, self.base_offset)
         offsets, times = fresh._offsets, fresh._times = OffsetIndex(), TimeIndex()
-        with contextlib.suppress(CorruptBatch):  # who needs what lies behind it meets it again
+        # A reader of the damaged batch, or of one behind it, meets the error by itself.
+        with contextlib.suppress(CorruptBatch):
             fresh.note_all(walk_headers(file, 0, self.size_bytes))
         self.has_markers |= fresh.has_markers
         fresh.seal()
         return offsets, times
 
     def write_indexes(self, *, sync: bool) -> bool:
-        """Bring the index files up to what is in memory (pool).
+        """Write the index entries that are only in memory to the files (pool).
 
-        The transaction index is synced in any case, as only a replay of the log could make it again;
-        true: it was written, and the directory is to be synced, too.
+        The transaction index is synced even without `sync`, because only a replay of the log could rebuild
+        it. Returns whether it was written, so that the caller has to sync the directory, too.
         """
         offsets, times, aborted = self._offsets, self._times, self._aborted
         if self.is_retired or offsets is None or times is None:
@@ -357,11 +361,11 @@ class Segment:
         count = len(aborted)
         if count == self._aborted_synced:
             return False
-        is_there = count or self._storage.exists(self.path(Suffix.TXN_INDEX))
-        if is_there:
+        needs_file = count or self._storage.exists(self.path(Suffix.TXN_INDEX))
+        if needs_file:
             self._write_tail(Suffix.TXN_INDEX, 0, encode_transactions(aborted[:count]), sync=True)
         self._aborted_synced = count
-        return bool(is_there)
+        return bool(needs_file)
 
     def _write_tail(self, suffix: Suffix, position: int, data: bytes, *, sync: bool) -> None:
         file = self._storage.open(self.path(suffix), create=True)
@@ -375,9 +379,9 @@ class Segment:
             file.close()
 
     def locate(self, file: File, offset: int, end: int) -> tuple[int, Header | None]:
-        """The first batch whose last offset is >= `offset`: its position and header.
+        """Return position and header of the first batch whose last offset is >= `offset`.
 
-        (`end`, None) if there is none before position `end`. Where an index entry leads astray, as
+        Returns (`end`, None) if there is none before position `end`. If an index entry is wrong, because
         the disk has changed it, the segment is walked from its start. Raises CorruptBatch.
         """
         start = self.offsets().floor_of_offset(max(offset - self.base_offset, 0))
@@ -401,11 +405,11 @@ class Segment:
         return end, None
 
     def settle(self, position: int, next_offset: int) -> None:
-        """Take only the batches before `position` for known; the next has offset `next_offset`.
+        """Set the state in memory to the batches before `position`; the next batch has offset `next_offset`.
 
-        Cuts the indexes in memory and learns the rest from the time index's last entry, which
-        covers all batches up to the last offset index entry, and from those behind it (waits). The
-        files on disk stay as they are. Raises CorruptBatch.
+        Truncates the indexes in memory. The other fields come from the time index's last entry, which
+        covers all batches up to the last offset index entry, and from the batches behind it (waits). The
+        files on disk do not change. Raises CorruptBatch.
         """
         offsets, times = self.offsets(), self.times()
         offsets.cut_positions(position)
@@ -436,16 +440,18 @@ class Segment:
         self.size_bytes = position
 
     def complete(self, size_bytes: int) -> int:
-        """Index what lies behind the last index entry; returns where the last whole batch ends.
+        """Index the batches behind the last index entry of a file with `size_bytes`.
 
-        For a segment on disk of `size_bytes`. An index that was cut short, emptied, torn or lost
-        is whole again afterwards, and so is one that leads to where no batch begins; for an intact
-        one a few headers are read. Less than `size_bytes` is returned if something there is no batch.
+        Returns where the last complete batch ends; this is less than `size_bytes` if invalid bytes follow.
+        An index that is incomplete, empty, torn, lost or wrong is complete afterwards; for an intact
+        index only a few headers are read.
         """
         self.size_bytes = size_bytes
         try:
             self._settle_at_last_entry()
-        except CorruptBatch:  # the index or the log is damaged: the batches alone tell
+        except (
+            CorruptBatch
+        ):  # the index or the log is damaged: rebuild the indexes from the batches
             self._offsets, self._times = self._rebuilt_indexes(self.file())
             self._indexes_written = (0, 0)
             self._settle_at_last_entry()
@@ -461,7 +467,7 @@ class Segment:
         self.settle(start, next_offset)
 
     def copy_until(self, position: int, next_offset: int) -> Segment:
-        """This segment as it will be when only the batches before `position` are left (waits).
+        """Return a copy of this segment that has only the batches before `position` (waits).
 
         Nothing changes on disk or in this object; the copy has its own descriptor.
         """
@@ -477,7 +483,7 @@ class Segment:
         return copy
 
     def rename_files(self, mark: str) -> None:
-        """Give all files of the segment another mark, the log last: with it the rest counts."""
+        """Rename all files of the segment to another mark. The log is last, because it makes the rest valid."""
         for suffix in (*INDEX_SUFFIXES, Suffix.LOG):
             source = self.path(suffix)
             if self._storage.exists(source):
@@ -486,6 +492,6 @@ class Segment:
         self._mark = mark
 
     def remove_files(self) -> None:
-        """Remove the segment's files, the log's first: without it the rest is litter."""
+        """Delete the segment's files. The log is first: recovery deletes indexes without a log."""
         for suffix in (Suffix.LOG, *INDEX_SUFFIXES):
             self._storage.remove(self.path(suffix))

@@ -1,8 +1,8 @@
 """The segments of one log, oldest first; the last one is active.
 
-Readers in threads take a slice and keep it: a change puts a new list in place of the old one. At
-most three closed segments hold descriptors, so a partition has four at most; retired segments wait
-here, renamed, until their files may be removed.
+Readers in threads keep a list that they were given, so a change replaces the list and never modifies it.
+At most three closed segments have open descriptors, so a partition has at most four. Retired segments
+wait here, with renamed files, until their delete delay is over.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLOSED_OPEN_MAX: Final = 3
 
 @dataclass(slots=True, eq=False)
 class _Retired:
-    """A segment whose files wait to be removed."""
+    """A segment whose files wait to be deleted."""
 
     segment: Segment
     delay_ms: int
@@ -32,7 +32,7 @@ class _Retired:
 
 
 class SegmentList:
-    """At least one segment, each beginning where the one before ends."""
+    """At least one segment; each begins where the previous one ends."""
 
     __slots__ = ("_bases", "_open", "_retired", "active", "all")
 
@@ -40,7 +40,7 @@ class SegmentList:
         self.all = segments
         self.active = segments[-1]
         self._bases = [segment.base_offset for segment in segments]
-        self._open: list[Segment] = []  # closed ones with a descriptor, last used last
+        self._open: list[Segment] = []  # closed segments with a descriptor, last used last
         self._retired: list[_Retired] = []
 
     @property
@@ -56,23 +56,23 @@ class SegmentList:
         return sum(segment.size_bytes for segment in self.all)
 
     def since(self, offset: int) -> list[Segment]:
-        """The segment that holds `offset`, and those after it."""
+        """Return the segment that contains `offset` and all later ones."""
         return self.all[max(bisect_right(self._bases, offset) - 1, 0) :]
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those that overlap [start_offset, end_offset), in the order of their markers."""
-        found: list[AbortedTransaction] = []
+        """Return aborted transactions that overlap [start_offset, end_offset), in the order of their markers."""
+        transactions: list[AbortedTransaction] = []
         for segment in self.since(start_offset):
             for entry in segment.aborted():
                 if entry.last_offset >= start_offset and entry.first_offset < end_offset:
-                    found.append(entry)
+                    transactions.append(entry)
                 if entry.last_stable_offset >= end_offset:
-                    return found
-        return found
+                    return transactions
+        return transactions
 
     def use(self, segment: Segment, *, may_drop: Callable[[Segment], bool]) -> None:
-        """A closed segment is wanted: close the one that was not for the longest time, and drop
-        its indexes from memory if `may_drop` says that its files have them."""
+        """Count a use of a segment. If too many closed segments are open, close the least recently used
+        one and drop its indexes from memory if `may_drop` allows it."""
         if segment is self.active:
             return
         if segment in self._open:
@@ -85,8 +85,8 @@ class SegmentList:
                 oldest.drop_indexes()
 
     def begin_next(self, storage: Storage, directory: Path) -> Segment:
-        """Begin a new active segment where the old one ends, which is returned. Raises OSError, and
-        nothing has changed then."""
+        """Begin a new active segment where the old one ends, and return the old one. If it raises OSError,
+        nothing has changed."""
         old = self.active
         segment = Segment(storage, directory, old.end_offset)
         segment.create()
@@ -95,21 +95,21 @@ class SegmentList:
         return old
 
     def add(self, segment: Segment) -> None:
-        """A new active segment."""
+        """Add a new active segment."""
         self._put([*self.all, segment])
 
     def replace_all(self, segments: list[Segment]) -> None:
-        """What a cut or a reset left; those that are not in it any more are closed."""
+        """Set the segments after a truncation or a reset, and close those that were removed."""
         self._release([segment for segment in self.all if segment not in segments])
         self._put(segments)
 
     def retire(self, segments: list[Segment], *, delay_ms: int) -> None:
-        """Take closed segments out and rename their files. Raises OSError."""
+        """Remove closed segments from the log and rename their files. Raises OSError."""
         self._rename_away(segments, delay_ms)
         self._put([segment for segment in self.all if segment not in segments])
 
     def swap(self, old: list[Segment], new: Segment, *, delay_ms: int) -> None:
-        """Put one compacted segment in the place of neighbours. Raises OSError."""
+        """Replace adjacent segments by one compacted segment. Raises OSError."""
         number = self.all.index(old[0])
         assert self.all[number : number + len(old)] == old, [s.base_offset for s in old]
         self._rename_away(old, delay_ms)
@@ -119,8 +119,10 @@ class SegmentList:
         self._put([*self.all[:number], new, *self.all[number + len(old) :]])
 
     def take_retired(self, *, now_ms: int) -> list[Segment]:
-        """Segments whose files may be removed now: their delay began when they were first asked for,
-        so that only the clock of whoever asks counts, which must not jump."""
+        """Return segments whose files may be deleted now.
+
+        A segment's delay begins with the first call after it was retired, so that only the caller's
+        monotonic clock counts."""
         for retired in self._retired:
             if retired.due_ms is None:
                 retired.due_ms = now_ms + retired.delay_ms
@@ -129,7 +131,7 @@ class SegmentList:
         return [retired.segment for retired in due]
 
     def close(self, *, for_good: bool = False) -> None:
-        """Give back all descriptors; `for_good`: the partition was deleted."""
+        """Close all descriptors. `for_good` means that the partition was deleted."""
         for segment in self.all:
             segment.is_retired |= for_good
             segment.close()
@@ -148,7 +150,8 @@ class SegmentList:
             except OSError as error:
                 if error_class(error) is ErrorClass.DISK:
                     raise
-                segment.remove_files()  # a longer name takes room, too; who reads it has it open
+                # On a full disk even a longer name may find no space. Readers have the file open.
+                segment.remove_files()
                 continue
             self._retired.append(_Retired(segment, delay_ms))
         self._release(segments)
@@ -170,13 +173,14 @@ def expired_segments(
     last_stable_offset: int,
     high_watermark: int,
 ) -> tuple[int, bool]:
-    """(how many of the oldest segments may go, whether to roll first so that all of these may).
+    """Return how many of the oldest segments may be deleted, and whether the log must roll before that.
 
-    Nothing at or above the high watermark goes, and nothing whose successor may not go either: a
-    log has no holes. Segments below the log start offset go whatever `cleanup.policy` says; age and
-    size count with `delete` only, and below the last stable offset: nobody who reads committed records
-    could see the rest yet. The active segment goes only by age, when nothing in it is young.
-    Raises OSError, if a segment without timestamps cannot be asked for its file's.
+    Segments are deleted from the oldest on without a hole, and only below the high watermark. Segments
+    below the log start offset are deleted whatever `cleanup.policy` is. Age and size apply only with
+    `delete`, and only below the last stable offset, because read_committed consumers cannot have read
+    later records. The active segment is deleted only by age, if all its records are old enough; this is
+    what the log must roll for. Raises OSError if the modification time of a segment without timestamps
+    cannot be read.
     """
     sizes_bytes = sum(segment.size_bytes for segment in segments)
     excess_bytes = sizes_bytes - config.retention_bytes if config.retention_bytes >= 0 else 0

@@ -1,23 +1,25 @@
-"""Putting a compacted segment in the place of those it was made of, so that a crash is harmless.
+"""The crash-safe replacement of segments by the compacted segment that was made of them.
 
-    1  <base>.log.cleaned and its indexes are written and synced     crash: they are removed
+    1  <base>.log.cleaned and its indexes are written and synced     crash: they are deleted at start
     2  renamed to <base>.log.swap, indexes first, directory synced   crash: step 3 is done at start
     3  the old segments are renamed to .deleted, the new one loses its mark
 
-Only one segment replaces each run of old ones, and it keeps their last batch (emptied, if it must
-be), so at start the old segments are those with a base offset in its range. The first of them has the
-new one's name: an index of that name is the old one's while there is a log of it, which step 3 renames
-and this removes after its indexes, and else the new one's, which lost its mark before its log.
+Exactly one segment replaces each run of old segments, and it keeps the last batch of the run (without
+records, if necessary). So at start the old segments are those with a base offset in the new one's range.
+The first old segment and the new one have the same base name. While an old `.log` of that name exists, an
+index of that name is an old one: step 3 renames the log, and the start deletes it, after its indexes.
+Without an old `.log` such an index is a new one, because the indexes lose their mark before the log.
 
-Step 3 is synced by nobody. When the power goes, a file system keeps the first of a directory's changes,
-in their order (Kafka counts on that between these renames, too): step 3 is then done at start from
-where it was left, since what step 2 made is on the disk. So nothing is lost; and the old segments do not
-come back, as their names are gone before the new one has its own.
+Step 3 is not synced. After a power loss a file system keeps a prefix of a directory's changes, in order
+(Kafka relies on this between these renames, too). The start then completes step 3, because the result of
+step 2 is durable. So nothing is lost, and the old segments do not return, because they are renamed before
+the new segment gets its final name.
 
-A cut of the log undoes step 2 before all else, and nothing is made ready during one or after it.
+A truncation of the log first undoes step 2, and no compacted segment gets ready during or after it.
 
-A segment that the disk damaged after step 2 is given up while the first of the old ones is there, as all
-of them are then; later it takes its place as far as it is whole, and recovery judges it as any other.
+If the disk damaged the new segment after step 2, it is discarded while the first old segment exists,
+because then all old segments exist. Otherwise the undamaged part of it is used, and recovery checks it
+like any other segment.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ from odradek_broker.log.storage import Storage
 
 
 class CompletedSwaps(NamedTuple):
-    """What `complete_swaps` left: the names that are there then, the files of new segments that were
-    given up as the disk had damaged them, and those that had to take their place all the same."""
+    """The result of `complete_swaps`: the directory's file names afterwards, the damaged new segments that
+    were discarded, and the damaged ones that had to be used because the old segments were gone."""
 
     names: list[str]
     given_up: list[Path]
@@ -40,7 +42,7 @@ class CompletedSwaps(NamedTuple):
 
 
 def complete_swaps(storage: Storage, directory: Path) -> CompletedSwaps:
-    """Finish step 3 where step 2 was done, undo the rest."""
+    """Complete step 3 for each segment whose step 2 was done, and undo incomplete steps 2."""
     names = storage.names(directory)
     ending = Suffix.LOG.value + Suffix.SWAP.value
     swaps = sorted(int(name.removesuffix(ending)) for name in names if name.endswith(ending))
@@ -56,7 +58,7 @@ def complete_swaps(storage: Storage, directory: Path) -> CompletedSwaps:
                 storage.remove(swap)
                 given_up.append(swap)
                 continue
-            end_offset = base_offset  # nobody knows what it replaced
+            end_offset = base_offset  # it is unknown which segments it replaced
             damaged.append(directory / log_name)
         first = base_offset + 1 if is_begun else base_offset
         for name in sorted(storage.names(directory), key=_is_log):
@@ -69,7 +71,7 @@ def complete_swaps(storage: Storage, directory: Path) -> CompletedSwaps:
             if storage.exists(source):
                 storage.rename(source, directory / file_name(base_offset, suffix))
     for name in storage.names(directory):
-        if name.endswith(Suffix.SWAP.value):  # indexes without their log: step 2 was not done
+        if name.endswith(Suffix.SWAP.value):  # indexes without their log: step 2 was incomplete
             storage.remove(directory / name)
     if swaps:
         storage.sync_directory(directory)
@@ -77,8 +79,9 @@ def complete_swaps(storage: Storage, directory: Path) -> CompletedSwaps:
 
 
 def undo_swaps(storage: Storage, directory: Path) -> None:
-    """Give up what step 2 made ready: the log that it was made of is cut, so that it is not part of it.
-    The directory is to be synced."""
+    """Delete compacted segments that wait for step 3, because the log that they replace is being truncated.
+
+    The caller has to sync the directory."""
     names = [n for n in storage.names(directory) if n.endswith(Suffix.SWAP.value)]
     for name in sorted(names, key=lambda name: Suffix.LOG.value not in name):
         storage.remove(directory / name)
@@ -89,12 +92,12 @@ def _is_log(name: str) -> bool:
 
 
 def _end_offset(storage: Storage, path: Path, base_offset: int) -> int | None:
-    """The end offset of a segment's file; None if its batches are not right up to the file's end."""
+    """Return the end offset of a segment's file; None unless it consists of valid batches up to its end."""
     file = storage.open(path)
     try:
         end_offset, end = base_offset, 0
         for position, header in walk_verified(file, 0, file.size_bytes()):
-            if header.base_offset < end_offset:  # no CRC covers it
+            if header.base_offset < end_offset:  # no CRC covers the base offset
                 return None
             end_offset, end = header.last_offset + 1, position + header.size_bytes
         return end_offset if end == file.size_bytes() else None
