@@ -146,7 +146,7 @@ async def test_a_full_disk_moves_leaders_serves_reads_and_heals_without_a_restar
             await fill_and_heal(client, cluster, report)
         log = cluster.brokers[VICTIM].log_path.read_text()
         assert "The data directory is full" in log
-        assert "The data directory has room again" in log
+        assert "The data directory has free space again" in log
         assert cluster.brokers[VICTIM].pid == pid
 
 

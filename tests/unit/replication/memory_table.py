@@ -73,7 +73,7 @@ async def table_of(
     is_active: bool = True,
     on_offline: Callable[[str], None] = pytest.fail,
     on_broken: Callable[[tuple[TopicIdPartition, ...]], None] = lambda broken: pytest.fail(
-        f"internal errors took offline {broken}"
+        f"internal errors took replicas offline: {broken}"
     ),
     clock: Clock = SYSTEM_CLOCK,
 ) -> AsyncIterator[tuple[PartitionTable, Any]]:

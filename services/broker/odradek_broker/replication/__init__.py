@@ -1,1 +1,1 @@
-"""The shell around partition/: owner of partitions, replication streams."""
+"""The shell around partition/: this broker's replicas, their logs and their replication streams."""

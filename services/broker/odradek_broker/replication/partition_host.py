@@ -247,7 +247,7 @@ class PartitionHost:
         try:
             self.log.mark_damaged(reason)
         except OSError as error:
-            # The next start then does not verify the log. A later read meets the damage again.
+            # The next start may then not verify the whole log. A later read meets the damage again.
             _log.error("Marking the damaged log failed", partition=str(self), reason=str(error))
 
     def produce(

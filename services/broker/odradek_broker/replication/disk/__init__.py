@@ -1,1 +1,1 @@
-"""What waits for the disk, and what is done about it by the clock or when it is full."""
+"""Blocking disk work of the replicas: the thread pool, periodic upkeep, full disks and stray logs."""

@@ -1,7 +1,7 @@
-"""The few threads that wait for the disk so that the event loop does not.
+"""A small thread pool for work that blocks on the disk, so that the event loop does not.
 
-Work goes in with a callback; finished work comes back in one callback of the loop for all that
-finished meanwhile, so that a group commit of many partitions costs one wake-up.
+Each piece of work has a callback. All callbacks of work that finished meanwhile run in one callback of the event
+loop, so that a group commit of many partitions wakes the loop once.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _log = event_log(__name__)
 
 
 class Pool(Protocol):
-    """What runs blocking work for an event loop: threads, or a simulated disk."""
+    """Runs blocking work for an event loop: threads, or a simulated disk."""
 
-    pending: int  # work whose callback has not run yet
+    pending: int  # pieces of work whose callback has not run yet
 
     def run(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
-        """Run `work`, which must not raise, off the loop; then `on_done` on the loop."""
+        """Run `work`, which must not raise, off the loop, and then `on_done` on the loop."""
 
     async def call(self, work: Callable[[], T]) -> T:
         """Run `work` off the loop and return what it returns, or raise what it raises."""
@@ -39,7 +39,7 @@ class Pool(Protocol):
 
 
 class DiskPool:
-    """Runs blocking work. Owned by the event loop it was made in."""
+    """Runs blocking work in threads. It belongs to the event loop in which it was created."""
 
     def __init__(self, *, threads_max: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -51,14 +51,14 @@ class DiskPool:
         self.pending = 0
 
     def run(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
-        """Run `work`, which must not raise, in a thread; then `on_done` on the loop."""
+        """Run `work`, which must not raise, in a thread, and then `on_done` on the loop."""
         self.pending += 1
         self._executor.submit(self._do, work, on_done)
 
     async def call(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread and return what it returns, or raise what it raises.
 
-        Cancellation leaves the thread's work to end by itself.
+        If the caller is cancelled, the work still runs to its end.
         """
         done: asyncio.Future[T] = self._loop.create_future()
         outcome: list[T] = []
@@ -82,26 +82,27 @@ class DiskPool:
         return await done
 
     async def idle(self) -> None:
-        """Until nothing is under way and all callbacks have run."""
+        """Wait until no work is under way and all callbacks have run."""
         while self.pending:
             self._is_idle.clear()
             await self._is_idle.wait()
 
     def close(self) -> None:
-        """Take no more work; what runs is left to end."""
+        """Take no more work; running work continues to its end."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _do(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
         try:
             work()
         except BaseException as error:
-            _log.error("Work for the disk failed in a way it must not", exc=error)
+            _log.error("Disk work raised an exception", exc=error)
         with self._lock:
             self._finished.append(on_done)
             if self._is_woken:
                 return
             self._is_woken = True
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        # A closed loop raises RuntimeError: nothing waits for the callback any more.
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._drain)
 
     def _drain(self) -> None:
@@ -112,7 +113,8 @@ class DiskPool:
         for on_done in finished:
             try:
                 on_done()
-            except Exception as error:  # of one partition: the others' work is done too
-                _log.error("What follows work for the disk failed", exc=error)
+            except Exception as error:
+                # It concerns one partition; the callbacks of the others must run too.
+                _log.error("Callback of disk work failed", exc=error)
         if not self.pending:
             self._is_idle.set()

@@ -1,18 +1,18 @@
-"""What a broker does while its disk is full: it reads, gives its leaderships away, and waits for room.
+"""What a broker does while its disk is full: it serves reads, hands its leaderships over, and waits for space.
 
-    room ends     producers are told KAFKA_STORAGE_ERROR and followers stop to follow, each when it meets it; the
-                  controller hears `cannot_write`: others lead what they can, and what nobody else has in sync
-                  stays readable here
-    room again    logs that were left half-way through a cut are opened anew, replicas that could not be made
-                  are made, followers attach again, and the controller hears that too
+    disk full     producers get KAFKA_STORAGE_ERROR, and follower replicas here stop following, each at its next
+                  write. The controller learns `cannot_write` and moves leaderships to other brokers where it can.
+                  Partitions without another in-sync replica stay readable here.
+    space again   logs that were left half truncated are opened again, replicas that could not be created are
+                  created, followers attach again, and the controller learns that the broker can write.
 
-A write that is refused for another reason than the disk (no descriptor is left: log/storage.py) concerns
-its replica alone, and the controller does not hear of it. What such a write broke, or did not let begin, is
-tried again after a pause that doubles while refusals go on.
+A write that was refused for another reason than the disk (no free file descriptor: log/storage.py) concerns
+only its replica, and is not reported to the controller. Its replica is opened or created again after a pause,
+which doubles while writes are refused.
 
-Nothing that was acknowledged is in doubt meanwhile (log/storage.py), so that the broker keeps its epoch and its
-places in ISRs as far as it can keep up. A disk that fills again soon after is left alone for twice as long each
-time, so that leaderships do not go back and forth every second.
+Acknowledged records are safe meanwhile (log/storage.py), so the broker keeps its epoch, and stays in the ISRs as
+far as it can keep up. If the disk fills again within a minute, the broker waits twice as long as the last time
+before it writes again, so that leaderships do not move back and forth every second.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = event_log(__name__)
 
 
 class FullDisk:
-    """Watches one directory for the end of its room, and for room again."""
+    """Watches whether one data directory is full, and handles the change in both directions."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class FullDisk:
         directory: LogDirectory,
         on_change: Callable[[bool], None],
     ) -> None:
-        """`on_change` is told whether the disk is full, on the loop."""
+        """`on_change` is called on the event loop with whether the disk is full."""
         self._table = table
         self._directory = directory
         self._on_change = on_change
@@ -59,7 +59,7 @@ class FullDisk:
         directory.health.on_refused = self._refused
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Handle full disks and refused writes until cancelled, or until the directory fails."""
         while self._directory.failure is None:
             await self._is_wanted.wait()
             if self._directory.full is None:
@@ -73,17 +73,17 @@ class FullDisk:
             return
         self._is_wanted.clear()
         await self._remake_broken()
-        is_over = not self._is_wanted.is_set()
-        self._pause_s = _PAUSE_S_MIN if is_over else min(2 * self._pause_s, _PAUSE_S_MAX)
-        if is_over:
-            _log.info("Writes are no longer refused")
+        has_recovered = not self._is_wanted.is_set()
+        self._pause_s = _PAUSE_S_MIN if has_recovered else min(2 * self._pause_s, _PAUSE_S_MAX)
+        if has_recovered:
+            _log.info("Writes succeed again")
 
     async def _wait_for_room(self) -> None:
-        began_ms = self._monotonic_ms()
-        is_soon = began_ms - self._healed_at_ms < _SOON_MS
+        full_since_ms = self._monotonic_ms()
+        is_soon = full_since_ms - self._healed_at_ms < _SOON_MS
         self._hold_ms = min(max(2 * self._hold_ms, 1_000), _HOLD_MS_MAX) if is_soon else 0
         self._on_change(True)
-        await self._room(began_ms)
+        await self._room(full_since_ms)
         if self._directory.failure is not None:
             return
         self._is_wanted.clear()
@@ -91,7 +91,10 @@ class FullDisk:
         await self._remake_broken()
         if self._directory.full is None:
             self._healed_at_ms = self._monotonic_ms()
-            _log.info("The data directory has room again", full_ms=self._monotonic_ms() - began_ms)
+            _log.info(
+                "The data directory has free space again",
+                full_ms=self._monotonic_ms() - full_since_ms,
+            )
             self._on_change(False)
 
     async def _remake_broken(self) -> None:
@@ -100,29 +103,30 @@ class FullDisk:
         except StorageFailed as failure:
             self._table.storage_failed(failure)
 
-    async def _room(self, began_ms: int) -> None:
+    async def _room(self, full_since_ms: int) -> None:
         while self._directory.failure is None:
             await asyncio.sleep(_LOOK_INTERVAL_S)
-            if self._monotonic_ms() - began_ms < self._hold_ms:
+            if self._monotonic_ms() - full_since_ms < self._hold_ms:
                 continue
             if await self._table.pool.call(self._directory.look_for_room):
                 return
 
     def _noticed(self, full: StorageFull) -> None:
-        """In whatever thread met it."""
+        """Handle a full disk, in the thread that met it."""
         _log.error(
-            "The data directory is full: nothing is written until there is room", reason=str(full)
+            "The data directory is full; nothing is written until space is freed", reason=str(full)
         )
         self._wake()
 
     def _refused(self, refused: StorageRefused) -> None:
-        """In whatever thread met it."""
+        """Handle a refused write, in the thread that met it."""
         if not self._is_wanted.is_set() and self._pause_s == _PAUSE_S_MIN:
             _log.error(
-                "A write was refused, and not by the disk: it is tried again", reason=str(refused)
+                "Write was refused, but not by the disk; it is tried again", reason=str(refused)
             )
         self._wake()
 
     def _wake(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the process is ending
+        # A closed loop raises RuntimeError: the process is ending.
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._is_wanted.set)

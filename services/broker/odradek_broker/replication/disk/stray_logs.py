@@ -1,8 +1,8 @@
-"""What a broker does about logs that nobody claims: puts them aside, tells people, brings them back.
+"""Stray logs, to which no replica in the metadata belongs: puts them aside, reports them, brings them back.
 
-A log is deleted only at the word of a metadata record that this process saw committed. An image that merely
+A log is deleted only because of a metadata record that this process saw committed. An image that merely
 lacks a partition may be the wrong image: the controllers came back empty, or from an old backup. Then the log is
-put aside (log/directory/strays.py) until a person removes it, the topic is in the image again, or
+put aside (log/directory/strays.py) until an operator removes it, the topic is in the image again, or
 `log.dir.stray.retention.ms` has passed.
 """
 
@@ -28,7 +28,7 @@ _log = event_log(__name__)
 
 
 class StrayLogs:
-    """The strays of one broker; on the event loop."""
+    """The stray logs of one broker. To be used on the event loop only."""
 
     def __init__(
         self,
@@ -46,20 +46,22 @@ class StrayLogs:
 
     @property
     def kept(self) -> Strays:
-        """Those that are in the directory now."""
+        """The stray logs that are in the directory now."""
         return self._directory.strays
 
     def begin(self) -> None:
-        """At start: sync what the last life put aside and could not sync, and tell of all there are."""
+        """At start: sync the strays that the last process could not sync, and log all there are."""
         strays = tuple(self._directory.strays)
         for stray in strays:
             if not stray.is_synced:
                 self._sync(stray)
         if strays:
-            self._tell(strays, "The data directory holds logs that nobody claims")
+            self._tell(
+                strays, "The data directory holds stray logs, which no replica in the metadata uses"
+            )
 
     def put_aside(self, logs: list[PartitionLog], reason: str) -> None:
-        """Put these logs aside; they must not be used any more."""
+        """Put these logs aside. The caller must not use them afterwards."""
         strays: list[Stray] = []
         for log in logs:
             try:
@@ -73,20 +75,20 @@ class StrayLogs:
                 strays.append(stray)
                 self._sync(stray)
         if strays:
-            self._tell(strays, f"Logs were put aside: {reason}")
+            self._tell(strays, f"Put logs aside: {reason}")
 
     def remove_deleted(self, topic_ids: Container[TopicId]) -> None:
-        """Delete the strays of these topics: records have deleted them."""
+        """Delete the strays of these topics, which metadata records deleted."""
         for stray in self._directory.strays:
             if stray.id is not None and stray.id.topic_id in topic_ids:
                 self._remove(stray)
 
     def find(self, topic_id: TopicId, partition: PartitionIndex) -> Stray | None:
-        """The stray that is of this partition, if there is one."""
+        """Return the stray log of this partition, if there is one."""
         return self._directory.strays.find(TopicIdPartition(topic_id, partition))
 
     def is_returning(self, topic_id: TopicId, partition: PartitionIndex) -> bool:
-        """Whether the log of a partition is being opened, which was a stray."""
+        """Return whether a stray log of this partition is being opened."""
         return TopicIdPartition(topic_id, partition) in self._returning
 
     def bring_back(
@@ -96,7 +98,7 @@ class StrayLogs:
         config: LogConfig,
         on_done: Callable[[PartitionLog], None],
     ) -> None:
-        """Open the log of a stray that is claimed again; `on_done` when it is live."""
+        """Open a stray log whose replica is in the metadata again; `on_done` is called once it is open."""
         partition = stray.id
         assert partition is not None, stray
         try:
@@ -114,7 +116,7 @@ class StrayLogs:
                 self._on_failure(failure)
                 return
             _log.warning(
-                "A log that had been put aside is a replica again",
+                "Brought a stray log back into use",
                 partition=f"{topic}-{partition.partition}",
                 log_end_offset=log.log_end_offset,
                 log_end_offset_before=stray.log_end_offset,
@@ -125,14 +127,14 @@ class StrayLogs:
         self._pool.run(job.run, done)
 
     def remove_expired(self, retention_ms: int) -> None:
-        """Delete those that were put aside longer ago than that; -1: none."""
+        """Delete the strays that were put aside longer ago than `retention_ms`; with -1 none."""
         self._directory.strays.forget_removed()
         expired = self._directory.strays.expired(
             now_ms=self._clock.wall_ms(), retention_ms=retention_ms
         )
         if not expired:
             return
-        self._tell(expired, "Logs that nobody claimed for log.dir.stray.retention.ms are removed")
+        self._tell(expired, "Removing stray logs that are older than log.dir.stray.retention.ms")
         for stray in expired:
             self._remove(stray)
 
@@ -153,8 +155,8 @@ class StrayLogs:
 
         def done() -> None:
             for error in failures:
-                what = f"syncing {self._directory.path / stray.name}"
-                self._on_failure(self._directory.health.fail_to_write(what, error))
+                operation = f"syncing {self._directory.path / stray.name}"
+                self._on_failure(self._directory.health.fail_to_write(operation, error))
 
         self._pool.run(work, done)
 

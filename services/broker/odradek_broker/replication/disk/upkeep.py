@@ -1,4 +1,4 @@
-"""What a broker does by the clock: flush, checkpoint, retention, compaction, removal of files."""
+"""Periodic work on the logs of a broker: flush, checkpoint, retention, compaction, removal of files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = event_log(__name__)
 
 
 class Upkeep:
-    """The timers of one data directory; each method is a task that runs until cancelled."""
+    """The periodic tasks of one data directory. Each public method is one, and runs until cancelled."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Upkeep:
         self._compact_interval_s = max(compact_interval_ms, _COMPACT_INTERVAL_MS_MIN) / 1000
 
     async def flush(self) -> None:
-        """Sync what is due, so that a restart has little to scan."""
+        """Sync the logs that are due, so that a restart has little to scan."""
         while True:
             RESERVE.fill()
             await asyncio.sleep(_FLUSH_INTERVAL_S)
@@ -52,26 +52,30 @@ class Upkeep:
                 return
             if not self._table.is_active:
                 continue
-            # one after the other: readers want the pool's threads too
+            # One after the other, because reads need the threads of the pool too.
             for log in self._directory.due_flushes(now_ms=self._clock.boottime_ms()):
                 host = self._table.by_id.get((log.topic_id, log.partition))
+                # The log may have been deleted, or opened again as another object, since the list was made.
                 if host is None or host.is_failed or host.log is not log:
-                    continue  # deleted meanwhile, or opened anew
+                    continue
                 job = None
                 try:
                     with host.guard():
                         job = log.begin_sync(full=True)
                 except StorageFailed as failure:
+                    # The directory is offline, which the next turn finds, or no file descriptor is free.
                     self._table.storage_failed(failure)
-                    break  # offline, or out of descriptors: the next turn tells
+                    break
                 if job is not None:
                     synced = asyncio.Event()
                     host.work.run_sync(job, synced.set)
                     await synced.wait()
 
     async def checkpoint(self) -> None:
-        """Write the offset checkpoints, once the logs are opened and what they lost was told: until
-        then the files are all that another start would know of those that are not opened yet."""
+        """Write the offset checkpoints, once all logs are open and their losses were reported.
+
+        Until then only the old files have the offsets of logs that are not open yet, and another start needs them.
+        """
         while True:
             await asyncio.sleep(self._checkpoint_interval_s)
             if self._directory.failure is not None:
@@ -83,10 +87,11 @@ class Upkeep:
             try:
                 self._directory.finish_checkpoint(job)
             except StorageFailed as failure:
-                self._table.storage_failed(failure)  # a full disk has room again one day
+                # This does not end the task: if the disk is only full, it will have space again.
+                self._table.storage_failed(failure)
 
     async def retain(self) -> None:
-        """Take out segments that may leave; `sweep` removes their files later."""
+        """Take expired segments out of the logs; `sweep` removes their files later."""
         while True:
             await asyncio.sleep(self._retention_interval_s)
             if self._directory.failure is not None:
@@ -94,7 +99,7 @@ class Upkeep:
             self._table.apply_retention()
 
     async def sweep(self) -> None:
-        """Remove files that left the logs a while ago, and directories of deleted partitions."""
+        """Remove files of segments that left the logs a while ago, and directories of deleted partitions."""
         pool = self._table.pool
         while self._directory.failure is None:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
@@ -108,8 +113,9 @@ class Upkeep:
                         await pool.call(segment.remove_files)
             except StorageFailed as failure:
                 self._table.storage_failed(failure)
-            except OSError as error:  # what is not needed any more: worth a word, no more
-                _log.warning("Could not remove a file that left the log", reason=str(error))
+            except OSError as error:
+                # No log uses the file any more, so this does no harm.
+                _log.warning("Removing an unused log file failed", reason=str(error))
 
     async def _remove(self, path: Path) -> None:
         try:
@@ -117,7 +123,7 @@ class Upkeep:
         except OSError as error:
             if path not in self._unremovable:
                 _log.warning(
-                    "A deleted partition's directory cannot be removed: it is tried again",
+                    "Removing the directory of a deleted partition failed; it is tried again",
                     path=str(path),
                     reason=str(error),
                 )
@@ -126,7 +132,7 @@ class Upkeep:
             self._unremovable.discard(path)
 
     async def compact(self) -> None:
-        """Compact what has enough to gain, one partition at a time, in slices in the pool."""
+        """Compact logs with enough to gain, one partition at a time, in slices that run in the pool."""
         while self._directory.failure is None:
             await asyncio.sleep(self._compact_interval_s)
             for host in list(self._table.by_id.values()):
@@ -146,7 +152,7 @@ class Upkeep:
             host.log.install_compacted(job)
             if job.is_done:
                 _log.info(
-                    "Compacted",
+                    "Compacted log",
                     partition=str(host),
                     records_read=job.records_read,
                     records_kept=job.records_kept,
@@ -154,7 +160,7 @@ class Upkeep:
                 return
 
     async def measure_loop_lag(self) -> None:
-        """Keep `loop_lag_s`, for the metrics: how late a timer is."""
+        """Update `loop_lag_s`, for the metrics: how late the event loop runs a timer."""
         before_ms = self._clock.monotonic_ms()
         while True:
             await asyncio.sleep(_LAG_PROBE_S)

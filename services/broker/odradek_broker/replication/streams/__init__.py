@@ -1,1 +1,1 @@
-"""Replication streams: the ends that a leader and a follower have of them."""
+"""Replication streams: the leader's end and the follower's end."""

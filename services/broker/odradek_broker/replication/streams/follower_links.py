@@ -1,14 +1,14 @@
-"""Which leader, and in which lane, each partition of this broker follows.
+"""Which leader each partition of this broker follows, and in which lane.
 
-A partition begins in the hot lane. If its Attached shows that it is far behind it moves to the
-catch-up lane, another connection with less credit, until it is near the end again: so a broker that
-comes back after an hour does not slow down the partitions that are in sync. It stays attached in
-the lane it leaves until the other one is open. What comes in over all catch-up lanes together may
-be held to a rate (`follower.replication.throttled.rate`).
+A partition starts in the hot lane. If its Attached response shows that it is far behind, it moves to the
+catch-up lane, another connection with less credit, until it is close to the end of the log. So a broker that
+comes back after an hour does not slow down the partitions that are in sync. The partition stays attached in
+the old lane until the new one is open. The inbound rate of all catch-up lanes together can be
+limited (`follower.replication.throttled.rate`).
 
 A change of lane takes a round trip without data. Under load that alone may put a partition further
-behind than the limit, so the first Attached after it came back to the hot lane is not judged: it
-would change lanes for ever and never join the ISR.
+behind than the limit. So the first Attached response after a return to the hot lane does not move it again:
+otherwise it could change lanes forever and never join the ISR.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class FollowerLinks:
         catch_up_bytes_per_s: int = 0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`endpoint_of` tells where a broker's replication listener is now, from the image.
+        """`endpoint_of` returns the address of a broker's replication listener in the image.
 
-        Who is more than `behind_records` behind changes to the catch-up lane, and back when less
-        than `near_records` are missing. `catch_up_bytes_per_s`: 0 is no limit.
+        A partition more than `behind_records` behind moves to the catch-up lane, and back once it is less
+        than `near_records` behind. `catch_up_bytes_per_s` of 0 means no limit.
         """
         self._make_stream = make_stream
         self._behind_records = behind_records
@@ -64,7 +64,7 @@ class FollowerLinks:
         self._clock = clock
         self._streams: dict[tuple[BrokerId, Lane], FollowerStream] = {}
         self._leader_of: dict[HostKey, BrokerId] = {}
-        self._returning: set[HostKey] = set()  # to the hot lane, and not attached there yet
+        self._returning: set[HostKey] = set()  # to the hot lane, but not attached there yet
         self._session_ids = itertools.count(1)
         self._throttle: TokenBucket | None = None
         if catch_up_bytes_per_s:
@@ -76,11 +76,14 @@ class FollowerLinks:
         self._by_session: dict[int, FollowerStream] = {}
 
     def stream(self, session_id: int) -> FollowerStream | None:
-        """The open stream of that session."""
+        """Return the open stream of that session; None once it ended."""
         return self._by_session.get(session_id)
 
     def follow(self, host: PartitionHost, leader: BrokerId) -> None:
-        """Let `host` follow `leader` (NO_BROKER: nobody); it hears of the stream in a later turn."""
+        """Let `host` follow `leader`, or stop following with NO_BROKER.
+
+        The host gets SessionReady in a later turn of the loop.
+        """
         key = host_key(host)
         before = self._leader_of.get(key, NO_BROKER)
         if before not in (leader, NO_BROKER):
@@ -90,14 +93,15 @@ class FollowerLinks:
         if before != leader:
             self._leader_of[key] = leader
             self._open(leader, Lane.HOT).add(key, host)
-        else:  # a new epoch of the same leader: attach anew where it is
+        else:
+            # A new epoch of the same leader: attach again in the lane where the partition is.
             for lane in Lane:
                 stream = self._streams.get((leader, lane))
                 if stream is not None and stream.has(key):
                     stream.add(key, host)
 
     def broker_changed(self, broker_id: BrokerId) -> None:
-        """The image has news of a broker: try at once, perhaps at a new address."""
+        """Reconnect to a broker at once: the image changed, and may have a new address for it."""
         for lane in Lane:
             stream = self._streams.get((broker_id, lane))
             if stream is not None:
@@ -109,10 +113,8 @@ class FollowerLinks:
         for stream in streams:
             await stream.close()
 
-    # --- lanes -----------------------------------------------------------------------------------
-
     def _distance(self, stream: FollowerStream, host: PartitionHost, records: int) -> None:
-        """A partition is so far behind: perhaps it wants the other lane."""
+        """Move a partition that is so many records behind to the other lane, if that suits it better."""
         key = host_key(host)
         if stream.lane is Lane.HOT and key in self._returning:
             self._returning.discard(key)
@@ -130,7 +132,7 @@ class FollowerLinks:
                     self._returning.add(key)
 
     def _ready(self, stream: FollowerStream, key: HostKey) -> None:
-        """A partition attaches in this stream now: the other lane is rid of it."""
+        """Remove a partition, which attaches in this stream now, from the other lane."""
         other_lane = Lane.HOT if stream.lane is Lane.CATCH_UP else Lane.CATCH_UP
         other = self._streams.get((stream.leader, other_lane))
         if other is not None and other.has(key):

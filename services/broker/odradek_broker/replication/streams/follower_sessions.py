@@ -1,4 +1,4 @@
-"""The streams by which followers copy this broker's logs: one open session per follower and lane."""
+"""Replication streams from this broker to its followers: one open session per follower and lane."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Refusal(Enum):
 
 
 class StreamRefused(Exception):
-    """A follower's stream is not served; the text is for the follower's log."""
+    """A follower's stream is refused. The text is sent to the follower, which logs it."""
 
     def __init__(self, refusal: Refusal, message: str) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class FollowerConnection(Protocol):
     """A connection that a follower opened: messages in order, without gaps, until it breaks."""
 
     def is_from(self, broker_id: int) -> bool:
-        """Return whether the caller proved to be that broker, or need not prove it."""
+        """Return whether the caller authenticated as that broker, or needs no authentication."""
 
     async def read(self) -> pb.ReplicateRequest | None:
         """Wait for a message; None when the follower ended the stream."""
@@ -49,7 +49,7 @@ class FollowerConnection(Protocol):
 
 
 class FollowerSessions:
-    """Serves the leader's end of replication streams; a newer session ends the older one."""
+    """Serves the leader's end of replication streams. A newer session ends the older one of its lane."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class FollowerSessions:
         """
         first = await connection.read()
         if first is None or not first.HasField("hello"):
-            raise StreamRefused(Refusal.NO_HELLO, "a stream begins with Hello")
+            raise StreamRefused(Refusal.NO_HELLO, "the first message of a stream must be Hello")
         hello = first.hello
         self._check(hello, connection)
         session = ev.FollowerSession(
@@ -188,7 +188,7 @@ class FollowerSessions:
         return self._table.by_id.get((partition.topic_id, partition.partition))
 
     def _why_absent(self, partition: common_pb2.TopicIdPartition) -> ErrorCode:
-        """A follower may know of a topic before its leader does."""
+        # A follower may learn of a new topic before its leader does. It then tries again.
         if partition.topic_id in self._table.image.topics:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_ID

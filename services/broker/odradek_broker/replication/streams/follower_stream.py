@@ -1,9 +1,9 @@
 """The follower's end of one replication stream: to one leader, in one lane.
 
-Opens the stream, tells its partitions that they may attach (SessionReady), hands what the leader
-sends to them, and gathers what they answer: attaches up to 64 a message, the latest ack of each
-partition once per turn of the loop. When the stream breaks it tells them and tries again after
-50-500 ms, or at once when the image says that the leader moved.
+It opens the stream, tells its partitions that they may attach (SessionReady), and hands the leader's messages
+to them. It batches what they send: up to 64 attaches per message, and the latest ack of each partition once per
+turn of the loop. When the stream breaks, it tells the partitions and reconnects after 50-500 ms, or at once if
+the image has a change of the leader.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ _RETRY_MAX_S: Final = 0.5
 _LINGER_S: Final = 0.1
 _log = event_log(__name__)
 
-_CATCH_UP_SHARE: Final = 4  # of the credit: those who are behind do not crowd out the others
+# The catch-up lane gets 1/4 of the credit, so that partitions far behind do not crowd out the others.
+_CATCH_UP_SHARE: Final = 4
 HostKey = tuple[bytes, int]
 
 
 class Lane(Enum):
-    """Those near the end and those far behind do not share a stream, nor a connection."""
+    """Partitions close to the end of the log and those far behind use different streams and connections."""
 
     HOT = pb.REPLICATION_LANE_HOT
     CATCH_UP = pb.REPLICATION_LANE_CATCH_UP
@@ -55,7 +56,7 @@ class Lane(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerIdentity:
-    """Who we are, in each Hello."""
+    """How this broker identifies itself in each Hello."""
 
     cluster_id: ClusterId
     broker_id: BrokerId
@@ -85,7 +86,7 @@ class LeaderConnection(Protocol):
 
 
 Dial = Callable[[BrokerId, str, int], LeaderConnection]
-"""Opens a connection of its own to the replication listener of a broker, at (host, port)."""
+"""Opens a new connection to the replication listener of a broker, at (host, port)."""
 
 
 class FollowerStream:
@@ -106,9 +107,9 @@ class FollowerStream:
         on_ready: Callable[[FollowerStream, HostKey], None],
         throttle: TokenBucket | None = None,
     ) -> None:
-        """`on_distance(stream, host, records)` tells how far a partition is behind its leader's
-        watermark, whenever that may mean another lane; `on_ready(stream, key)` that it attaches
-        here from now on. `throttle`, in bytes and shared with others, bounds what comes in."""
+        """`on_distance(stream, host, records)` is called with how far a partition is behind its leader's
+        high watermark when that may require another lane, `on_ready(stream, key)` when a partition attaches in
+        this stream. `throttle`, in bytes and shared with other streams, limits the inbound rate."""
         self.lane = lane
         self.leader = leader
         self._on_distance = on_distance
@@ -138,17 +139,17 @@ class FollowerStream:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no partition follows here any more."""
+        """Return whether no partition uses this stream."""
         return not self._hosts
 
     def add(self, key: HostKey, host: PartitionHost) -> None:
-        """A partition follows this leader."""
+        """Let a partition follow this leader in this stream."""
         self._hosts[key] = host
         if self._session_id:
             asyncio.get_running_loop().call_soon(self._tell_ready, key, self._session_id)
 
     def remove(self, key: HostKey) -> None:
-        """A partition follows it no longer."""
+        """Remove a partition, and detach it at the leader."""
         host = self._hosts.pop(key, None)
         self._attaches.pop(key, None)
         self._acks.pop(key, None)
@@ -156,21 +157,21 @@ class FollowerStream:
             self.send_detach(host)
 
     def give_up(self, key: HostKey) -> None:
-        """A partition has moved to another lane, and has said so itself."""
+        """Remove a partition that moved to the other lane: its replica sends the detach itself."""
         self._hosts.pop(key, None)
         self._attaches.pop(key, None)
         self._acks.pop(key, None)
 
     def kick(self) -> None:
-        """Do not wait for the next try."""
+        """Reconnect at once if the stream waits to do so."""
         self._kicked.set()
 
     def has(self, key: HostKey) -> bool:
-        """Whether that partition follows here."""
+        """Return whether that partition uses this stream."""
         return key in self._hosts
 
     def end(self) -> None:
-        """Nobody follows here any more: end, after what is said has gone out."""
+        """End the stream, which no partition uses, after a delay in which its last messages are sent."""
         asyncio.get_running_loop().call_later(_LINGER_S, self._cancel)
 
     async def close(self) -> None:
@@ -178,10 +179,8 @@ class FollowerStream:
         self._cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    # --- from hosts ------------------------------------------------------------------------------
-
     def send_attach(self, host: PartitionHost, effect: fx.SendAttach) -> None:
-        """Goes with the next message."""
+        """Send an attach with the next message."""
         self._attaches[host_key(host)] = pb.ReplicaPosition(
             partition=_wire(host),
             leader_epoch=effect.leader_epoch,
@@ -193,12 +192,12 @@ class FollowerStream:
         self._outbox_wake.set()
 
     def send_detach(self, host: PartitionHost) -> None:
-        """Goes with the next message."""
+        """Send a detach with the next message."""
         self._detaches[host_key(host)] = _wire(host)
         self._outbox_wake.set()
 
     def send_ack(self, host: PartitionHost, effect: fx.SendAck) -> None:
-        """Goes once per turn of the loop, the latest of each partition (R6)."""
+        """Send an ack: only the latest of each partition is sent, once per turn of the loop (R6)."""
         self._acks[host_key(host)] = pb.ReplicaAckPartition(
             partition=_wire(host),
             leader_epoch=effect.leader_epoch,
@@ -208,11 +207,9 @@ class FollowerStream:
         )
         self._outbox_wake.set()
 
-    # --- the stream ------------------------------------------------------------------------------
-
     def _cancel(self) -> None:
-        """Before Python 3.13 a TaskGroup that ends by an error of its own drops a cancellation that
-        arrives meanwhile (python/cpython#116720): the loop has to look itself."""
+        # Before Python 3.13 a TaskGroup that ends with an error drops a cancellation that arrives
+        # meanwhile (python/cpython#116720). So `_run` checks a flag too.
         self._is_closing = True
         self._kicked.set()
         self._task.cancel()
@@ -225,8 +222,11 @@ class FollowerStream:
             try:
                 if endpoint is not None and await self._session(*endpoint):
                     backoff_s = _RETRY_MIN_S
-            except Exception as error:  # a bug must not end replication from this leader for good
-                _log.error("A replication stream failed", exc=error, leader=self.leader)
+            except Exception as error:
+                # An internal error must not end replication from this leader forever.
+                _log.error(
+                    "Replication stream failed on an internal error", exc=error, leader=self.leader
+                )
             try:
                 async with asyncio.timeout(backoff_s * random.uniform(0.5, 1.0)):
                     await self._kicked.wait()
@@ -234,7 +234,7 @@ class FollowerStream:
                 backoff_s = min(backoff_s * 2, _RETRY_MAX_S)
 
     async def _session(self, host: str, port: int) -> bool:
-        """One stream from its start to its end; whether it was open."""
+        """Run one connection from start to end; return whether the leader accepted it."""
         session_id = next(self._session_ids)
         is_open = False
         connection = self._dial(self.leader, host, port)
@@ -287,7 +287,7 @@ class FollowerStream:
         self._session_id = 0
         if self._hosts:
             _log.info(
-                "Replication broke off",
+                "Replication stream broke",
                 leader=self.leader,
                 lane=self.lane.name,
                 partitions=len(self._hosts),
@@ -314,7 +314,7 @@ class FollowerStream:
                 self._outbox_wake.set()
 
     def _judge(self, host: PartitionHost, message: PushedMessage) -> None:
-        """Tell how far the partition is behind, where it may want the other lane."""
+        """Report how far the partition is behind, if that may require the other lane."""
         if message.data is not None:
             if self.lane is Lane.CATCH_UP:
                 distance = message.data.high_watermark - host.replica.log_end
@@ -348,7 +348,10 @@ class FollowerStream:
                 await connection.write(pb.ReplicateRequest(credit_bytes=consumed))
 
     def _is_throttled(self) -> bool:
-        """Whether more credit has to wait; if not, it is paid for. The leader stops by itself."""
+        """Return whether granting more credit has to wait; if not, take it from the throttle's budget.
+
+        A leader without credit stops sending.
+        """
         throttle = self._throttle
         if throttle is None:
             return False
@@ -378,7 +381,7 @@ def _wire(host: PartitionHost) -> common_pb2.TopicIdPartition:
 
 
 def deliver(host: PartitionHost, session_id: int, pushed: PushedMessage) -> None:
-    """Hand a leader's message to its partition."""
+    """Turn a leader's message into an event of its partition."""
     leader_epoch = LeaderEpoch(pushed.leader_epoch)
     data, message = pushed.data, pushed.other
     if data is not None:

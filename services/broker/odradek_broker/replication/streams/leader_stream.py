@@ -1,12 +1,12 @@
-"""The leader's end of one follower's stream: answers to its attaches, then what it lacks.
+"""The leader's end of one follower's stream: it responds to attaches, then pushes the records the follower lacks.
 
-One message is under way at a time; the next takes everything that was appended meanwhile, so a
+One message is in flight at a time. The next one takes everything that was appended meanwhile, so a
 busy leader sends few large messages. Within a message partitions take turns with at most
-`partition_bytes_max` each. Bytes on the way are bounded by the follower's credit. A high watermark
-without data waits up to 50 ms for company (R9).
+`partition_bytes_max` each. The follower's credit bounds the bytes in flight. A high watermark
+without data waits up to 50 ms for data to travel with (R9).
 
-What the disk has to be asked for is read ahead for two messages at most: a follower that comes back
-wants something of every partition at once, and gets it in its own time.
+Records that are not in memory are read ahead for at most two messages: a follower that comes back needs
+records of every partition at once, and they must not fill the memory while it is slow.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _COLD_MESSAGES_MAX: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class _ColdRead:
-    """Bytes that the pool read. A log may be cut between two epochs, so they belong to one."""
+    """Batches that the pool read. They are valid in one leader epoch only: between epochs a log may be truncated."""
 
     leader_epoch: LeaderEpoch
     from_offset: Offset
     result: ReadResult
 
     def suits(self, due: DataDue) -> bool:
-        """Whether these are the bytes that are due now."""
+        """Return whether these are the batches that are due now."""
         return (
             self.leader_epoch == due.leader_epoch
             and self.from_offset == due.from_offset
@@ -52,7 +52,7 @@ class _ColdRead:
 
 
 class LeaderStream:
-    """What goes to one follower in one lane. The servicer's task takes messages out."""
+    """The messages to one follower in one lane; the task that serves the stream takes them with `next_message`."""
 
     def __init__(
         self,
@@ -79,14 +79,12 @@ class LeaderStream:
         self._is_watermark_time = False
         self._reading: set[PartitionHost] = set()
         self._read: dict[PartitionHost, _ColdRead] = {}
-        self._cold_bytes: dict[PartitionHost, int] = {}  # asked of the disk, or held in `_read`
+        self._cold_bytes: dict[PartitionHost, int] = {}  # being read, or held in `_read`
         self._cold_total_bytes = 0
-        self._cold_waiting: dict[PartitionHost, None] = {}  # until some of that was sent
-
-    # --- from hosts ------------------------------------------------------------------------------
+        self._cold_waiting: dict[PartitionHost, None] = {}  # wait until some cold bytes were sent
 
     def send(self, host: PartitionHost, effect: Effect) -> None:
-        """Answer an attach: from now on batches are pushed in this stream, or no longer."""
+        """Respond to an attach: from now on this stream pushes the host's batches, or stops doing so."""
         if isinstance(effect, fx.SendAttached):
             self.hosts[host] = None
         else:
@@ -102,7 +100,7 @@ class LeaderStream:
         leader_epoch: int,
         code: ErrorCode,
     ) -> None:
-        """Answer an attach of a partition that has no replica here."""
+        """Refuse an attach, or end an attachment: the follower has to attach again."""
         message = pb.LeaderMessage(partition=partition, leader_epoch=leader_epoch)
         message.refused.attach_seq = attach_seq
         message.refused.error_code = code
@@ -110,38 +108,37 @@ class LeaderStream:
         self._wake.set()
 
     def mark_due(self, host: PartitionHost) -> None:
-        """There may be something to push; looked at in the next turn of the loop."""
+        """Note that there may be something to push; the next message is built in a later turn of the loop."""
         self._due[host] = None
         self._wake.set()
 
     def forget(self, host: PartitionHost) -> None:
-        """Push nothing of this host any more; its answers still go out."""
+        """Stop pushing this host's batches; its responses are still sent."""
         self.hosts.pop(host, None)
         self._due.pop(host, None)
         self._watermark_due.pop(host, None)
         self._cold_waiting.pop(host, None)
         self._take_cold(host)
 
-    # --- from the servicer -----------------------------------------------------------------------
-
     def add_credit(self, credit_bytes: int) -> None:
-        """The follower takes so many bytes more."""
+        """Let the follower get so many more bytes."""
         self._credit_bytes += credit_bytes
         if self._due:
             self._wake.set()
 
     async def next_message(self) -> bytes:
-        """Wait until there is something to send: a ReplicateResponse, encoded."""
+        """Wait until there is something to send, and return it as an encoded ReplicateResponse."""
         while True:
             await self._wake.wait()
             self._wake.clear()
             message = self._build()
             if message is not None:
-                self._wake.set()  # there may be more than went into one message
+                # There may be more than fitted into this message.
+                self._wake.set()
                 return message
 
     def close(self) -> None:
-        """The stream is gone."""
+        """Tell all hosts that the stream has ended."""
         self.is_closed = True
         if self._watermark_timer is not None:
             self._watermark_timer.cancel()
@@ -149,13 +146,11 @@ class LeaderStream:
         for host in hosts:
             host.session_closed(self.session)
 
-    # --- building --------------------------------------------------------------------------------
-
     def _build(self) -> bytes | None:
         messages = ReplicateResponseBytes()
-        answers, self._answers = self._answers, []
-        for answer in answers:
-            messages.add(answer)
+        responses, self._answers = self._answers, []
+        for response in responses:
+            messages.add(response)
         size_bytes = 0
         if self._cold_waiting:
             self._admit_cold()
@@ -182,25 +177,26 @@ class LeaderStream:
             self._shared.counters.replication_bytes_out += result.size_bytes
             self._watermark_due.pop(host, None)
             if result.end_offset < due.log_end:
-                self._due[host] = None  # at the end of the round
+                self._due[host] = None  # as the last one: the others have their turn first
             self._sent(host, result.end_offset, due)
         if self._watermark_due and (not messages.is_empty or self._is_watermark_time):
             self._add_watermarks(messages)
         elif self._watermark_due and self._watermark_timer is None:
             self._watermark_timer = self._loop.call_later(WATERMARK_DELAY_S, self._watermark_time)
         if self._cold_waiting and self._cold_reads_left() > 0:
-            self._wake.set()  # those admitted did not want it after all
+            # Admitted hosts turned out to need no cold read, so the next waiting ones can have theirs.
+            self._wake.set()
         return None if messages.is_empty else messages.encode()
 
     def _admit_cold(self) -> None:
-        """Let as many as may be read ahead have their turn."""
-        left = self._cold_reads_left()
-        for host in list(itertools.islice(self._cold_waiting, max(left, 0))):
+        """Move as many waiting hosts to the due ones as may start cold reads now."""
+        reads_max = self._cold_reads_left()
+        for host in list(itertools.islice(self._cold_waiting, max(reads_max, 0))):
             del self._cold_waiting[host]
             self._due[host] = None
 
     def _take(self, host: PartitionHost, due: DataDue, room_bytes: int) -> ReadResult | None:
-        """The next batches; None while they are read in the pool (or are gone)."""
+        """Return the next batches; None while the pool reads them, or if they cannot be read."""
         cold = self._take_cold(host)
         if cold is not None and cold.suits(due):
             return cold.result
@@ -212,7 +208,8 @@ class LeaderStream:
                 due.from_offset,
                 bytes_max=bytes_max,
                 end_offset=due.log_end,
-                verify=True,  # a follower must not be the first to see a broken disk
+                # Checked here, so that damage on this disk is not copied to followers.
+                verify=True,
             )
             if plan.is_hot:
                 result = plan.run()
@@ -220,7 +217,8 @@ class LeaderStream:
                     return result
                 self._loop.call_later(_REREAD_DELAY_S, self.mark_due, host)
                 return None
-        except OffsetOutOfRange:  # retention overtook the follower: it is to compare again
+        except OffsetOutOfRange:
+            # Retention deleted what the follower needs next: it has to attach again.
             self.refuse(
                 _wire(host),
                 attach_seq=0,
@@ -232,7 +230,8 @@ class LeaderStream:
         except StorageFailed as failure:
             self._refused_read(host, failure)
             return None
-        except Exception as error:  # the stream has other partitions too
+        except Exception as error:
+            # The stream continues for its other partitions.
             host.found_bug(error)
             return None
         if self._cold_reads_left() > 0:
@@ -243,33 +242,34 @@ class LeaderStream:
         return None
 
     def _take_cold(self, host: PartitionHost) -> _ColdRead | None:
-        """What the pool has read of it; no longer held here."""
+        """Remove and return what the pool has read for this host, if anything."""
         cold = self._read.pop(host, None)
         if cold is not None:
             self._count_cold(host, 0)
         return cold
 
     def _cold_reads_left(self) -> int:
-        """So many more partitions may be read ahead now, at most."""
-        left_bytes = _COLD_MESSAGES_MAX * self._message_bytes_max - self._cold_total_bytes
-        return -(-left_bytes // self._partition_bytes_max)
+        """Return for how many more partitions cold reads may start now."""
+        remaining_bytes = _COLD_MESSAGES_MAX * self._message_bytes_max - self._cold_total_bytes
+        return -(-remaining_bytes // self._partition_bytes_max)
 
     def _count_cold(self, host: PartitionHost, size_bytes: int) -> None:
-        """So much is read for it, or held; 0: no longer."""
+        """Set how many bytes are being read or held for a host."""
         self._cold_total_bytes += size_bytes - self._cold_bytes.pop(host, 0)
         if size_bytes:
             self._cold_bytes[host] = size_bytes
-        self._wake.set()  # perhaps it is another one's turn
+        # Another host may have its turn now.
+        self._wake.set()
 
     def _read_cold(self, host: PartitionHost, plan: ReadPlan, due: DataDue) -> None:
         self._reading.add(host)
-        found: list[ReadResult] = []
+        results: list[ReadResult] = []
         failures: list[StorageFailed] = []
         bugs: list[Exception] = []
 
         def work() -> None:
             try:
-                found.append(plan.run())
+                results.append(plan.run())
             except StorageFailed as failure:
                 failures.append(failure)
             except Exception as error:
@@ -277,16 +277,17 @@ class LeaderStream:
 
         def done() -> None:
             self._reading.discard(host)
-            is_wanted = bool(found) and not self.is_closed and host in self.hosts
-            self._count_cold(host, found[0].size_bytes if is_wanted else 0)
+            is_wanted = bool(results) and not self.is_closed and host in self.hosts
+            self._count_cold(host, results[0].size_bytes if is_wanted else 0)
             if failures:
                 self._refused_read(host, failures[0])
             elif bugs:
                 host.found_bug(bugs[0])
-            elif is_wanted and found[0].size_bytes:
-                self._read[host] = _ColdRead(due.leader_epoch, due.from_offset, found[0])
+            elif is_wanted and results[0].size_bytes:
+                self._read[host] = _ColdRead(due.leader_epoch, due.from_offset, results[0])
                 self.mark_due(host)
-            elif is_wanted:  # its segment left the log, or nothing lies there
+            elif is_wanted:
+                # The segment left the log meanwhile, or has nothing at this offset.
                 self._loop.call_later(_REREAD_DELAY_S, self.mark_due, host)
 
         self._shared.counters.fetch_reads_cold += 1
@@ -294,9 +295,8 @@ class LeaderStream:
 
     def _refused_read(self, host: PartitionHost, failure: StorageFailed) -> None:
         host.read_failed(failure)
-        if isinstance(failure, StorageRefused) and not isinstance(
-            failure, LogDamaged
-        ):  # the disk is not at fault: read again
+        # The disk is not at fault (no file descriptor was free, for example), so read again.
+        if isinstance(failure, StorageRefused) and not isinstance(failure, LogDamaged):
             self._loop.call_later(_REREAD_DELAY_S, self.mark_due, host)
 
     def _sent(self, host: PartitionHost, end_offset: Offset, due: DataDue) -> None:
