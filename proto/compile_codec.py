@@ -1,8 +1,8 @@
 """Compile the record codec beside its source: `python proto/compile_codec.py`.
 
 The build hook runs this for every wheel and editable install; run it by hand after editing
-`_codec.c`. It prints the path of what it built. Exit status 1 where no C compiler works: the codec
-then stays pure Python, slower, and the compiler's words are on standard error.
+`_codec.c`. It prints the path of the file that it built. The exit status is 1 if no C compiler works: the
+slower Python codec is then used, and the compiler's messages are on standard error.
 
 `CC` names the compiler, `ODRADEK_CODEC_FLAGS` adds to its flags, `ODRADEK_PURE_PYTHON=1` means no
 codec in C; an argument says where the result goes.
@@ -23,9 +23,9 @@ FLAGS += ["-Werror=implicit-function-declaration", "-Werror=incompatible-pointer
 
 
 def compile_codec(target: Path) -> Path | None:
-    """The compiled extension, or None where no compiler works.
+    """Compile the extension and return its path, or None if no compiler works.
 
-    It is replaced in one step: a process that has the old one mapped keeps it.
+    The file is replaced in one step: a process that has mapped the old one keeps it.
     """
     if os.environ.get("ODRADEK_PURE_PYTHON", "") not in ("", "0") or sys.platform == "win32":
         target.unlink(missing_ok=True)
@@ -43,7 +43,8 @@ def compile_codec(target: Path) -> Path | None:
     except OSError as error:
         failed, words = True, f"{error}\n"
     sys.stderr.write(words)
-    if failed:  # what an older source gave must not stay
+    # An extension that an older source was compiled to must not stay.
+    if failed:
         fresh.unlink(missing_ok=True)
         target.unlink(missing_ok=True)
         return None
@@ -54,5 +55,5 @@ def compile_codec(target: Path) -> Path | None:
 if __name__ == "__main__":
     built = compile_codec(Path(sys.argv[1]) if sys.argv[1:] else SOURCE.with_suffix(".abi3.so"))
     if built is None:
-        sys.exit("no C compiler: the record codec stays pure Python (slower)")
+        sys.exit("no C compiler works: the slower Python codec is used")
     print(built)

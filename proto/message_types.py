@@ -1,4 +1,4 @@
-"""Write `odradek_protocol/kafka/messages.pyi`: what a type checker may know of Kafka's messages.
+"""Write `odradek_protocol/kafka/messages.pyi`: the types of Kafka's messages for a type checker.
 
 The classes are made at run time from Kafka's schemas, most of which kafka-python ships, so no checker could see
 their fields. One class of an API serves all its versions; a field that some version lacks has the schema's default
@@ -40,7 +40,7 @@ class Message(Struct):
     """A request or a response."""
 
     API_KEY: ClassVar[int]
-    # Absent from the responses of ApiVersions 0 and SaslHandshake alone, which no quota delays.
+    # Only the responses of ApiVersions 0 and SaslHandshake, which no quota delays, lack it.
     throttle_time_ms: int
     @classmethod
     def flexible_version_q(cls, version: int) -> bool: ...
@@ -58,7 +58,7 @@ def uuid_of(topic_id: bytes) -> uuid.UUID: ...
 
 
 def message_types() -> str:
-    """The text of the stub."""
+    """Return the text of the stub."""
     sys.path.insert(0, str(PACKAGE_ROOT))
     from odradek_protocol.kafka.api_keys import SUPPORTED
     from odradek_protocol.kafka.messages import MESSAGES
@@ -85,7 +85,9 @@ def _class(name: str, base: str, struct: Any, versions: Iterable[int], uuids: st
             yield f"    {line}"
     for field in fields:
         yield f"    {field.name}: {_type(field, versions, uuids, 'list')}"
-    arguments = [f"{one.name}: {_type(one, versions, uuids, 'Sequence')} = ..." for one in fields]
+    arguments = [
+        f"{field.name}: {_type(field, versions, uuids, 'Sequence')} = ..." for field in fields
+    ]
     yield f"    def __init__({', '.join(['self', *(['*'] if arguments else []), *arguments])}) -> None: ..."
 
 
@@ -98,8 +100,11 @@ def _type(field: Any, versions: Iterable[int], uuids: str, sequence: str) -> str
         plain = field.type_str
     else:
         plain = uuids if field._type_str == "uuid" else SCALARS[field._type_str]
-    may_lack = any(not field.for_version_q(one) or field._tag is not None for one in versions)
+    may_lack = any(
+        not field.for_version_q(version) or field._tag is not None for version in versions
+    )
     is_nullable = any(
-        field.for_version_q(one) and field.nullable_for_version_q(one) for one in versions
+        field.for_version_q(version) and field.nullable_for_version_q(version)
+        for version in versions
     )
     return f"{plain} | None" if is_nullable or (may_lack and field.default is None) else plain

@@ -1,4 +1,4 @@
-"""The identifiers that processes exchange, each a type of its own so that they cannot be mixed up.
+"""The identifiers that processes exchange. Each is a type of its own, so that they cannot be confused.
 
 Offsets count records; range ends are exclusive. Epochs only rise. A `TopicId` is the 16 raw bytes
 of a random UUID (KIP-516): a topic created again under an old name has a new id.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NewType
 
 TopicName = NewType("TopicName", str)
-TOPIC_NAME_BYTES_MAX: Final = 249  # a folder has the name, with a suffix
+TOPIC_NAME_BYTES_MAX: Final = 249  # a directory has the name, with a suffix
 TopicId = NewType("TopicId", bytes)
 PartitionIndex = NewType("PartitionIndex", int)
 BrokerId = NewType("BrokerId", int)

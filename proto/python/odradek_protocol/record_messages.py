@@ -1,9 +1,9 @@
 """Protobuf messages that carry record batches, read and written without copying the batches.
 
 Protobuf's own classes copy a `bytes` field two or three times on its way in, and three times on its way out. Here a
-message is read in place: its batches are `memoryview`s of it. A message with batches is written as one `join` of small
-protobuf pieces and the batches as the log has them. The bytes are protobuf's: a test compares both directions with the
-generated classes.
+message is read in place: its batches are `memoryview`s of it. A message with batches is written by one `join` of small
+protobuf pieces and the batches as the log returned them. The bytes are those that protobuf writes: a test compares both
+directions with the generated classes.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ _NOTHING: Final = memoryview(b"")
 
 
 class PushedData(NamedTuple):
-    """Batches that a leader pushed, or its watermark alone; `records` is a view of the message."""
+    """Batches that a leader sent, or only its high watermark; `records` is a view of the message."""
 
     base_offset: int
     high_watermark: int
@@ -169,7 +169,7 @@ def _fields(view: memoryview) -> Iterator[tuple[int, int, memoryview | None]]:
         elif kind == _BYTES:
             length, position = _varint(view, position)
             if length > end - position:
-                raise WireError(f"a field of {length} bytes where {end - position} are left")
+                raise WireError(f"a field of {length} bytes, but {end - position} are left")
             yield tag >> 3, 0, view[position : position + length]
             position += length
         elif kind == _FIXED64:
@@ -236,14 +236,15 @@ def decode_fetch_response(message: bytes) -> list[FetchedPartition]:
 
 
 def _fetched_partition(message: bytes, view: memoryview, start: int, end: int) -> FetchedPartition:
-    rest: list[memoryview] = []
+    other_fields: list[memoryview] = []
     records = _NOTHING
     position = kept_from = start
     while position < end:
         field_start = position
         tag = message[position]
         position += 1
-        if tag > 0x7F:  # no known field has a tag of two bytes
+        # No known field has a tag of two bytes.
+        if tag > 0x7F:
             tag, position = _varint(message, field_start)
         # Most fields are numbers, and this loop runs for each field of each partition of a fetch.
         if not tag & 7:
@@ -255,13 +256,13 @@ def _fetched_partition(message: bytes, view: memoryview, start: int, end: int) -
         elif tag == _RECORDS_FIELD_TAG:
             records_start, position = _span(message, position, end)
             records = view[records_start:position]
-            rest.append(view[kept_from:field_start])
+            other_fields.append(view[kept_from:field_start])
             kept_from = position
         else:
             position = _skip(message, position, end, tag & 7)
-    rest.append(view[kept_from:end])
+    other_fields.append(view[kept_from:end])
     try:
-        header = pb.FetchPartitionData.FromString(b"".join(rest))
+        header = pb.FetchPartitionData.FromString(b"".join(other_fields))
     except DecodeError as error:
         raise WireError(f"a damaged partition of a FetchResponse: {error}") from None
     return FetchedPartition(header, records)
@@ -270,7 +271,7 @@ def _fetched_partition(message: bytes, view: memoryview, start: int, end: int) -
 def _span(message: bytes, position: int, end: int) -> tuple[int, int]:
     length, start = _varint(message, position)
     if length > end - start:
-        raise WireError(f"a field of {length} bytes where {end - start} are left")
+        raise WireError(f"a field of {length} bytes, but {end - start} are left")
     return start, start + length
 
 

@@ -1,9 +1,16 @@
 """Fetch, coded by hand: a response is a list of buffers, with the records as the log returned them.
 
-Versions 4 to 18; what each has is in FetchRequest.json and FetchResponse.json: 5 log start offsets,
-7 sessions (KIP-227), 9 leader epochs (KIP-320), 11 racks (KIP-392), 12 is flexible and tells of
-diverging epochs and leaders, 13 names topics by id (KIP-516), 15 replicas by state, 16 endpoints.
-Versions 17 (KIP-853) and 18 (KIP-1166) add tagged fields that only followers send; they are skipped.
+Versions 4 to 18 are read and written. Kafka's FetchRequest.json and FetchResponse.json list their fields:
+
+    5   log start offsets
+    7   sessions (KIP-227)
+    9   leader epochs (KIP-320)
+    11  racks, and the preferred read replica (KIP-392)
+    12  flexible; diverging epochs and current leaders in responses
+    13  topics by id (KIP-516)
+    15  the replica's id and epoch in a tagged field
+    16  the endpoints of the leaders in responses
+    17  (KIP-853) and 18 (KIP-1166): tagged fields that only followers send; they are skipped
 """
 
 from __future__ import annotations
@@ -53,7 +60,7 @@ _ABORTED: Final = struct.Struct(">qq")
 
 
 class FetchPartition(NamedTuple):
-    """One partition of a request: from where and how much to read."""
+    """One partition of a request: where reading starts and how much is read."""
 
     partition: int
     current_leader_epoch: int
@@ -72,7 +79,7 @@ class FetchTopic(NamedTuple):
 
 
 class ForgottenTopic(NamedTuple):
-    """Partitions that the session forgets."""
+    """Partitions that the client removes from the session."""
 
     name: TopicName | None
     topic_id: TopicId
@@ -113,7 +120,7 @@ class PartitionData(NamedTuple):
     records: Sequence[Sized]
     size_bytes: int
     leader: CurrentLeader | None = None
-    diverging: tuple[int, int] | None = None  # epoch, end offset
+    diverging: tuple[int, int] | None = None  # (epoch, end offset)
 
 
 class TopicData(NamedTuple):
@@ -245,7 +252,7 @@ class _Reader:
         start = self._at
         text, self._at = read(self._body, start)
         if text is None:
-            raise Malformed("a string is null that may not be")
+            raise Malformed("a string is null where null is not allowed")
         if self._at - start > bytes_max + _LENGTH_BYTES_MAX:
             raise Malformed(f"a string of {self._at - start} bytes, the most is {bytes_max}")
         return text
@@ -326,19 +333,19 @@ def encode_fetch_steps(
         else:
             write_string(out, topic.name)
         _write_count(out, len(topic.partitions), flexible)
-        for one in topic.partitions:
+        for partition in topic.partitions:
             since_step += 1
             if since_step >= PARTITIONS_A_STEP:
                 since_step = 0
                 yield
-            _write_partition(out, version, one)
-            if one.size_bytes:
+            _write_partition(out, version, partition)
+            if partition.size_bytes:
                 buffers.append(out)
-                buffers.extend(one.records)
-                size += len(out) + one.size_bytes
+                buffers.extend(partition.records)
+                size += len(out) + partition.size_bytes
                 out = bytearray()
             if flexible:
-                _write_partition_tags(out, one)
+                _write_partition_tags(out, partition)
         if flexible:
             out.append(0)
     if flexible:
@@ -352,33 +359,33 @@ def encode_fetch_steps(
     return buffers, size + len(out)
 
 
-def _write_partition(out: bytearray, version: int, one: PartitionData) -> None:
+def _write_partition(out: bytearray, version: int, partition: PartitionData) -> None:
     flexible = version >= FLEXIBLE
     if version >= 5:
-        out += struct.pack(">ihqqq", *one[:5])
+        out += struct.pack(">ihqqq", *partition[:5])
     else:
-        out += struct.pack(">ihqq", *one[:4])
-    if one.aborted is None:
+        out += struct.pack(">ihqq", *partition[:4])
+    if partition.aborted is None:
         _write_count(out, -1, flexible)
     else:
-        _write_count(out, len(one.aborted), flexible)
-        for producer_id, first_offset in one.aborted:
+        _write_count(out, len(partition.aborted), flexible)
+        for producer_id, first_offset in partition.aborted:
             out += _ABORTED.pack(producer_id, first_offset)
             if flexible:
                 out.append(0)
     if version >= WITH_RACKS:
-        out += _INT32.pack(one.preferred_read_replica)
-    _write_count(out, one.size_bytes, flexible)
+        out += _INT32.pack(partition.preferred_read_replica)
+    _write_count(out, partition.size_bytes, flexible)
 
 
-def _write_partition_tags(out: bytearray, one: PartitionData) -> None:
-    out.append((one.diverging is not None) + (one.leader is not None))
-    if one.diverging is not None:
+def _write_partition_tags(out: bytearray, partition: PartitionData) -> None:
+    out.append((partition.diverging is not None) + (partition.leader is not None))
+    if partition.diverging is not None:
         out.append(0)
         out.append(_DIVERGING.size)
-        out += _DIVERGING.pack(*one.diverging, 0)
-    if one.leader is not None:
-        write_current_leader(out, 1, one.leader)
+        out += _DIVERGING.pack(*partition.diverging, 0)
+    if partition.leader is not None:
+        write_current_leader(out, 1, partition.leader)
 
 
 def _write_count(out: bytearray, count: int, flexible: bool) -> None:

@@ -1,4 +1,4 @@
-"""The outer layer of Kafka's wire: a size, then a header, then the message.
+"""The outer layer of Kafka's protocol: a size, then a header, then the message.
 
     frame    = int32 size, then `size` bytes
     request  = int16 api key, int16 version, int32 correlation id, nullable string client id,
@@ -39,8 +39,8 @@ class RequestHeader(NamedTuple):
 def read_request_header(frame: ByteBuffer) -> RequestHeader:
     """Decode the header of a request in a `frame` without its size. Raises Malformed.
 
-    Of an api key or version that we do not speak, tagged fields are not skipped: nothing follows
-    that anyone will read.
+    For an api key or a version that is not supported, tagged fields are not skipped, because the message
+    after them is not read.
     """
     if len(frame) < _HEADER.size:
         raise Malformed(f"a request of {len(frame)} bytes")
@@ -82,5 +82,5 @@ def _skip_tags(frame: ByteBuffer, offset: int) -> int:
         length, offset = read_uvarint(frame, offset)
         offset += length
         if offset > len(frame):
-            raise Malformed("a tagged field of the header ends behind the request")
+            raise Malformed("a tagged field of the header ends after the request")
     return offset

@@ -6,8 +6,9 @@ kafka-python makes the classes from Kafka's schemas when it is imported. It has 
 here.
 
 A nested struct is made by the class's attribute of that name, without a version:
-`MetadataResponse.MetadataResponseBroker(node_id=1, ...)`. Fields that a version does not have are left out, those not
-given take the schema's default. UUIDs are `uuid.UUID` in responses (`uuid_of`) and 16 raw bytes in requests.
+`MetadataResponse.MetadataResponseBroker(node_id=1, ...)`. Fields that a version does not have are left out, and
+those that are not given take the schema's default. UUIDs are `uuid.UUID` in responses (`uuid_of`) and 16 raw bytes in
+requests.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 __all__ = ["MESSAGES", "Message", "Messages", "Struct", "uuid_of"]
 
 _LIBRARY: Final = "3.0.12"
-assert kafka.__version__ == _LIBRARY, f"kafka-python {kafka.__version__}, not {_LIBRARY}"
+assert kafka.__version__ == _LIBRARY, (
+    f"kafka-python is at version {kafka.__version__}, not {_LIBRARY}"
+)
 
 _LIBRARY_MODULES: Final = tuple(
     import_module(f"kafka.protocol.{name}")
@@ -44,17 +47,17 @@ class Messages(NamedTuple):
 
 
 def _message(name: str) -> type[Message]:
-    """The class of a message: ours if `schemas/` has its schema, else the library's."""
+    """Return the class of a message: made from `schemas/` if its schema is there, else the library's."""
     if resources.files(schemas).joinpath(f"{name}.json").is_file():
         return _own_message(name)
     return next(getattr(module, name) for module in _LIBRARY_MODULES if hasattr(module, name))
 
 
 def _own_message(name: str) -> type[Message]:
-    """Make a class from our own schema.
+    """Make a class from a schema in `schemas/`.
 
-    The library keeps the response class of each API in a registry that its own clients decode by. A class
-    of ours must not take the place of one of theirs: a client in the same process would not understand.
+    The library keeps the response class of each API in a registry that its own clients use to decode. A class
+    made here must not replace one of those: a client in the same process would fail to decode responses.
     """
     registry = ResponseClassRegistry._response_class_registry
     library_classes = dict(registry)
@@ -73,5 +76,5 @@ globals().update({message.__name__: message for pair in MESSAGES.values() for me
 
 
 def uuid_of(topic_id: bytes) -> uuid.UUID:
-    """Return what the fields of responses take for 16 raw bytes."""
+    """Return 16 raw bytes in the type that the fields of responses have."""
     return uuid.UUID(bytes=bytes(topic_id))

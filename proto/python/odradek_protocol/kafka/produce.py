@@ -2,8 +2,8 @@
 
 Written over `struct` because this is the hot path: about 3 us for a request with one batch. A
 writable `body` gives writable slices, which the log stamps in place. Versions 3 to 13; what each
-has is in ProduceRequest.json and ProduceResponse.json: 9 is flexible, 8 has messages with errors
-(KIP-467), 10 tells leaders (KIP-951), 13 names topics by id (KIP-516).
+has is in ProduceRequest.json and ProduceResponse.json: 8 has error messages (KIP-467), 9 is flexible,
+10 has the current leaders (KIP-951), 13 names topics by id (KIP-516).
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class ProduceRequest:
 class PartitionResponse(NamedTuple):
     """The result of one partition's batches.
 
-    `invalid_records` are the indexes of records that `message` is about; clients tell the others that
-    they were refused for these (KIP-467).
+    `invalid_records` are the indexes of the records that `message` is about. Clients report for the other
+    records that they were refused because of these (KIP-467).
     """
 
     partition: int
@@ -271,35 +271,36 @@ def encode_produce_steps(
             write_uvarint(out, len(topic.partitions) + 1)
         else:
             out += _INT32.pack(len(topic.partitions))
-        for one in topic.partitions:
+        for partition in topic.partitions:
             since_step += 1
             if since_step >= PARTITIONS_A_STEP:
                 since_step = 0
                 yield
             if version >= 5:
-                out += _RESULT.pack(*one[:5])
+                out += _RESULT.pack(*partition[:5])
             else:
-                out += _RESULT_V3.pack(*one[:4])
+                out += _RESULT_V3.pack(*partition[:4])
             if flexible:
-                if one.invalid_records:
-                    write_uvarint(out, len(one.invalid_records) + 1)
-                    for index in one.invalid_records:
+                if partition.invalid_records:
+                    write_uvarint(out, len(partition.invalid_records) + 1)
+                    for index in partition.invalid_records:
                         out += _INT32.pack(index)
-                        out += b"\0\0"  # no message of its own, no tags
+                        # The record has no message of its own, and no tags.
+                        out += b"\0\0"
                 else:
                     out.append(1)
-                write_compact_string(out, one.message)
-                if one.leader is not None and version >= WITH_LEADERS:
+                write_compact_string(out, partition.message)
+                if partition.leader is not None and version >= WITH_LEADERS:
                     out.append(1)
-                    write_current_leader(out, 0, one.leader)
+                    write_current_leader(out, 0, partition.leader)
                 else:
                     out.append(0)
             elif version >= WITH_MESSAGES:
-                out += _INT32.pack(len(one.invalid_records))
-                for index in one.invalid_records:
+                out += _INT32.pack(len(partition.invalid_records))
+                for index in partition.invalid_records:
                     out += _INT32.pack(index)
                     write_string(out, None)
-                write_string(out, one.message)
+                write_string(out, partition.message)
         if flexible:
             out.append(0)
     out += _INT32.pack(throttle_ms)

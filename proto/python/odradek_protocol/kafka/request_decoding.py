@@ -1,21 +1,21 @@
 """Decoders of requests that do not trust their input, generated from kafka-python's schemas.
 
-The library's own decoder slices past the end without an error, ignores what is left, shifts varints
-without end and copies the rest of the frame for every tagged field. These check instead:
+The library's own decoder slices past the end without an error, ignores bytes after the message, reads
+varints of any length and copies the rest of the frame for every tagged field. These decoders check:
 
 - every length against the bytes left; every count against what the bytes left could hold, and all
   counts of a request together against `ITEMS_MAX`, so that no request costs more than some 30 ms;
 - varints by size, nulls by whether the version allows one;
 - strings by UTF-8 and against `STRING_BYTES_MAX`, which the older form of a string has by its
-  length field, topic names against `TOPIC_NAME_BYTES_MAX`. Some requests have a response of their
-  own for a name that is too long (`_ANSWERS_LONG_NAMES`); of the others none is ever honest;
+  length field, topic names against `TOPIC_NAME_BYTES_MAX`. Some requests have an error code of their
+  own for a name that is too long (`_ANSWERS_LONG_NAMES`); in others no correct client sends one;
 - tagged fields: rising tags, known ones must fill their size, unknown ones are skipped;
-- the message must end where its bytes end, but for a few that are ignored, as Kafka does: librdkafka
-  writes four bytes for a null array that takes one (Metadata of all topics), or ends a message
-  twice (AlterUserScramCredentials).
+- the message must end where its bytes end, except that a few more bytes are ignored, as in Kafka:
+  librdkafka writes four bytes for a null array that takes one (Metadata of all topics), or writes
+  the end of a message twice (AlterUserScramCredentials).
 
 They return the library's classes, with UUIDs as 16 raw bytes. The generated code is one flat
-function per message and version; `compile_decoder` says what it looks like.
+function per message and version; `compile_decoder` shows an example.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from odradek_protocol.primitives import ByteBuffer, Malformed, read_uvarint
 
 T = TypeVar("T")
 ITEMS_MAX: Final = 10_000
-"""Clients split what is larger, or never have it: 4,000 partitions is what Kafka recommends for a broker."""
+"""Clients split larger requests, or never need one: Kafka recommends up to 4,000 partitions for a broker."""
 STRING_BYTES_MAX: Final = 32_767
 TRAILING_BYTES_MAX: Final = 8
 RequestDecoder = Callable[[ByteBuffer], Message]
@@ -197,13 +197,13 @@ class _Source:
         self._emit(level, f"{target}._version = {self._version}")
         self._emit(level, f"{target}.tags = {target}.unknown_tags = None")
         run: list[Any] = []
-        for one in field.untagged_fields(self._version):
-            if one._type_str in _FIXED and not one.is_array():
-                run.append(one)
+        for inner in field.untagged_fields(self._version):
+            if inner._type_str in _FIXED and not inner.is_array():
+                run.append(inner)
                 continue
             self._fixed_run(run, target, level)
             run = []
-            self._value(one, f"{target}.{one.name}", level)
+            self._value(inner, f"{target}.{inner.name}", level)
         self._fixed_run(run, target, level)
         if self._flexible:
             self._tags(field, target, level)
@@ -211,9 +211,9 @@ class _Source:
     def _fixed_run(self, fields: Sequence[Any], target: str, level: int) -> None:
         if not fields:
             return
-        form = "".join(_FIXED[one._type_str][0] for one in fields)
-        size = sum(_FIXED[one._type_str][1] for one in fields)
-        names = ", ".join(f"{target}.{one.name}" for one in fields)
+        form = "".join(_FIXED[field._type_str][0] for field in fields)
+        size = sum(_FIXED[field._type_str][1] for field in fields)
+        names = ", ".join(f"{target}.{field.name}" for field in fields)
         self._emit(level, f"{names}, = unpack_from('>{form}', data, pos)")
         self._emit(level, f"pos += {size}")
 
@@ -267,7 +267,7 @@ class _Source:
         self._null_or_refuse(field, target, length, level, may_be_null=not is_element)
 
     def _bytes_max(self, field: Any) -> int | None:
-        """Return the limit of a string; None where its length field, or for bytes the frame, bounds it."""
+        """Return the limit of a string; None if its length field bounds it, or, for bytes, the frame."""
         if field._type_str != "string":
             return None
         if field._json.get("entityType") == "topicName" and not self._has_long_names:
@@ -326,11 +326,11 @@ class _Source:
         self._emit(level + 1, f"if {tag} <= {last} or {stop} > end:")
         self._emit(level + 2, f"raise Malformed(f'tag {{{tag}}} of {{{size}}} bytes at {{pos}}')")
         self._emit(level + 1, f"{last} = {tag}")
-        for known in field.tagged_fields(self._version)._tags.values():
-            self._emit(level + 1, f"if {tag} == {known.tag}:")
-            self._value(known, f"{target}.{known.name}", level + 2)
+        for tagged in field.tagged_fields(self._version)._tags.values():
+            self._emit(level + 1, f"if {tag} == {tagged.tag}:")
+            self._value(tagged, f"{target}.{tagged.name}", level + 2)
             self._emit(level + 2, f"if pos != {stop}:")
-            self._emit(level + 3, f"raise Malformed('tag {known.tag} does not fill its size')")
+            self._emit(level + 3, f"raise Malformed('tag {tagged.tag} does not fill its size')")
         self._emit(level + 1, f"pos = {stop}")
 
     def _length(self, name: str, level: int, form: str, form_size: int) -> None:

@@ -1,8 +1,8 @@
 """Encodes responses: in one piece, or a long one step by step to the same bytes.
 
-The library encodes a message in one piece: 10,000 topics take some 100 ms. Here a caller goes on
-with other work between any two items. Arrays of structs are walked, and items that hold no long
-array themselves are encoded by the library's compiled encoder, so the cost of an item is the same.
+The library encodes a message in one piece: 10,000 topics take some 100 ms. Here a caller can do other
+work between any two items. Arrays of structs are walked item by item; an item that has no long array
+itself is encoded by the library's compiled encoder, so that it costs the same as there.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def encode_steps(
 
 
 def warm_up() -> Iterator[None]:
-    """Generate all code, a piece of some ms a step, 1.2 s in all, so that no request waits for it.
+    """Generate all code (1.2 s in all, some ms in each step), so that no request waits for it.
 
     The code for long messages comes last.
     """
@@ -83,17 +83,17 @@ def warm_up() -> Iterator[None]:
 
 
 def prepare_steps(message: type[Message], version: int) -> Iterator[None]:
-    """Generate the code by which `encode_steps` encodes a class of messages, a piece a step."""
+    """Generate the code by which `encode_steps` encodes a class of messages, in steps."""
     flexible = message.flexible_version_q(version)
     fields = [message._struct]
     while fields:
-        for one in fields.pop().untagged_fields(version):
-            if one.is_struct_array():
-                one.array_of.compiled_encode_into(version, compact=flexible, tagged=flexible)
-                fields.append(one.array_of)
+        for field in fields.pop().untagged_fields(version):
+            if field.is_struct_array():
+                field.array_of.compiled_encode_into(version, compact=flexible, tagged=flexible)
+                fields.append(field.array_of)
                 yield
-            elif one.is_struct():
-                fields.append(one)
+            elif field.is_struct():
+                fields.append(field)
 
 
 class _Writer:
@@ -114,18 +114,18 @@ class _Writer:
 
     def struct(self, field: Any, item: Any) -> Iterator[None]:
         version, flexible, out = self._version, self._flexible, self._out
-        for one in field.untagged_fields(version):
-            value = getattr(item, one.name)
-            if value is not None and one.is_struct_array():
-                yield from self._array(one.array_of, value)
-            elif value is not None and one.is_struct():
-                if one.nullable_for_version_q(version):
+        for member in field.untagged_fields(version):
+            value = getattr(item, member.name)
+            if value is not None and member.is_struct_array():
+                yield from self._array(member.array_of, value)
+            elif value is not None and member.is_struct():
+                if member.nullable_for_version_q(version):
                     out.ensure(1)
                     out.buf[out.pos] = 1
                     out.pos += 1
-                yield from self.struct(one, value)
+                yield from self.struct(member, value)
             else:
-                one.encode_into(value, out, version=version, compact=flexible, tagged=flexible)
+                member.encode_into(value, out, version=version, compact=flexible, tagged=flexible)
         if flexible:
             field.tagged_fields(version).encode_into(item, out, version=version)
 
@@ -148,19 +148,19 @@ class _Writer:
 
 def _count(field: Any, item: Any, version: int, counted_max: int) -> int:
     count = 0
-    for one in _arrays(field, version):
-        value = getattr(item, one.name)
+    for member in _arrays(field, version):
+        value = getattr(item, member.name)
         if value is None:
             continue
-        if one.is_struct():
-            count += _count(one, value, version, counted_max - count)
+        if member.is_struct():
+            count += _count(member, value, version, counted_max - count)
         else:
             count += len(value)
-            if one.is_struct_array() and _arrays(one.array_of, version):
+            if member.is_struct_array() and _arrays(member.array_of, version):
                 for inner in value:
                     if count >= counted_max:
                         break
-                    count += _count(one.array_of, inner, version, counted_max - count)
+                    count += _count(member.array_of, inner, version, counted_max - count)
         if count >= counted_max:
             break
     return count
@@ -168,14 +168,15 @@ def _count(field: Any, item: Any, version: int, counted_max: int) -> int:
 
 def _arrays(field: Any, version: int) -> tuple[Any, ...]:
     """Return the fields of a struct whose items count, and those that are structs with such fields."""
-    key = (id(field), version)  # the library's fields have no hash, and live as long as the process
+    # The library's fields cannot be hashed; their ids stay valid, because they live as long as the process.
+    key = (id(field), version)
     fields = _array_fields.get(key)
     if fields is None:
         fields = _array_fields[key] = tuple(
-            one
-            for one in field.untagged_fields(version)
-            if one.is_struct_array()
-            or (one.is_array() and not one.array_of.is_batchable())
-            or (one.is_struct() and _arrays(one, version))
+            member
+            for member in field.untagged_fields(version)
+            if member.is_struct_array()
+            or (member.is_array() and not member.array_of.is_batchable())
+            or (member.is_struct() and _arrays(member, version))
         )
     return fields

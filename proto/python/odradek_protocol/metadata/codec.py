@@ -1,16 +1,16 @@
-"""How metadata records are written: msgpack arrays, typed on both ways, with one error.
+"""The encoding of metadata records: msgpack arrays whose types are checked on writing and on reading.
 
 A record is `[type id, version, field, field, ...]` in the order of its dataclass. A batch is
-`[format, controller epoch, [record, ...]]`. There are no names on the wire, so renaming a field is
-free and reordering fields is forbidden. Reading checks each value against the field's type, so
-damaged or hostile bytes end as `MetadataDecodeError` and never as a strange object in the image;
-lengths are bounded by the bytes that are there (msgpack's own default). A type, a version or a field
-that this program does not know ends as `NewerProgramNeeded`: ignoring it would give this process
-another image than the others have.
+`[format, controller epoch, [record, ...]]`. Names are not encoded, so a field may be renamed, but
+fields must never be reordered. Reading checks each value against the field's type, so damaged or hostile
+bytes raise `MetadataDecodeError` and never put an object of the wrong type into the image; lengths are
+bounded by the bytes that are there (msgpack's own default). A type, a version or a field that this
+program does not know raises `NewerProgramNeeded`, because ignoring it would give this process another
+image than the others have.
 
-What is written is what the `metadata.version` of the cluster allows: each record in the highest
-version of that level. A record or a field above the level is a bug of the writer, found by an
-assert.
+The `metadata.version` of the cluster decides what may be written: each record is written in the highest
+version that the level allows. A record or a field above the level is a bug of the writer, which an assert
+reports.
 
 The per-type functions are built once, from the annotations: a record costs some microseconds.
 """
@@ -153,12 +153,12 @@ class _Layout:
 
     def read(self, values: Sequence[Any]) -> Any:
         if len(values) < self.required:
-            raise MetadataDecodeError(f"{self.cls.__name__}: {len(values)} fields are too few")
+            raise MetadataDecodeError(f"{self.cls.__name__}: {len(values)} fields are not enough")
         if len(values) > len(self.names):
             raise NewerProgramNeeded(
-                f"{self.cls.__name__} with {len(values)} fields, {len(self.names)} are known"
+                f"{self.cls.__name__} with {len(values)} fields; this program knows {len(self.names)}"
             )
-        # An older writer did not know the last fields: not strict.
+        # Not strict: an older writer did not know the last fields.
         named = zip(self.names, self.readers, values, strict=False)
         try:
             return self.cls(**{name: read(value) for name, read, value in named})
@@ -203,7 +203,7 @@ def _pair_codec(pairs: list[tuple[_Reader, _Writer]]) -> tuple[_Reader, _Writer]
     def read_pair(value: Any) -> tuple[Any, ...]:
         items = _read_array(value)
         if len(items) != len(pairs):
-            raise MetadataDecodeError(f"{len(items)} items where {len(pairs)} belong")
+            raise MetadataDecodeError(f"{len(items)} items instead of {len(pairs)}")
         return tuple(read(item) for (read, _), item in zip(pairs, items, strict=True))
 
     return read_pair, lambda value: [w(item) for (_, w), item in zip(pairs, value, strict=True)]
@@ -214,27 +214,27 @@ def _enum_reader(enum: type[IntEnum]) -> _Reader:
         try:
             return enum(_read_int(value))
         except ValueError:
-            raise MetadataDecodeError(f"{value!r} is no {enum.__name__}") from None
+            raise MetadataDecodeError(f"{value!r} is not a value of {enum.__name__}") from None
 
     return read
 
 
 def _read_array(value: Any) -> tuple[Any, ...]:
     if type(value) is not tuple:
-        raise MetadataDecodeError(f"{type(value).__name__} where an array belongs")
+        raise MetadataDecodeError(f"{type(value).__name__} instead of an array")
     return value
 
 
 def _read_int(value: Any) -> int:
     if type(value) is not int:
-        raise MetadataDecodeError(f"{type(value).__name__} where an integer belongs")
+        raise MetadataDecodeError(f"{type(value).__name__} instead of an integer")
     return value
 
 
 def _exactly(cls: type) -> _Reader:
     def read(value: Any) -> Any:
         if type(value) is not cls:
-            raise MetadataDecodeError(f"{type(value).__name__} where {cls.__name__} belongs")
+            raise MetadataDecodeError(f"{type(value).__name__} instead of {cls.__name__}")
         return value
 
     return read
@@ -281,5 +281,7 @@ def _record(row: Any) -> MetadataRecord:
         raise NewerProgramNeeded(f"unknown record type {type_id}")
     newest = len(layout.cls.LEVELS) - 1  # type: ignore[attr-defined]  # set on each record type
     if version > newest:
-        raise NewerProgramNeeded(f"{layout.cls.__name__} version {version}, {newest} is known")
+        raise NewerProgramNeeded(
+            f"{layout.cls.__name__} version {version}; this program knows versions up to {newest}"
+        )
     return cast(MetadataRecord, layout.read(values[2:]))

@@ -5,7 +5,7 @@ place that reads them. A value that does not fit is a `ConfigError` whose messag
 the value and what would fit.
 
 Topic configs have Kafka's names, plus `durability`. `broker_name` is the name of the broker config that
-holds the cluster's default for the same thing. Kafka's names for what does not exist here (tiered storage,
+holds the cluster's default for it. Kafka's names for features that do not exist here (tiered storage,
 message format versions) are unknown, and the error says so. A few that programs set by habit are accepted
 WITHOUT_EFFECT, which their documentation says; all others take effect.
 
@@ -102,7 +102,7 @@ class ConfigDefinition:
                 return self._ranged(self._whole(text))
 
     def accepts(self) -> str:
-        """What values fit, for people: `a whole number (LONG) from -1`."""
+        """Return which values fit, for people: `a whole number (LONG) from -1`."""
         match self.type:
             case ConfigType.BOOLEAN:
                 return "true or false"
@@ -158,7 +158,7 @@ class ConfigDefinition:
 
 
 def unknown_config(kind: str, name: str, known: Iterable[str]) -> ConfigError:
-    """Return the error for a name that no config has; it names the nearest one that exists."""
+    """Return the error for a name that no config has; its message names the most similar one."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
     return ConfigError(f"{name} is no {kind} config{hint}")
@@ -166,7 +166,8 @@ def unknown_config(kind: str, name: str, known: Iterable[str]) -> ConfigError:
 
 _COMPRESSIONS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _HOUR_MS: Final = 3_600_000
-_MESSAGE_BYTES_MAX: Final = 48 << 20  # a batch goes to a replica whole, in a message of 64 MiB
+# A batch is replicated whole, in a message of at most 64 MiB.
+_MESSAGE_BYTES_MAX: Final = 48 << 20
 WITHOUT_EFFECT: Final = "Without effect here"
 
 
@@ -211,7 +212,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "durability",
             ConfigType.STRING,
             "replicated",
-            "When acks=all is answered: once every in-sync replica has the batch in memory "
+            "When a produce with acks=all is acknowledged: once every in-sync replica has the batch in memory "
             "(replicated), or once every one of them has synced it to disk (fsync).",
             choices=("replicated", "fsync"),
             broker_name="log.durability.default",
@@ -228,7 +229,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "flush.messages",
             ConfigType.LONG,
             LONG_MAX,
-            f"{WITHOUT_EFFECT}: durability=fsync syncs each batch before acks=all is answered.",
+            f"{WITHOUT_EFFECT}: durability=fsync syncs each batch before it acknowledges acks=all.",
             minimum=1,
             broker_name="log.flush.interval.messages",
         ),
@@ -236,7 +237,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "flush.ms",
             ConfigType.LONG,
             LONG_MAX,
-            f"{WITHOUT_EFFECT}: durability=fsync syncs each batch before acks=all is answered.",
+            f"{WITHOUT_EFFECT}: durability=fsync syncs each batch before it acknowledges acks=all.",
             minimum=0,
             broker_name="log.flush.interval.ms",
         ),
@@ -417,20 +418,20 @@ _CLUSTER_CONFIGS: Final = (
         "auto.leader.rebalance.enable",
         ConfigType.BOOLEAN,
         True,
-        "Whether leaderships go back to the preferred leaders by themselves.",
+        "Whether leaderships move back to the preferred leaders automatically.",
     ),
     _cluster(
         "default.replication.factor",
         ConfigType.SHORT,
         1,
-        "Replicas of topics that do not say how many.",
+        "Replication factor of topics that are created without one.",
         minimum=1,
     ),
     _cluster(
         "leader.imbalance.check.interval.seconds",
         ConfigType.LONG,
         300,
-        "How often the preferred leaders are looked at, in s.",
+        "How often the controller checks where preferred leaderships are, in s.",
         minimum=1,
     ),
     _cluster(
@@ -445,7 +446,7 @@ _CLUSTER_CONFIGS: Final = (
         "num.partitions",
         ConfigType.INT,
         1,
-        "Partitions of topics that do not say how many.",
+        "Number of partitions of topics that are created without one.",
         minimum=1,
     ),
     _cluster(
@@ -470,7 +471,7 @@ _SINGLE_BROKER_CONFIGS: Final = (
         name="max.connections.per.ip",
         type=ConfigType.INT,
         default=str(INT_MAX),
-        documentation="The same, from one address.",
+        documentation="Connections that a broker's Kafka listeners accept from one address.",
         minimum=0,
     ),
 )

@@ -111,11 +111,11 @@ def set_topic_configs(image: MetadataImage, topic: str) -> dict[str, str]:
 
     The topic's own value wins over the cluster's default; a process adds its own defaults.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     cluster = image.config_of(*ALL_BROKERS)
     if cluster:
         for definition in TOPIC_CONFIGS.values():
             if definition.default_name in cluster:
-                found[definition.name] = cluster[definition.default_name]
-    found.update(image.config_of(ConfigResourceType.TOPIC, topic))
-    return found
+                values[definition.name] = cluster[definition.default_name]
+    values.update(image.config_of(ConfigResourceType.TOPIC, topic))
+    return values

@@ -1,15 +1,15 @@
-"""Feature levels: what all members of a cluster have agreed to use (KIP-584).
+"""Feature levels: the formats and features that all members of a cluster have agreed to use (KIP-584).
 
 A member registers, by feature, the range of levels that its program supports. A feature that is not
 in the registration is not supported: level 0. A level is raised by command, and only when every
-registered broker and every voter supports it, so that nobody is left behind.
+registered broker and every voter supports it, so that no member is excluded.
 
 `metadata.version` says which records and which of their fields may be written (`codec`):
 
     1  the records of the first release
     2  the metadata log has an incarnation id; controllers register; registrations have minima
 
-It never falls: records that were written are in the log. Programs of level 1 registered no features
+It never falls, because the records of a level stay in the log. Programs of level 1 registered no features
 at all, and wrote `transaction.version` 2 into new clusters although they had no transactions. So an
 empty registration stands for `UNREGISTERED_LEVELS`, and the level of `transaction.version` counts
 only from `metadata.version` 2 on; raising to 2 resets it.

@@ -1,16 +1,16 @@
 """The cluster's metadata as replayed so far: the one value that controllers and brokers share.
 
-    records, in order of offset --replay--> MetadataImage --reads--> whoever decides or serves
+    records, in order of offset --replay--> MetadataImage --reads--> handlers that decide or serve
 
-There is one way to change an image, `replay`, and it is total and deterministic: the same records
-give the same image on every process. Replaying trusts its records: the controller checked them
-before it proposed them. A record that does not fit (a partition of an unknown topic, an epoch that
-is not the broker's) is a bug, found by an assert with its values.
+An image changes only by `replay`, which is total and deterministic: the same records give the same image
+in every process. Replaying trusts its records, because the controller checked them before it proposed
+them. A record that does not fit (a partition of an unknown topic, an epoch that is not the broker's) is
+a bug, which an assert reports with its values.
 
-What `replay` changes it replaces: `BrokerState` and `PartitionState` objects are frozen and may be
-kept and compared by anyone. The image itself and its `TopicState`s are owned by one event loop;
+`replay` replaces the states that it changes: `BrokerState` and `PartitionState` objects are frozen, and
+any code may keep and compare them. The image itself and its `TopicState`s are owned by one event loop;
 `copy` gives an independent image that shares all frozen objects, at about 20 ns a partition, so
-that a snapshot can be written elsewhere while this one goes on.
+that a snapshot can be written on another thread while this image changes further.
 
 Invariants (the controller keeps them, `check` asserts them for tests and the simulator):
 - a partition's replicas are distinct, its ISR and ELR are disjoint parts of them, and ISR and ELR
@@ -74,7 +74,7 @@ from odradek_protocol.metadata.records import (
     UserScramCredential,
 )
 
-PartitionState: TypeAlias = Partition  # 3.11; a partition's state is its whole record
+PartitionState: TypeAlias = Partition  # a partition's state is its whole record
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 ConfigResource: TypeAlias = tuple[ConfigResourceType, str]
 
@@ -137,8 +137,6 @@ class MetadataImage:
     next_producer_id: ProducerId = FIRST_PRODUCER_ID
     incarnation_id: MetadataIncarnationId | None = None  # from metadata.version 2 on
     controllers: dict[ControllerId, RegisterController] = field(default_factory=dict)
-
-    # --- reading
 
     @property
     def metadata_version(self) -> int:
@@ -228,8 +226,6 @@ class MetadataImage:
             controllers=dict(self.controllers),
         )
 
-    # --- changing
-
     def replay(
         self,
         offset: MetadataOffset,
@@ -242,14 +238,14 @@ class MetadataImage:
         Raises:
             NewerProgramNeeded: a feature is set to a level that this program does not support.
         """
-        assert offset >= self.offset, f"replay goes back: {self.offset} -> {offset}"
-        assert epoch >= self.epoch, f"epoch goes back: {self.epoch} -> {epoch}"
+        assert offset >= self.offset, f"replay went back from offset {self.offset} to {offset}"
+        assert epoch >= self.epoch, f"replay went back from epoch {self.epoch} to {epoch}"
         self.offset, self.epoch = offset, epoch
         _REPLAY[type(record)](self, record, delta if delta is not None else MetadataDelta())
 
     def advance(self, offset: MetadataOffset, epoch: int) -> None:
-        """Pass an entry without records (a leader's no-op, or a void batch)."""
-        assert offset >= self.offset, f"replay goes back: {self.offset} -> {offset}"
+        """Advance past an entry without records (a leader's no-op, or a void batch)."""
+        assert offset >= self.offset, f"replay went back from offset {self.offset} to {offset}"
         self.offset, self.epoch = offset, max(epoch, self.epoch)
 
     def _feature_level(self, record: FeatureLevel, delta: MetadataDelta) -> None:
@@ -376,8 +372,6 @@ class MetadataImage:
     def _no_op(self, _record: NoOp, _delta: MetadataDelta) -> None:
         pass
 
-    # --- checking
-
     def check(self) -> None:
         """Assert the invariants in the module's docstring, for tests and the simulator."""
         for state in self.partitions():
@@ -409,7 +403,7 @@ def check_partition(state: PartitionState, min_insync_replicas: int) -> None:
     assert len(replicas) == len(state.replicas) > 0, f"replicas are not distinct: {state}"
     assert len(isr) == len(state.isr), f"ISR is not distinct: {state}"
     assert len(elr) == len(state.elr), f"ELR is not distinct: {state}"
-    assert isr | elr <= replicas, f"ISR or ELR is not of the replicas: {state}"
+    assert isr | elr <= replicas, f"a member of ISR or ELR is not a replica: {state}"
     assert not isr & elr, f"ISR and ELR overlap: {state}"
     assert isr or elr, f"I6: no copy is known to be good: {state}"
     assert len(isr) < min_insync_replicas or not elr, f"I6: ELR beside a full ISR: {state}"
@@ -446,10 +440,10 @@ _REPLAY: Final[dict[type[MetadataRecord], Callable[[MetadataImage, Any, Metadata
 
 @dataclass(slots=True, kw_only=True)
 class MetadataDelta:
-    """What replaying changed, so that a broker applies differences and not whole images.
+    """The changes of a replay, so that a broker applies differences and not whole images.
 
-    One delta is passed to any number of `MetadataImage.replay` calls. It says what changed and how that was
-    before (None: it did not exist); the image says how it is now. What is in no field has not changed.
+    One delta is passed to any number of `MetadataImage.replay` calls. It holds the former state of everything that
+    changed (None: it did not exist); the image has the present state. What is in no field has not changed.
 
     `is_of_snapshot`: the image was replaced by that of a snapshot. What the new image lacks was removed by
     records that this process has not seen, if both have the same history.

@@ -2,11 +2,11 @@
 
 The active controller decides them, the quorum commits them in atomic batches (one batch is one
 entry of the Raft log), and every controller and broker replays them, in order, into its
-`MetadataImage`. The set follows KRaft's (KIP-500, KIP-631, KIP-966), with names for what KRaft
-calls by numbers.
+`MetadataImage`. The set follows KRaft's (KIP-500, KIP-631, KIP-966), with names where KRaft
+has numbers.
 
-A record says what *is* from now on, never how it came about; what is left out of a change stays as
-it was (None). Three numbers are never written because replaying gives them, the same everywhere:
+A record says what *is* from now on, not why; a field that is left out of a change (None) keeps its
+value. Three numbers are not written, because replaying computes the same ones everywhere:
 
 - a broker's epoch is the offset of the entry that holds its `RegisterBroker`;
 - `partition_epoch` rises by one with each `PartitionChange`;
@@ -15,8 +15,8 @@ it was (None). Three numbers are never written because replaying gives them, the
 Evolution: fields are appended, with defaults, and never reordered or reused. Each appended field
 begins a new version of its record (`metadata={"since": version}`), and `LEVELS` says, by version,
 from which `metadata.version` on it may be written. A newer reader takes defaults for what is
-missing. An older one refuses a version, a field or a type that it does not know, because a member
-that ignored it would have another image than the rest: the level keeps it from ever seeing one.
+missing. An older one refuses a version, a field or a type that it does not know, because a member that
+ignored it would have another image than the rest. The level keeps it from ever receiving one.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from odradek_protocol.identity import (
 class RestartClass(IntEnum):
     """How a broker's last process ended."""
 
-    CLEAN = 1  # a controlled shutdown, its marker names the previous broker epoch
-    PROCESS = 2  # the process died, the page cache is whole
-    POWER = 3  # anything else: bytes that were not synced may be lost
+    CLEAN = 1  # a controlled shutdown; its marker names the previous broker epoch
+    PROCESS = 2  # the process died, but the page cache is whole
+    POWER = 3  # any other end: bytes that were not synced may be lost
 
 
 class ConfigResourceType(IntEnum):
@@ -145,14 +145,14 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """A partition exists, in this state; its epochs are 0 unless a snapshot tells others.
+    """A partition exists, in this state; its epochs are 0 unless a snapshot has others.
 
-    `isr`: replicas that have all that is committed, as the leader last told. `elr`: replicas that
+    `isr`: replicas that have all that is committed, as the leader last reported. `elr`: replicas that
     left the ISR when it was below its minimum, and still have all that is committed (KIP-966).
     `lost`: replicas that were in one of both when they lost bytes (KIP-966's last known ELR, as a
-    set): none of them is elected cleanly before it is back in the ISR, and if nobody else is left,
-    all of them must tell what they still have. `recovering`: the leader was elected uncleanly and
-    has not yet said that it is done.
+    set): none of them is elected cleanly before it is back in the ISR, and if no other replica is left,
+    all of them must report their log ends. `recovering`: the leader was elected uncleanly and has not
+    yet reported that its recovery is complete.
     """
 
     TYPE_ID: ClassVar[int] = 6
@@ -270,7 +270,8 @@ class UserScramCredential:
     server_key: bytes
     iterations: int
 
-    def __repr__(self) -> str:  # keys never reach a log
+    def __repr__(self) -> str:
+        # The default would show keys wherever a record is logged.
         return f"UserScramCredential(user={self.user!r}, mechanism={self.mechanism.name}, <hidden>)"
 
 

@@ -106,7 +106,7 @@ class SnapshotReader:
     def finish(self) -> MetadataImage:
         """Return the image; raises `MetadataDecodeError` if bytes are missing."""
         if self._image is None or not self._ended or self._buffer:
-            raise MetadataDecodeError("the snapshot is cut")
+            raise MetadataDecodeError("the snapshot is truncated")
         return self._image
 
     def _frames(self) -> Iterator[bytes]:
@@ -147,7 +147,7 @@ class SnapshotReader:
         except (ValueError, msgpack.UnpackException) as error:
             raise MetadataDecodeError(f"damaged end: {error}") from error
         if count != self._count:
-            raise MetadataDecodeError(f"{self._count} records where {count!r} belong")
+            raise MetadataDecodeError(f"{self._count} records instead of {count!r}")
         self._ended = True
 
 

@@ -1,4 +1,4 @@
-"""Decodes the bytes of a batch to its records, as objects."""
+"""Decodes the bytes of a batch to record objects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def expanded_records(
     require_whole(buffer, position, header)
     records = memoryview(buffer)[position + RECORDS_AT : position + header.size_bytes]
     if not records:
-        return records  # compaction leaves such batches, with their codec still named
+        # Compaction leaves batches without records, which still name their codec.
+        return records
     return expand(records, header.compression, bytes_expanded_max)
 
 
@@ -44,10 +45,9 @@ def open_batch(
 ) -> RecordReader:
     """Open a reader of the batch at `position`, whose `read(records_max)` returns the next records.
 
-    For batches whose records should not all become objects at once; it keeps the decompressed
-    bytes, or `buffer`. Records below `start_offset` are passed over; `topic` and `partition` are
-    what each record will say. A control batch reads like any other: look at `header.is_control`
-    first. Raises CorruptBatch, as does the reader.
+    It is for batches whose records should not all become objects at once. It keeps the decompressed bytes, or
+    `buffer`. Records below `start_offset` are skipped; each record gets `topic` and `partition`. A control
+    batch reads like any other: check `header.is_control` first. Raises CorruptBatch, as the reader does.
     """
     if header is None:
         header = read_header(buffer, position)
@@ -97,8 +97,8 @@ def decode_batch(
 ) -> list[Record]:
     """Return all records of the batch at `position`. Arguments and errors are those of `open_batch`.
 
-    The objects may take 20 times the bytes of the smallest records (7 bytes each): where batches
-    of strangers meet a bound on memory, read them in pieces.
+    The objects of the smallest records (7 bytes each) take 20 times as many bytes: read batches of untrusted
+    clients in pieces where memory is bounded.
     """
     return open_batch(
         buffer,
@@ -124,8 +124,8 @@ def decode_batches(
 ) -> list[Record]:
     """Return all records of all whole batches in `buffer`, as a fetch returned it.
 
-    Those of control batches are left out unless asked for; aborted transactions are the caller's
-    to leave out. `bytes_expanded_max` is for each batch. Otherwise as `decode_batch`.
+    Control batches are left out unless they are asked for; the caller leaves out aborted transactions.
+    `bytes_expanded_max` applies to each batch. Otherwise it works like `decode_batch`.
     """
     records: list[Record] = []
     for position, header in iter_headers(buffer):

@@ -1,4 +1,4 @@
-"""Builds one record batch: records are encoded as they are appended, the header at the end."""
+"""Builds one record batch: each record is encoded when it is appended, the header at the end."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ class BatchBuilder(RecordBuffer):
     """One batch of a producer: `append` until it is full or its linger time is over, then `build`.
 
     `append(key, value, headers=None, timestamp_ms=-1, offset_delta=-1)`, positional only, returns
-    the size of the batch so far, uncompressed, or 0 when the record does not fit into
-    `size_bytes_max` any more and was not added; the first record always fits. It costs about
-    0.1 us in C. The numbers of an idempotent producer are given to `build`, not before: they are
-    known when the batch is sent.
+    the uncompressed size of the batch so far, or 0 if the record was not added because it no longer
+    fits into `size_bytes_max`; the first record always fits. It takes about 0.1 us in C. The numbers of an
+    idempotent producer are arguments of `build`, because they are known only when the batch is sent.
     """
 
     __slots__ = ()
@@ -51,10 +50,10 @@ class BatchBuilder(RecordBuffer):
     ) -> bytes:
         """Encode the whole batch. The builder does not change, so `build` may be called again.
 
-        `append_time_ms` makes it the timestamp of all records (LOG_APPEND_TIME). The last two are
-        for compaction: `delete_horizon` says that the base timestamp given to the constructor is
-        one (KIP-534); `last_offset_delta` is the original batch's, which may lie beyond the last
-        record that is left, even if none is.
+        `append_time_ms` becomes the timestamp of all records (LOG_APPEND_TIME). The last two arguments are
+        for compaction: `delete_horizon` says that the base timestamp given to the constructor is a delete
+        horizon (KIP-534); `last_offset_delta` is that of the original batch, which may be beyond the last
+        record that is left, even if no record is left.
         """
         if last_offset_delta is None:
             last_offset_delta = self.last_offset_delta

@@ -1,8 +1,8 @@
-"""Records as columns in Arrow's memory layout, without Arrow: for whole tables at memory speed.
+"""Records as columns in Arrow's memory layout, without Arrow, for reading whole tables fast.
 
 A `ColumnBuilder` takes batch after batch and gives the buffers that the Arrow columnar format
-prescribes, which `arrow.to_record_batch` wraps without a copy. Columns that nobody asked for are
-never built. Source: https://arrow.apache.org/docs/format/Columnar.html
+prescribes, which `to_record_batch` wraps without a copy. Columns that are not selected are not
+built. Source: https://arrow.apache.org/docs/format/Columnar.html
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class BinaryColumn:
 class HeadersColumn:
     """Arrow `list<struct<key: string, value: binary>>`: `offsets` int32 (rows + 1) into both.
 
-    Header keys that are not UTF-8 have U+FFFD in place of what is wrong.
+    In header keys that are not UTF-8, U+FFFD replaces the invalid bytes.
     """
 
     offsets: bytearray
@@ -151,8 +151,8 @@ def decode_to_arrow(
 ) -> Columns:
     """Decode the data records of all whole batches in these buffers, each as a fetch returned it.
 
-    Control batches are passed over, and records below `start_offset`. Errors are those of
-    `ColumnBuilder.append_batch`. Transactions that were aborted are the caller's to leave out.
+    Control batches and records below `start_offset` are skipped. Errors are those of
+    `ColumnBuilder.append_batch`. The caller leaves out aborted transactions.
     """
     builder = ColumnBuilder(
         columns, timestamp_unit=timestamp_unit, bytes_expanded_max=bytes_expanded_max

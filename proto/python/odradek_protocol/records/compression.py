@@ -50,7 +50,8 @@ def compress(records: bytes, compression: Compression, level: int | None = None)
     if compression is Compression.GZIP:
         compressor = zlib.compressobj(level, zlib.DEFLATED, 31)
         return compressor.compress(records) + compressor.flush()
-    if compression is Compression.LZ4:  # Kafka reads independent blocks only
+    # Kafka reads only frames of independent blocks.
+    if compression is Compression.LZ4:
         frame = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
         frame.compress(records)
         return bytes(frame.finish())
@@ -131,7 +132,9 @@ def _expand_snappy(data: ByteBuffer, cap: int) -> ByteBuffer:
         (length,) = _BLOCK_LENGTH.unpack_from(view, position)
         position += _BLOCK_LENGTH.size
         if not 0 < length <= len(view) - position:
-            raise CorruptBatch(f"snappy block of {length} bytes, {len(view) - position} are left")
+            raise CorruptBatch(
+                f"snappy block of {length} bytes, but {len(view) - position} are left"
+            )
         parts.append(_expand_snappy_block(view[position : position + length], cap - total))
         total += len(parts[-1])
         position += length
@@ -175,7 +178,7 @@ def lz4_bytes_max(data: ByteBuffer, cap: int) -> int:
     """
     _need(data, 0, 7, "LZ4")
     if _u32(data, 0) != _LZ4_MAGIC:
-        raise CorruptBatch("no LZ4 frame: wrong magic number")
+        raise CorruptBatch("not an LZ4 frame: wrong magic number")
     flags, descriptor = data[4], data[5]
     if flags >> 6 != 1 or not 4 <= descriptor >> 4 <= 7:
         raise CorruptBatch(f"LZ4 frame with flags {flags:#x}, {descriptor:#x}")
@@ -209,7 +212,7 @@ def zstd_bytes_max(data: ByteBuffer, cap: int) -> int:
     """
     _need(data, 0, 6, "zstd")
     if _u32(data, 0) != _ZSTD_MAGIC:
-        raise CorruptBatch("no zstd frame: wrong magic number")
+        raise CorruptBatch("not a zstd frame: wrong magic number")
     descriptor = data[4]
     single_segment = bool(descriptor & 0x20)
     position = 5

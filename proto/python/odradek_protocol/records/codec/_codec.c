@@ -1,15 +1,15 @@
-/* The record codec in C. `python_codec.py` and `python_columns.py` say what it does and must equal it:
+/* The record codec in C. `python_codec.py` and `python_columns.py` document it and must behave the same:
  * same names, same arguments, same results, same kinds of errors.
  *
  * Three rules keep it safe against any bytes and any caller:
- *   1. Parsing (`parse_record`) calls no Python and allocates nothing. Every read is preceded by a
- *      comparison with the bytes left, in 64 bits; every count is compared with the bytes that it
- *      would need at least, before anything is sized by it.
- *   2. What may run other Python code (reading arguments, buffers, sequences) is done before the
- *      first byte is written, since that code may call into the same object again.
- *   3. Objects change their state in one go at the end, or not at all.
+ *   1. Parsing (`parse_record`) calls no Python and allocates nothing. Before each read, the bytes that
+ *      are left are compared with those that are needed, in 64 bits. Before memory is sized by a count,
+ *      the count is compared with the fewest bytes that so many items can have.
+ *   2. Whatever may run other Python code (reading arguments, buffers, sequences) happens before the
+ *      first byte is written, because that code may call into the same object again.
+ *   3. An object changes its state in one step at the end, or not at all.
  *
- * Limited API of CPython 3.11: one build serves every later version.
+ * It uses the limited API of CPython 3.11, so that one build works with every later version.
  */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -26,7 +26,7 @@
 #include <arm_acle.h>
 #endif
 
-_Static_assert(sizeof(Py_ssize_t) == 8, "sizes are computed in 64 bits; elsewhere the Python codec serves");
+_Static_assert(sizeof(Py_ssize_t) == 8, "sizes are computed in 64 bits; other platforms use the Python codec");
 
 #define LIKELY(condition) __builtin_expect(!!(condition), 1)
 
@@ -66,7 +66,7 @@ static int as_int32(PyObject *object, const char *what, int32_t *out) {
     return 0;
 }
 
-/* The bytes of an argument: of a `bytes` object that the caller keeps alive, or of an open buffer. */
+/* The bytes of an argument: those of a `bytes` object that the caller keeps alive, or of an open buffer. */
 typedef struct {
     const uint8_t *data;
     int64_t length; /* -1: null */
@@ -135,13 +135,13 @@ static void crc_init_tables(void) {
 }
 
 #if defined(__x86_64__)
-/* The instruction takes three cycles but one may start each cycle, so three blocks are run side by
- * side and their sums joined: a CRC is linear, and moving one over a block of zeros is a table. */
+/* The instruction takes three cycles, but one may start in each cycle, so three blocks are computed side
+ * by side and their CRCs joined: a CRC is linear, and a table gives the CRC after a block of zeros. */
 static uint32_t crc_long_shift[4][256], crc_short_shift[4][256];
 static int crc_has_instruction;
 
 static void crc_init_shift(uint32_t shift[4][256], size_t zeros) {
-    uint32_t bits[32]; /* where each bit of a CRC goes */
+    uint32_t bits[32]; /* what each bit of a CRC becomes */
     for (int bit = 0; bit < 32; bit++) {
         uint32_t crc = (uint32_t)1 << bit;
         for (size_t i = 0; i < zeros; i++) crc = (crc >> 8) ^ crc_tables[0][crc & 0xFF];
@@ -305,7 +305,7 @@ static inline int64_t bytes_size(const Bytes *bytes) {
     return (int64_t)varint_size(bytes->length) + (bytes->length > 0 ? bytes->length : 0);
 }
 
-/* Reads one number of `bits` 32 or 64 and advances `*at`; returns 0 if the number is malformed. */
+/* Reads one number of at most `bits` (32 or 64) bits and advances `*at`; returns 0 if the number is malformed. */
 static inline int read_number(const uint8_t **at, const uint8_t *end, int bits, int64_t *out) {
     const uint8_t *from = *at;
     if (LIKELY(from < end && *from < 0x80)) {
@@ -397,7 +397,7 @@ static void raise_fault(ModuleState *state, const Fault *fault) {
     Py_DECREF(what);
 }
 
-/* The position in a batch that is read, and the bases of its deltas. */
+/* The position in a batch that is being read, and the bases of its deltas. */
 typedef struct {
     const uint8_t *start, *at, *end;
     int64_t remaining;
@@ -433,8 +433,8 @@ static int cursor_init(ModuleState *state, Cursor *cursor, const Py_buffer *view
     return 0;
 }
 
-/* Takes the next record; *offset is below the start offset when it is to be passed over, and then
- * *timestamp_ms is not set. 0 and a fault when the batch is damaged. */
+/* Reads the next record. If *offset is below the start offset, the caller must skip the record, and
+ * *timestamp_ms is not set. Returns 0 and a fault if the batch is damaged. */
 static inline int cursor_next(Cursor *cursor, Parsed *parsed, int64_t *offset, int64_t *timestamp_ms, Fault *fault) {
     fault->position = cursor->at - cursor->start;
     if (!parse_record(cursor->at, cursor->end, parsed, fault)) return 0;
@@ -484,8 +484,8 @@ static PyMemberDef record_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
-/* A Record takes part in no reference cycle, as it holds nothing but these: so the garbage
- * collector need not look at millions of them. */
+/* A Record holds nothing but these, so it cannot be part of a reference cycle, and the garbage collector
+ * does not have to visit millions of them. */
 static int check_headers(PyObject *headers) {
     if (!PyTuple_Check(headers)) {
         PyErr_SetString(PyExc_TypeError, "headers is no tuple");
@@ -635,7 +635,7 @@ static void record_buffer_dealloc(RecordBufferObject *buffer) {
 /* A header among the arguments, with the objects that keep its bytes alive. */
 typedef struct {
     Bytes key, value;
-    PyObject *owner; /* of the key's bytes if the key's cached UTF-8 could not be used */
+    PyObject *owner; /* owns the key's bytes if the key's cached UTF-8 could not be used */
     PyObject *pair;
 } HeaderSlot;
 
@@ -727,8 +727,8 @@ static int record_buffer_reserve(RecordBufferObject *buffer, int64_t more) {
     return 0;
 }
 
-/* Everything of the caller's is open by now: no Python code runs in here. The batch's size, 0 when
- * it does not fit, -1 with an error set. */
+/* All arguments of the caller are open by now, so no Python code runs in here. Returns the size of the
+ * batch, 0 if the record does not fit, or -1 with an error set. */
 static int64_t record_buffer_write(RecordBufferObject *buffer, const Bytes *key, const Bytes *value,
                                    const HeaderSlots *headers, int64_t timestamp_ms, int64_t offset_delta) {
     int64_t timestamp_delta_ms = 0;
@@ -814,8 +814,8 @@ static PyGetSetDef record_buffer_getset[] = {
 };
 static PyMethodDef record_buffer_methods[] = {
     {"append", (PyCFunction)(void (*)(void))record_buffer_append, METH_FASTCALL,
-     "Add a record; the batch's size in bytes, or 0 when it does not fit."},
-    {"records", (PyCFunction)record_buffer_records, METH_NOARGS, "A copy of the encoded records."},
+     "Add a record; return the batch's size in bytes, or 0 if it does not fit."},
+    {"records", (PyCFunction)record_buffer_records, METH_NOARGS, "Return a copy of the encoded records."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot record_buffer_slots[] = {
@@ -987,11 +987,11 @@ static PyObject *record_reader_remaining(RecordReaderObject *reader, void *unuse
 }
 
 static PyGetSetDef record_reader_getset[] = {
-    {"remaining", (getter)record_reader_remaining, NULL, "Records not yet read.", NULL},
+    {"remaining", (getter)record_reader_remaining, NULL, "The number of records that are not read yet.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyMethodDef record_reader_methods[] = {
-    {"read", (PyCFunction)(void (*)(void))record_reader_read, METH_FASTCALL, "The next records, as a list."},
+    {"read", (PyCFunction)(void (*)(void))record_reader_read, METH_FASTCALL, "Return the next records as a list."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot record_reader_slots[] = {
@@ -1013,7 +1013,7 @@ static PyType_Spec record_reader_spec = {
 
 enum { COLUMN_KEY = 1, COLUMN_VALUE = 2, COLUMN_HEADERS = 4, COLUMN_OFFSET = 8, COLUMN_TIMESTAMP = 16, COLUMNS = 31 };
 
-/* A bytearray that nothing else refers to until it is returned; it is written through a pointer. */
+/* A bytearray that is written through a pointer; no other object refers to it until it is returned. */
 typedef struct {
     PyObject *array;
     char *data;
@@ -1056,7 +1056,7 @@ static inline void growing_write(Growing *growing, const void *data, size_t leng
     growing->used += (int64_t)length;
 }
 
-/* Arrow `binary`. `validity` has no bytes before the first null; then a bit for each row of room. */
+/* Arrow `binary`. `validity` has no bytes before the first null, then a bit for each row that has room. */
 typedef struct {
     Growing validity, offsets, data;
     int64_t rows, nulls;
@@ -1072,7 +1072,7 @@ static int binary_reserve(Binary *binary, int64_t rows, int64_t data_bytes) {
     return growing_reserve(&binary->data, data_bytes);
 }
 
-/* `used` of the validity is kept at the bytes that are initialised (to ones). */
+/* `used` of the validity is the number of bytes that are initialised (to ones). */
 static int binary_mark_null(Binary *binary) {
     int64_t bytes = binary->rows / 8 + 1;
     if (bytes > binary->validity.used) {
@@ -1219,7 +1219,7 @@ static int utf8_is_valid(const uint8_t *data, int64_t length) {
     return 1;
 }
 
-/* The caller has reserved three times its length: U+FFFD has three bytes. */
+/* The caller has reserved three times the length of the key, because U+FFFD has three bytes. */
 static int header_key_append(Binary *binary, const Span *key) {
     if (LIKELY(utf8_is_valid(key->data, key->length))) return binary_append(binary, key->data, key->length);
     PyObject *name = PyUnicode_DecodeUTF8((const char *)key->data, (Py_ssize_t)key->length, "replace");
@@ -1270,7 +1270,7 @@ static int record_columns_reserve(RecordColumnsObject *columns, int64_t rows, in
     return 0;
 }
 
-/* Returns 0; -1 with an error set; 1 with a fault. The caller has reserved the room. */
+/* Returns 0, or -1 with an error set, or 1 with a fault. The caller has reserved the room. */
 static int record_columns_fill(RecordColumnsObject *columns, Cursor *cursor, Fault *fault) {
     int wanted = columns->wanted;
     while (cursor->remaining) {
@@ -1374,13 +1374,13 @@ static PyObject *record_columns_size_bytes(RecordColumnsObject *columns, void *u
 }
 
 static PyGetSetDef record_columns_getset[] = {
-    {"row_count", (getter)record_columns_row_count, NULL, "Rows so far.", NULL},
-    {"size_bytes", (getter)record_columns_size_bytes, NULL, "Of keys, values and headers so far.", NULL},
+    {"row_count", (getter)record_columns_row_count, NULL, "The number of rows so far.", NULL},
+    {"size_bytes", (getter)record_columns_size_bytes, NULL, "The size of keys, values and headers so far.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyMethodDef record_columns_methods[] = {
-    {"append", (PyCFunction)(void (*)(void))record_columns_append, METH_FASTCALL, "Add one batch; the rows added."},
-    {"finish", (PyCFunction)record_columns_finish, METH_NOARGS, "Hand the columns out; empty afterwards."},
+    {"append", (PyCFunction)(void (*)(void))record_columns_append, METH_FASTCALL, "Add one batch; return the number of rows added."},
+    {"finish", (PyCFunction)record_columns_finish, METH_NOARGS, "Return the columns; this object is empty afterwards."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot record_columns_slots[] = {
