@@ -203,7 +203,7 @@ class QuorumProcessSettings(NodeSettings):
     )
     auto_leader_rebalance_enable: str = setting(
         "auto.leader.rebalance.enable",
-        "Whether leaderships go back to the preferred replicas by themselves." + _CLUSTER_DEFAULT,
+        "Whether leaderships move back to the preferred replicas automatically." + _CLUSTER_DEFAULT,
         default="",
     )
     leader_imbalance_check_interval_seconds: str = setting(

@@ -43,7 +43,7 @@ def test_why_a_broker_is_fenced_is_told(found: Cluster, caplog: pytest.LogCaptur
     assert told(caplog, "Fenced a broker") == [
         {"broker_id": 1, "reason": "its connection broke"},
         {"broker_id": 2, "reason": "no heartbeat came for 3000 ms"},
-        {"broker_id": 3, "reason": "it asked for it"},
+        {"broker_id": 3, "reason": "it asked to be fenced"},
     ]
 
 
@@ -55,7 +55,7 @@ def test_that_a_broker_flaps_and_stays_out_is_told(
         found.register(1, RestartClass.PROCESS)
         found.pass_ms(50, 1, 2, 3)
     assert told(caplog, "Fenced a broker")[-1]["reason"] == (
-        "its connection broke, once more: it is not taken back for 1000 ms"
+        "its connection broke, again: it is not unfenced for 1000 ms"
     )
 
 

@@ -86,7 +86,7 @@ def test_one_bad_value_keeps_the_others_of_the_resource_back() -> None:
         (
             {"operations": (operation("retention.ms", "5", AlterOperation.APPEND),)},
             ErrorCode.INVALID_CONFIG,
-            "is no list",
+            "is not a list",
         ),
         (
             {"operations": (operation("flush.ms", "1"), operation("flush.ms", "2"))},
@@ -97,7 +97,7 @@ def test_one_bad_value_keeps_the_others_of_the_resource_back() -> None:
         ({"resource_type": BROKER, "name": "9"}, ErrorCode.INVALID_REQUEST, "no broker 9"),
         ({"resource_type": BROKER, "name": "01"}, ErrorCode.INVALID_REQUEST, "no broker 01"),
         ({"resource_type": BROKER, "name": "9" * 5000}, ErrorCode.INVALID_REQUEST, "no broker 9"),
-        ({"resource_type": BROKER, "name": "b"}, ErrorCode.INVALID_REQUEST, "is no broker"),
+        ({"resource_type": BROKER, "name": "b"}, ErrorCode.INVALID_REQUEST, "is not a broker id"),
         (
             {
                 "resource_type": BROKER,

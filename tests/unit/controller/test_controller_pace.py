@@ -124,7 +124,7 @@ def test_a_heartbeat_does_not_look_at_all_partitions_whose_log_ends_are_wanted(
     found.beat(1, 2)
     found.tick()
     found.beat(1, 2)
-    looks = counted(monkeypatch, leaders, "log_end_told")
+    looks = counted(monkeypatch, leaders, "reported_log_end")
     assert found.heartbeat(3).report_log_ends == ()
     assert looks == []
     asked = found.heartbeat(1).report_log_ends

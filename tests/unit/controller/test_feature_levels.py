@@ -148,7 +148,7 @@ def test_a_broker_of_an_older_program_is_taken_below_the_level_and_refused_above
     refused = found.register(2, **old).outcome
     assert refused.error is ErrorCode.UNSUPPORTED_VERSION
     assert (
-        "metadata.version at level 2, broker 2 supports 0 to 1: upgrade the broker"
+        "metadata.version at level 2, but broker 2 supports 0 to 1: upgrade the broker"
         in refused.message
     )
     too_new = found.register(

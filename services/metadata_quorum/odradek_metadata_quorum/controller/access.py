@@ -42,10 +42,11 @@ _OPERATIONS: Final = frozenset(range(2, 16))
 _PERMISSIONS: Final = frozenset({2, 3})
 _CLUSTER: Final = 4
 ENTRIES_MAX: Final = 100_000
-LOOKS_MAX: Final = 1_000_000  # of filters at entries, in one request: about half a second
+# Comparisons of a filter with an entry in one request; so many take about half a second.
+LOOKS_MAX: Final = 1_000_000
 _TOO_MANY_LOOKS: Final = Outcome(
     error=ErrorCode.POLICY_VIOLATION,
-    message="this request has too many filters for so many entries: send fewer at once",
+    message="this request compares too many filters with too many entries: send fewer filters at once",
 )
 
 
@@ -88,23 +89,23 @@ def delete_acls(
     A filter without wildcards names its one entry. Any other filter is compared with all entries, and a request
     may have only so many comparisons: the rest is refused.
     """
-    named = {_content(record): record for record in work.image.acls.values()}
+    records = {_content(record): record for record in work.image.acls.values()}
     looks_left = LOOKS_MAX
     results: list[tuple[Outcome, tuple[AclEntry, ...]]] = []
     for wanted in filters:
-        gone = []
+        matched = []
         if _leaves_nothing_open(wanted):
-            gone = [record] if (record := named.get(wanted)) is not None else []
-        elif looks_left < len(named):
+            matched = [record] if (record := records.get(wanted)) is not None else []
+        elif looks_left < len(records):
             results.append((_TOO_MANY_LOOKS, ()))
             continue
         else:
-            looks_left -= len(named)
-            gone = [record for record in named.values() if matches(wanted, record)]
-        for record in gone:
+            looks_left -= len(records)
+            matched = [record for record in records.values() if matches(wanted, record)]
+        for record in matched:
             work.write(RemoveAccessControlEntry(acl_id=record.acl_id))
-            del named[_content(record)]
-        results.append((GOOD, tuple(_content(record) for record in gone)))
+            del records[_content(record)]
+        results.append((GOOD, tuple(_content(record) for record in matched)))
     return tuple(results)
 
 
@@ -146,22 +147,24 @@ def _matches_resource(wanted: AclEntry, record: AccessControlEntry) -> bool:
 
 def _refusal(entry: AclEntry) -> str | None:
     if entry.resource_type not in _RESOURCE_TYPES:
-        return f"resource type {entry.resource_type} is none that entries are for"
+        return (
+            f"resource type {entry.resource_type} is not one that access control entries can have"
+        )
     if entry.pattern_type not in (LITERAL, PREFIXED):
         return f"pattern type {entry.pattern_type} is neither literal (3) nor prefixed (4)"
     if entry.operation not in _OPERATIONS:
-        return f"operation {entry.operation} is none that entries are for"
+        return f"operation {entry.operation} is not one that access control entries can have"
     if entry.permission_type not in _PERMISSIONS:
         return f"permission type {entry.permission_type} is neither deny (2) nor allow (3)"
     if not entry.resource_name or len(entry.resource_name) > 1000:
         return "the name of the resource is missing or too long"
     if entry.resource_type == _CLUSTER and entry.resource_name != "kafka-cluster":
-        return f"the cluster's name is kafka-cluster, not {entry.resource_name}"
+        return f"the resource name of the cluster is kafka-cluster, not {entry.resource_name}"
     kind, separator, name = entry.principal.partition(":")
     if not separator or not kind or not name or len(entry.principal) > 1000:
-        return f"principal {entry.principal!r} has not the form User:name"
+        return f"principal {entry.principal!r} does not have the form User:name"
     if not entry.host or len(entry.host) > 255:
-        return "the host is missing: an address, or * for any"
+        return "the host is missing or too long: give an address, or * for any"
     return None
 
 
@@ -206,7 +209,8 @@ class ScramUpsertion:
     salt: bytes
     salted_password: bytes
 
-    def __repr__(self) -> str:  # secrets never reach a log
+    def __repr__(self) -> str:
+        # The default would show secrets wherever a request is logged.
         return f"ScramUpsertion(user={self.user!r}, <hidden>)"
 
 
@@ -223,10 +227,10 @@ def alter_scram_users(
 ) -> tuple[tuple[str, Outcome], ...]:
     """Set and remove credentials, with one outcome per user; a user with any error is not changed."""
     items: list[ScramUpsertion | ScramDeletion] = [*upsertions, *deletions]
-    named = Counter((item.user, item.mechanism) for item in items)
-    outcomes: dict[str, Outcome] = {user: GOOD for user, _ in named}
-    for (user, _), times in named.items():
-        if times > 1:
+    counts = Counter((item.user, item.mechanism) for item in items)
+    outcomes: dict[str, Outcome] = {user: GOOD for user, _ in counts}
+    for (user, _), count in counts.items():
+        if count > 1:
             outcomes[user] = Outcome(
                 error=ErrorCode.DUPLICATE_RESOURCE,
                 message=f"user {user} is named twice for the same mechanism",
@@ -312,7 +316,7 @@ class QuotaAlteration:
 def alter_quotas(
     work: Workspace, alterations: tuple[QuotaAlteration, ...], *, validate_only: bool = False
 ) -> tuple[Outcome, ...]:
-    """Set and remove quotas, each for itself, in the order of the request."""
+    """Set and remove quotas; each succeeds or fails independently. Outcomes are in the order of the request."""
     outcomes = []
     for alteration in alterations:
         refusal = _quota_refusal(alteration)
@@ -330,7 +334,7 @@ def alter_quotas(
 def _quota_refusal(alteration: QuotaAlteration) -> str | None:
     types = [kind for kind, _ in alteration.entity]
     if not types or len(set(types)) != len(types):
-        return "a quota is for a user, a client-id, both, or an ip"
+        return "a quota belongs to a user, a client-id, both, or an ip"
     if any(name is not None and not 0 < len(name) <= 255 for _, name in alteration.entity):
         return "a name has 1 to 255 characters; leave it out for the default"
     if set(types) <= _CLIENT_TYPES:
@@ -338,10 +342,10 @@ def _quota_refusal(alteration: QuotaAlteration) -> str | None:
     elif types == ["ip"]:
         keys = _ADDRESS_KEYS
     else:
-        return f"no quota is for {' and '.join(types)} together"
+        return f"a quota cannot belong to {' and '.join(types)} together"
     if alteration.key not in keys:
-        return f"{alteration.key} is no quota of {' and '.join(types)}: {', '.join(keys)} are"
+        return f"{alteration.key} is not a quota of {' and '.join(types)}: use one of {', '.join(keys)}"
     value = alteration.value
     if value is not None and not (math.isfinite(value) and value > 0):
-        return f"{alteration.key}: {value} is not above 0; leave it out to remove the quota"
+        return f"{alteration.key}: {value} is not a number above 0; leave the value out to remove the quota"
     return None

@@ -44,7 +44,8 @@ def heartbeat(work: Workspace, request: HeartbeatRequest) -> HeartbeatResponse:
     _note_broken_partitions(work, request)
     is_read_only = request.cannot_write and not request.want_shutdown
     if is_read_only and not memory.is_read_only:
-        work.is_repair_due = True  # it may be the leader that some partition waits for
+        # Some partition may wait for this broker as its leader.
+        work.is_repair_due = True
     memory.is_read_only = is_read_only
     broker = work.image.brokers[request.broker_id]
     leaves = request.want_shutdown or request.cannot_write
@@ -53,7 +54,7 @@ def heartbeat(work: Workspace, request: HeartbeatRequest) -> HeartbeatResponse:
     elif broker.in_shutdown and not leaves:
         _end_shutdown(work, broker)
     elif not broker.fenced and request.want_fence:
-        _fence(work, {request.broker_id: "it asked for it"})
+        _fence(work, {request.broker_id: "it asked to be fenced"})
     elif broker.fenced and _may_unfence(work, broker, request):
         _unfence(work, broker)
     return _heartbeat_response(work, request)
@@ -81,7 +82,7 @@ def _heartbeat_response(work: Workspace, request: HeartbeatRequest) -> Heartbeat
 def _note_offline_directories(
     work: Workspace, broker: BrokerState, request: HeartbeatRequest
 ) -> None:
-    """R11: a broker without a working directory is fenced and its copies count as lost.
+    """Fence a broker that has no working directory, and count its copies as lost (R11).
 
     What does not fit into this batch follows with its next heartbeats, which repeat the request.
     """
@@ -94,7 +95,7 @@ def _note_offline_directories(
         return
     if not broker.fenced:
         memory = work.memory(broker.broker_id)
-        memory.fenced_because = "it has no data directory left that works"
+        memory.fenced_because = "none of its data directories works"
         work.write(_registration_change(broker, fenced=True))
         work.liveness.unwatch(broker.broker_id)
     settled = (work.settled(s, (broker.broker_id,)) for s in work.partitions_of(broker.broker_id))
@@ -126,13 +127,13 @@ def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
         work.broken.pop(request.broker_id, None)
         return
     work.broken[request.broker_id] = request.broken_partitions
-    told = sorted(request.broken_partitions, key=lambda one: (one.topic_id, one.partition))
-    states = [state for one in told if (state := work.state_of(one)) is not None]
+    partitions = sorted(request.broken_partitions, key=lambda p: (p.topic_id, p.partition))
+    states = [state for p in partitions if (state := work.state_of(p)) is not None]
     work.settle_all(states)
 
 
 def _fence(work: Workspace, reasons: Mapping[BrokerId, str]) -> None:
-    """R20: fence brokers. What does not fit into this batch is due at the next ticks."""
+    """Fence brokers (R20). Partitions that do not fit into this batch are settled at the next ticks."""
     for broker_id, reason in sorted(reasons.items()):
         broker = work.image.brokers[broker_id]
         work.memory(broker_id).fenced_because = reason
@@ -156,7 +157,7 @@ def fence_dead(work: Workspace, fences: Iterable[Fence]) -> None:
             else f"no heartbeat came for {work.settings.session_ms} ms"
         )
         if delay_ms := unfence_delay_ms(work, fence.broker_id):
-            reason += f", once more: it is not taken back for {delay_ms} ms"
+            reason += f", again: it is not unfenced for {delay_ms} ms"
         reasons[fence.broker_id] = reason
     if reasons:
         _fence(work, reasons)
@@ -206,9 +207,11 @@ def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
     if not broker.in_shutdown:
         return False
     memory = work.memory(broker.broker_id)
-    if memory.shutdown_offset is None:  # begun under another controller
+    # None: the shutdown began under another controller.
+    if memory.shutdown_offset is None:
         memory.shutdown_offset, memory.shutdown_since_ms = work.next_offset, work.now_ms
-    if memory.judged_at != work.next_offset:  # no answer changes without a record
+    # Only a record can change either judgement, and both look at all partitions.
+    if memory.judged_at != work.next_offset:
         memory.judged_at = work.next_offset
         led = (s for s in work.image.partitions() if s.leader == broker.broker_id)
         memory.leads_what_can_move = any(_can_move(work, state) for state in led)
@@ -216,11 +219,13 @@ def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
             _is_missed(work, state, broker.broker_id) for state in work.image.partitions()
         )
     if memory.leads_what_can_move:
-        memory.shutdown_offset = work.next_offset  # a later batch moves the rest
+        # A later batch moves the rest.
+        memory.shutdown_offset = work.next_offset
         work.is_repair_due = True
         return False
     if memory.is_missed:
-        memory.shutdown_since_ms = work.now_ms  # it waits for as long as it is configured to
+        # The broker itself bounds this wait: it stops after the time that is configured there.
+        memory.shutdown_since_ms = work.now_ms
         return False
     if work.now_ms >= memory.shutdown_since_ms + work.settings.shutdown_wait_ms:
         return True
@@ -252,5 +257,5 @@ def _is_missed(work: Workspace, state: PartitionState, leaving: BrokerId) -> boo
 
 
 def is_stale_epoch(broker: BrokerState | None, broker_epoch: BrokerEpoch) -> bool:
-    """Return whether a later registration of the broker is committed; a standby may say so, too."""
+    """Return whether a later registration of the broker is committed; a standby may return it, too."""
     return broker is not None and 0 <= broker_epoch < broker.broker_epoch

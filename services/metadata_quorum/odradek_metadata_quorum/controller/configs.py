@@ -70,7 +70,7 @@ class _Refused(Exception):
 
 
 def alter_configs(work: Workspace, request: AlterConfigsRequest) -> tuple[Outcome, ...]:
-    """Alter each resource for itself; outcomes are in the order of the request."""
+    """Alter each resource independently of the others; outcomes are in the order of the request."""
     outcomes = []
     named = Counter((r.resource_type, r.resource_name) for r in request.resources)
     for resource in request.resources:
@@ -117,14 +117,15 @@ def _check_resource(work: Workspace, resource: AlterConfigsResource) -> None:
             if name and not (name.isascii() and name.isdigit()):
                 raise _Refused(
                     ErrorCode.INVALID_REQUEST,
-                    f"{name!r} is no broker: give its id, or an empty name for all brokers",
+                    f"{name!r} is not a broker id: give the id of a broker, or an empty name for all brokers",
                 )
-            if name and name not in map(str, work.image.brokers):  # "01" is nobody's name
+            # Names are compared as strings, because "01" names no broker.
+            if name and name not in map(str, work.image.brokers):
                 raise _Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {name}")
         case _:
             raise _Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"{resource.resource_type.name.lower()}s have no configs here",
+                f"{resource.resource_type.name.lower()}s have no configs that can be altered here",
             )
 
 
@@ -133,18 +134,21 @@ def _apply(
 ) -> None:
     name = operation.name
     if operation.operation is AlterOperation.DELETE:
-        values.pop(name, None)  # what was set in an older version may be deleted, too
+        # No check of the name: a config that only an older version knew can still be deleted.
+        values.pop(name, None)
         return
     definition = definition_of(resource.resource_type, name)
     if definition.is_cluster_wide and resource.resource_name and _is_broker(resource):
-        raise ConfigError(f"{name} is the same for all brokers: set it for all, not for one")
+        raise ConfigError(
+            f"{name} is the same for all brokers: set it for all brokers, not for one"
+        )
     if operation.value is None:
         raise ConfigError(f"{name}: a value is missing")
     if operation.operation is AlterOperation.SET:
         values[name] = operation.value
         return
     if definition.type is not ConfigType.LIST:
-        raise ConfigError(f"{name} is no list: it can be set or deleted, nothing else")
+        raise ConfigError(f"{name} is not a list: it can only be set or deleted")
     items = [item for item in values.get(name, definition.default).split(",") if item]
     given = [item.strip() for item in operation.value.split(",") if item.strip()]
     if operation.operation is AlterOperation.APPEND:

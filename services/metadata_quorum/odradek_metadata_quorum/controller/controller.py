@@ -15,10 +15,10 @@ and the offset of each later proposal is one more than the last.
 ACTIVE decides. `decide`, `heartbeat` and `tick` return `Decision`s; the caller must
 
 1. propose the payloads of all decisions that have records, in the order in which they were made, in
-   the epoch of `became_active`;
+   the epoch that `became_active` was given;
 2. respond to a decision only when its records, and those of all decisions before it, are committed and
    replayed here;
-3. call `resigned` as soon as the quorum says so, or any proposal fails: no decision that is still
+3. call `resigned` as soon as the quorum reports it, or any proposal fails: no decision that is still
    uncommitted then gets a successful response.
 
 A handler is a function of a `Workspace` and a request; it returns the response and adds records by
@@ -71,7 +71,7 @@ T = TypeVar("T")
 class _Opening:
     epoch: int
     now_ms: int
-    records_left: int  # of the first batch, to be replayed
+    records_left: int  # records of the first batch that are not yet replayed
 
 
 class Controller:
@@ -119,7 +119,9 @@ class Controller:
 
     def became_active(self, epoch: int, now_ms: int) -> list[Decision[None]]:
         """Begin to open: this member leads the quorum in `epoch`, and all older entries are replayed here."""
-        assert self.epoch is None, f"active twice: {self.epoch}, {epoch}"
+        assert self.epoch is None, (
+            f"became active in epoch {epoch} while active in epoch {self.epoch}"
+        )
         records: list[MetadataRecord] = [NoOp()]
         metadata_version = self.committed.metadata_version
         if not self.committed.features:
@@ -157,7 +159,9 @@ class Controller:
         """Apply one committed record of the entry at `offset`; `delta` notes what it changed."""
         if self._work is not None and epoch == self._work.epoch and offset > self.committed.offset:
             expected = self._in_flight.popleft()[0] if self._in_flight else None
-            assert offset == expected, f"proposed for {expected}, committed at {offset}"
+            assert offset == expected, (
+                f"proposed for offset {expected}, committed at offset {offset}"
+            )
         self.committed.replay(offset, epoch, record, delta)
         if self._opening is not None and epoch == self._opening.epoch:
             self._opening.records_left -= 1
@@ -165,12 +169,14 @@ class Controller:
                 self._open(self._opening)
 
     def advance(self, offset: MetadataOffset, epoch: int) -> None:
-        """Pass a committed entry that holds no records."""
+        """Advance past a committed entry that holds no records."""
         self.committed.advance(offset, epoch)
 
     def restore(self, image: MetadataImage) -> None:
         """Take over a snapshot's image; only a standby does."""
-        assert self.epoch is None, f"a snapshot for the active controller of epoch {self.epoch}"
+        assert self.epoch is None, (
+            f"a snapshot was restored into the active controller of epoch {self.epoch}"
+        )
         self.committed = image
 
     def _open(self, opening: _Opening) -> None:
@@ -191,7 +197,7 @@ class Controller:
     def tick(self, now_ms: int) -> list[Decision[None]]:
         """Decide what the passing of time requires: fencing, unfinished repairs, elections, the balance.
 
-        Call it every 50 ms or so, after the heartbeats that wait were handed in, and at once again
+        Call it about every 50 ms, after all waiting heartbeats were handed in, and again at once
         while `is_repairing`. A standby decides nothing.
         """
         work = self._work
@@ -233,13 +239,13 @@ class Controller:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Decision[T]:
-        """Run a handler on the working image. Its records go in flight, or, if it raises, are undone.
+        """Run a handler on the working image. Its records are then in flight; if it raises, they are undone.
 
         Raises:
             BatchTooLarge: its records do not fit into one entry of the quorum's log.
         """
         work = self._work
-        assert work is not None, "a standby decides nothing"
+        assert work is not None, "a standby cannot decide"
         offset = work.next_offset
         work.now_ms = now_ms
         try:
@@ -248,8 +254,8 @@ class Controller:
             decision = _decision(response, records, work.epoch, level, offset)
             if len(decision.payload) > self.settings.batch_bytes_max:
                 raise BatchTooLarge(
-                    f"this request needs {len(decision.payload)} bytes of metadata at once, at "
-                    f"most {self.settings.batch_bytes_max} are possible: split it"
+                    f"this request needs {len(decision.payload)} bytes of metadata in one batch, "
+                    f"which holds at most {self.settings.batch_bytes_max}: split it"
                 )
         except Exception:
             self._undo(work)

@@ -1,10 +1,10 @@
 """Rules on one partition: which replica leads it, which stay in its ISR, which keep a claim in its ELR.
 
-`settle` is the whole of fencing, unfencing, restart and controlled shutdown as far as partitions
-are concerned: given what the brokers are *now*, it says what a partition must become, or None if it
-is right already. The controller records what happened to a broker and then settles the partitions
-of that broker; because the rule looks only at the present, doing it twice changes nothing, and a
-new controller finishes what an old one began by settling everything.
+`settle` holds all that fencing, unfencing, restarts and controlled shutdown mean for a partition: given
+what the brokers are *now*, it returns what the partition must become, or None if nothing has to change.
+The controller records what happened to a broker and then settles the partitions of that broker. Because
+the rule looks only at the present, applying it twice changes nothing, and a new controller finishes what
+an old one began by settling everything.
 
 What a replica can be, worst first:
 
@@ -12,16 +12,16 @@ What a replica can be, worst first:
                 or its replica failed
     LEAVING     in controlled shutdown         leads on only if no other replica can; leaves an
                                                ISR that stays at its minimum without it
-    READ_ONLY   LEAVING, not to stop, but      like LEAVING; elected if no better replica can be: it
-                because its disk is full       serves readers, and producers are refused
+    READ_ONLY   LEAVING, because its disk is   like LEAVING; elected if no better replica can be: it
+                full, not because it stops     serves readers, and producers are refused
     LIVE        may lead
-    STREAMING   LIVE, and its heartbeat stream is open: leads rather than one that is only LIVE
+    STREAMING   LIVE, and its heartbeat stream is open: preferred to one that is only LIVE
 
-The order of election (R21): first in replica order that is in the ISR and STREAMING; then LIVE;
-then READ_ONLY, unless the present leader is LEAVING and can go on; only if the ISR is empty, the
-same over the ELR, and the ISR becomes that one. A READ_ONLY leader gives way as soon as a LIVE
-replica is in the ISR. A replica in `lost` has lost bytes since it was good: it is never elected
-here (R22, leaders.py).
+The order of election (R21): the first replica, in replica order, that is in the ISR and STREAMING; then
+one that is LIVE; then one that is READ_ONLY, unless the present leader is LEAVING and can go on. Only if
+the ISR is empty, a member of the ELR is elected by the same order and becomes the whole ISR. A READ_ONLY
+leader gives way as soon as a LIVE replica is in the ISR. A replica in `lost` may have lost acknowledged
+bytes: it is never elected here (R22, leaders.py).
 
 Why no acknowledged record is lost: it is in every member of the ISR of its time and below the high
 watermark, which needs |ISR| >= min. A replica that leaves a full ISR loses its claim; one that leaves a
@@ -63,14 +63,14 @@ def settle(
     min_insync_replicas: int,
     lost: Iterable[BrokerId] = (),
 ) -> PartitionChange | None:
-    """The change that brings a partition in line with its brokers; None: nothing to change.
+    """Return the change that a partition needs, given its brokers as they are now; None if it needs none.
 
     Args:
         state: the partition as it is.
         standing_of: what each broker is now.
         min_insync_replicas: the partition's effective minimum.
         lost: brokers whose copy of this partition may lack bytes that it had (a power restart, a
-            lost directory); each was in line until now.
+            lost directory); each copy was good until now.
     """
     lost_now = set(lost) & {*state.isr, *state.elr}
     isr, fenced = _split_isr(state, lost_now, standing_of, min_insync_replicas)
@@ -78,13 +78,13 @@ def settle(
     claims += [b for b in fenced if b not in claims]
     elr = _in_order(claims, state.replicas) if len(isr) < min_insync_replicas else ()
     if not isr and not elr:
-        elr = _in_order(lost_now, state.replicas)  # R19: the last copy, whatever it is worth
+        elr = _in_order(lost_now, state.replicas)  # R19: the last copy stays
     gone = _in_order({*state.lost, *lost_now}, state.replicas) if len(state.replicas) > 1 else ()
 
     leader = _keeps_leading(state.leader, isr, standing_of)
     if leader == NO_LEADER:
         leader, isr, elr = _elect(state.replicas, isr, elr, gone, standing_of)
-        # A leader that leaves goes on rather than that one is elected that is no better.
+        # A leader that is leaving stays unless a better one can be elected.
         if state.leader in isr and (leader == NO_LEADER or standing_of(leader) < Standing.LIVE):
             leader = state.leader
         if len(isr) >= min_insync_replicas:

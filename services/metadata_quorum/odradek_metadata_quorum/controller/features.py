@@ -76,7 +76,9 @@ def update_feature(
 ) -> Outcome:
     """Set a feature's level if every registered broker and every voter supports it."""
     if name not in SUPPORTED_FEATURES:
-        return _failed(f"there is no feature {name}; there are {', '.join(SUPPORTED_FEATURES)}")
+        return _failed(
+            f"there is no feature {name}; the features are {', '.join(SUPPORTED_FEATURES)}"
+        )
     lowest, highest = SUPPORTED_FEATURES[name]
     if not lowest <= level <= highest:
         return _failed(f"{name} has the levels {lowest} to {highest}, not {level}")
@@ -137,7 +139,7 @@ REGISTRATION_MS_MAX: Final = 10_000
 
 
 def register_controller(work: Workspace, request: RegisterControllerRequest) -> Outcome:
-    """Note what a voter supports; the same registration writes nothing a second time."""
+    """Record what a voter supports; a registration that is repeated unchanged writes nothing."""
     voters = work.settings.voters
     if request.controller_id not in voters:
         return Outcome(

@@ -1,9 +1,9 @@
-"""Leaderships move by command or by themselves: preferred elections, the balance, unclean recovery.
+"""Elections by command and automatic ones: preferred leaders, the balance, unclean recovery.
 
 The preferred leader is the first replica. After a failure leaderships gather on the brokers that stayed;
-`rebalance` brings them back: every `leader.imbalance.check.interval.seconds`, for each broker of
-whose preferred leaderships more than `leader.imbalance.per.broker.percentage` are elsewhere. A
-broker that flapped lately is left out until it has been calm for a minute.
+`rebalance` moves them back: every `leader.imbalance.check.interval.seconds`, for each broker that lacks
+more than `leader.imbalance.per.broker.percentage` of its preferred leaderships. A broker that was fenced
+repeatedly of late is left out until it has been calm for a minute.
 
 Unclean recovery (R22) is for a partition without a leader that no clean election can help. It stays without one
 while a replica of its ISR or ELR that lost no bytes may come back. In two cases the controller goes on:
@@ -11,7 +11,7 @@ it asks replicas for their (last epoch, log end), by its responses to heartbeats
 
     all lost     Every member of ISR and ELR has lost bytes (`lost`: the power failed at all copies). Once
                  all of ISR, ELR and `lost` are live again and have reported, the greatest leads. No other
-                 replica can have more, and while one of them is missing the greatest may be missing.
+                 replica can have more, and any of these that is still missing may be the greatest.
     unclean      The topic has unclean.leader.election.enable, and no such replica came back for
                  `unclean.recovery.wait.ms`: the greatest of the live replicas leads.
 
@@ -54,10 +54,11 @@ def elect_leaders(work: Workspace, request: ElectLeadersRequest) -> tuple[Partit
     for partition in request.partitions or _all_partitions(work):
         if changes == work.settings.partitions_per_batch_max:
             if not request.partitions:
-                break  # the command may be repeated; the balance goes on by itself
+                # The command may be repeated; the automatic balance also continues.
+                break
             outcome = Outcome(
                 error=ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                message=f"at most {changes} elections in one request: ask for the rest again",
+                message=f"at most {changes} elections in one request: send the rest in another",
             )
         else:
             outcome = _elect(work, partition, unclean=request.unclean)
@@ -89,13 +90,13 @@ def _elect_preferred(work: Workspace, state: PartitionState) -> Outcome:
     if state.leader == state.replicas[0]:
         return Outcome(
             error=ErrorCode.ELECTION_NOT_NEEDED,
-            message=f"broker {state.leader} is the preferred leader and leads",
+            message=f"broker {state.leader} is the preferred leader and leads already",
         )
     change = elect_preferred(state, work.standing_in(state))
     if change is None:
         return Outcome(
             error=ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            message=f"broker {state.replicas[0]} is fenced, on its way out, or not in sync",
+            message=f"broker {state.replicas[0]} is fenced, shutting down, or not in sync",
         )
     work.write(change)
     return GOOD
@@ -103,7 +104,10 @@ def _elect_preferred(work: Workspace, state: PartitionState) -> Outcome:
 
 def _elect_unclean(work: Workspace, state: PartitionState) -> Outcome:
     if state.leader != NO_LEADER:
-        return Outcome(error=ErrorCode.ELECTION_NOT_NEEDED, message=f"broker {state.leader} leads")
+        return Outcome(
+            error=ErrorCode.ELECTION_NOT_NEEDED,
+            message=f"broker {state.leader} leads the partition",
+        )
     clean = work.settled(state)
     if clean is not None and clean.leader not in (None, NO_LEADER):
         work.write(clean)
@@ -115,8 +119,8 @@ def _elect_unclean(work: Workspace, state: PartitionState) -> Outcome:
             message=f"none of its replicas {list(state.replicas)} is live",
         )
     inquiry = work.inquiries.get((state.topic_id, state.partition))
-    told = {b: None if inquiry is None else log_end_told(work, inquiry, b) for b in live}
-    best = max(live, key=lambda b: (told[b] or (-1, -1), -live.index(b)))
+    log_ends = {b: None if inquiry is None else reported_log_end(work, inquiry, b) for b in live}
+    best = max(live, key=lambda b: (log_ends[b] or (-1, -1), -live.index(b)))
     work.write(elect_unclean(state, best))
     return GOOD
 
@@ -149,15 +153,16 @@ def rebalance(work: Workspace) -> None:
     ]
     work.write(*changes[: work.settings.partitions_per_batch_max])
     if len(changes) > work.settings.partitions_per_batch_max:
-        work.leaders_checked_at_ms = work.now_ms - interval_s * 1000  # the rest with the next tick
+        # The next tick moves the rest.
+        work.leaders_checked_at_ms = work.now_ms - interval_s * 1000
 
 
 LOG_ENDS_PER_HEARTBEAT_MAX = 200
-CHECK_INTERVAL_MS = 200  # looking at 10,000 partitions takes about 2 ms
+CHECK_INTERVAL_MS = 200  # a check of 10,000 partitions takes about 2 ms
 
 
 def pursue(work: Workspace) -> None:
-    """Look at all partitions without a leader: begin to ask for log ends, or elect the longest log."""
+    """Check all partitions without a leader: begin to ask for log ends, or elect the replica with the longest log."""
     checked_at_ms = work.leaderless_checked_at_ms
     if checked_at_ms is not None and work.now_ms < checked_at_ms + CHECK_INTERVAL_MS:
         return
@@ -186,12 +191,12 @@ def pursue(work: Workspace) -> None:
 
 
 def _pursue_one(work: Workspace, state: PartitionState, inquiry: Inquiry) -> BrokerId | None:
-    """Return the broker to elect; None: not yet."""
-    known_good = {*state.isr, *state.elr, *state.lost}
+    """Return the broker to elect; None if it is not decided yet."""
+    candidates = {*state.isr, *state.elr, *state.lost}
     if {*state.isr, *state.elr} <= {*state.lost}:
         _ask(work, inquiry)
-        if known_good <= {*live_replicas(work, state)}:
-            return _longest(work, state, inquiry, needed=known_good)
+        if candidates <= {*live_replicas(work, state)}:
+            return _longest(work, state, inquiry, needed=candidates)
     if not is_unclean_allowed(work, state):
         return None
     wait_ms = work.config("unclean.recovery.wait.ms")
@@ -223,21 +228,23 @@ def _longest(
     _ask(work, inquiry)
     assert inquiry.asked_at_ms is not None, inquiry
     live = live_replicas(work, state)
-    told = {b: end for b in live if (end := log_end_told(work, inquiry, b)) is not None}
-    if not needed <= told.keys() or not told:
+    log_ends = {b: end for b in live if (end := reported_log_end(work, inquiry, b)) is not None}
+    if not needed <= log_ends.keys() or not log_ends:
         return None
     is_over = work.now_ms >= inquiry.asked_at_ms + work.settings.report_wait_ms
-    if len(told) < len(live) and not is_over:
+    if len(log_ends) < len(live) and not is_over:
         return None
-    return max(told, key=lambda b: (told[b], -state.replicas.index(b)))
+    return max(log_ends, key=lambda b: (log_ends[b], -state.replicas.index(b)))
 
 
-def log_end_told(work: Workspace, inquiry: Inquiry, broker_id: BrokerId) -> tuple[int, int] | None:
+def reported_log_end(
+    work: Workspace, inquiry: Inquiry, broker_id: BrokerId
+) -> tuple[int, int] | None:
     """Return (last epoch, log end) as a broker reported it in its present registration."""
-    told = inquiry.log_ends.get(broker_id)
-    if told is None or told[0] != work.image.brokers[broker_id].broker_epoch:
+    report = inquiry.log_ends.get(broker_id)
+    if report is None or report[0] != work.image.brokers[broker_id].broker_epoch:
         return None
-    return told[1], told[2]
+    return report[1], report[2]
 
 
 def live_replicas(work: Workspace, state: PartitionState) -> list[BrokerId]:
@@ -255,15 +262,17 @@ def _log_ends_wanted(work: Workspace) -> dict[BrokerId, list[TopicIdPartition]]:
         state = work.image.partition(topic_id, index)
         for broker_id in state.replicas if state is not None else ():
             of_broker = wanted.setdefault(broker_id, [])
-            if len(of_broker) < LOG_ENDS_PER_HEARTBEAT_MAX and not _has_told(
+            if len(of_broker) < LOG_ENDS_PER_HEARTBEAT_MAX and not _has_reported(
                 work, inquiry, broker_id
             ):
                 of_broker.append(TopicIdPartition(topic_id, index))
     return wanted
 
 
-def _has_told(work: Workspace, inquiry: Inquiry, broker_id: BrokerId) -> bool:
-    return broker_id in work.image.brokers and log_end_told(work, inquiry, broker_id) is not None
+def _has_reported(work: Workspace, inquiry: Inquiry, broker_id: BrokerId) -> bool:
+    return (
+        broker_id in work.image.brokers and reported_log_end(work, inquiry, broker_id) is not None
+    )
 
 
 def wanted_log_ends(work: Workspace, broker_id: BrokerId) -> tuple[TopicIdPartition, ...]:
@@ -271,10 +280,10 @@ def wanted_log_ends(work: Workspace, broker_id: BrokerId) -> tuple[TopicIdPartit
     if work.standing_of(broker_id) < Standing.LIVE:
         return ()
     return tuple(
-        one
-        for one in work.log_ends_wanted.get(broker_id, ())
-        if (inquiry := work.inquiries.get((one.topic_id, one.partition))) is not None
-        and log_end_told(work, inquiry, broker_id) is None
+        partition
+        for partition in work.log_ends_wanted.get(broker_id, ())
+        if (inquiry := work.inquiries.get((partition.topic_id, partition.partition))) is not None
+        and reported_log_end(work, inquiry, broker_id) is None
     )
 
 
@@ -283,12 +292,12 @@ def report_log_ends(work: Workspace, request: ReportLogEndsRequest) -> ErrorCode
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
         return error
-    for told in request.partitions:
-        inquiry = work.inquiries.get((told.partition.topic_id, told.partition.partition))
+    for log_end in request.partitions:
+        inquiry = work.inquiries.get((log_end.partition.topic_id, log_end.partition.partition))
         if inquiry is not None and inquiry.asked_at_ms is not None:
             inquiry.log_ends[request.broker_id] = (
                 request.broker_epoch,
-                told.last_epoch,
-                told.log_end,
+                log_end.last_epoch,
+                log_end.log_end,
             )
     return ErrorCode.NONE

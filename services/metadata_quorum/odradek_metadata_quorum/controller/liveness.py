@@ -1,4 +1,4 @@
-"""Which brokers this controller takes for alive, and when the active one fences them.
+"""Which brokers a controller takes to be alive, and when the active one fences them.
 
 A broker holds one heartbeat stream to every controller (KIP-631 has requests instead; a stream
 shows a death at once, because a dead process takes its connections with it). For each broker
@@ -16,7 +16,7 @@ that is, it has a deadline: `session_ms` after its last heartbeat while connecte
 break. When the controller becomes active, broken brokers get a grace and all others a session.
 
 Invariants:
-- Only watched brokers are fenced, and a fenced one is no longer watched.
+- Only watched brokers are fenced, and a fenced broker is not watched.
 - A decision that was undone leaves no broker unfenced and unwatched for longer than a tick (`keep_watching`).
 - No broker is fenced because this controller itself was stalled: a stall moves every deadline by its length.
   Of stalls shorter than a session only one a session counts: a controller that is slow all the time would
@@ -50,7 +50,7 @@ class Connection(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """Effect: commit the fencing of this broker, whose connection was `found` at its deadline."""
+    """Effect: commit the fencing of this broker. `found` is the state of its connection at its deadline."""
 
     broker_id: BrokerId
     found: Connection
@@ -61,7 +61,7 @@ class _Broker:
     connection: Connection = Connection.UNHEARD
     broken_at_ms: int = 0
     deadline_ms: int | None = None  # None: not watched
-    is_forgiven: bool = False  # a mass break moved its deadline since it was last heard
+    is_forgiven: bool = False  # a mass break moved its deadline since its last heartbeat
 
 
 @dataclass(slots=True, kw_only=True)
@@ -152,15 +152,15 @@ class Liveness:
         return self._brokers.setdefault(broker_id, _Broker())
 
     def _stall(self, now_ms: int) -> int:
-        before, self._ticked_at_ms = self._ticked_at_ms, now_ms
-        if before is None:
+        last_ms, self._ticked_at_ms = self._ticked_at_ms, now_ms
+        if last_ms is None:
             return 0
-        assert now_ms >= before, f"clock went back: {before} -> {now_ms}"
-        stalled_ms = now_ms - before
+        assert now_ms >= last_ms, f"clock went back: {last_ms} -> {now_ms}"
+        stalled_ms = now_ms - last_ms
         if stalled_ms <= self.stall_ms_min:
             return 0
         forgiven_at_ms = self._forgiven_at_ms
-        is_slow = forgiven_at_ms is not None and before - forgiven_at_ms < self.session_ms
+        is_slow = forgiven_at_ms is not None and last_ms - forgiven_at_ms < self.session_ms
         if is_slow and stalled_ms < self.session_ms:
             return 0
         self._forgiven_at_ms = now_ms

@@ -17,10 +17,10 @@ A move takes steps and never loses a copy (KIP-455):
                                        (d and e catch up; the leader takes them into the ISR)
                    --all of d e in the ISR--> replicas c d e, ISR without a b, perhaps a new leader
 
-The move completes in the batch that takes in the last added replica, so nothing has to watch for it.
+The move completes in the batch that takes the last added replica into the ISR, so nothing has to watch for it.
 Until then it can be cancelled: the added replicas are removed and the others stay, those that the move
 kept first (which one was preferred before is not recorded, as in Kafka). A completion that removes a replica
-sets a leader and so raises the leader epoch, which tells the removed replica, too.
+sets a leader and so raises the leader epoch, by which the removed replica learns of it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
 
 
 def alter_partitions(work: Workspace, request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """Judge each proposal for itself; the accepted ones are one batch."""
+    """Judge each proposal independently; the accepted ones are one batch."""
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
         return AlterPartitionResponse(error=error)
@@ -68,7 +68,7 @@ def _alter(work: Workspace, broker_id: BrokerId, item: AlterPartitionItem) -> Al
     after = work.state_of(item.partition)
     assert after is not None, item
     if work.standing_of(state.leader) < Standing.LIVE:
-        # The leader leaves, or cannot write: whoever joined its ISR may lead from now on.
+        # The leader is shutting down or cannot write: a replica that joined its ISR may lead from now on.
         work.unsettled.append((state.topic_id, state.partition))
     return AlterPartitionResult(partition=item.partition, partition_epoch=after.partition_epoch)
 
@@ -78,7 +78,8 @@ def _refusal(
 ) -> ErrorCode:
     isr = [member for member, _ in item.isr]
     if item.leader_epoch > state.leader_epoch or item.partition_epoch > state.partition_epoch:
-        return ErrorCode.NOT_CONTROLLER  # the leader has seen what we have not: we are deposed
+        # The leader has seen an epoch that is not in this log: this controller is deposed.
+        return ErrorCode.NOT_CONTROLLER
     if item.leader_epoch < state.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     if broker_id != state.leader:
@@ -91,8 +92,8 @@ def _refusal(
         return ErrorCode.INVALID_REQUEST
     standing_of = work.standing_in(state)
     for member, broker_epoch in item.isr:
-        known = work.image.brokers.get(member)
-        if known is None or known.broker_epoch != broker_epoch:
+        broker = work.image.brokers.get(member)
+        if broker is None or broker.broker_epoch != broker_epoch:
             return ErrorCode.INELIGIBLE_REPLICA
         if member not in state.isr and standing_of(member) < Standing.LIVE:
             return ErrorCode.INELIGIBLE_REPLICA
@@ -123,54 +124,56 @@ def alter_reassignments(
     *,
     keep_replication_factor: bool = False,
 ) -> tuple[PartitionResult, ...]:
-    """Begin, change or cancel moves, each for itself.
+    """Begin, change or cancel moves; each succeeds or fails independently.
 
     With `keep_replication_factor`, moves that change the final number of replicas are refused (KIP-860).
     """
     return tuple(
         PartitionResult(
-            partition=wanted.partition,
-            outcome=_alter_reassignment(work, wanted, keep_replication_factor),
+            partition=reassignment.partition,
+            outcome=_alter_reassignment(work, reassignment, keep_replication_factor),
         )
-        for wanted in reassignments
+        for reassignment in reassignments
     )
 
 
 def _alter_reassignment(
-    work: Workspace, wanted: Reassignment, keep_replication_factor: bool
+    work: Workspace, reassignment: Reassignment, keep_replication_factor: bool
 ) -> Outcome:
-    topic = work.image.topic(wanted.partition.topic)
-    index = wanted.partition.partition
+    topic = work.image.topic(reassignment.partition.topic)
+    index = reassignment.partition.partition
     if topic is None or not 0 <= index < len(topic.partitions):
         return Outcome(
-            error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message=f"there is no {wanted.partition}"
+            error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            message=f"there is no {reassignment.partition}",
         )
     state = topic.partitions[index]
-    if wanted.replicas is None:
+    if reassignment.replicas is None:
         return _cancel(work, state)
     replication_factor = len(state.replicas) - len(state.removing)
-    if keep_replication_factor and len(wanted.replicas) != replication_factor:
+    if keep_replication_factor and len(reassignment.replicas) != replication_factor:
         return Outcome(
             error=ErrorCode.INVALID_REPLICATION_FACTOR,
-            message=f"{wanted.partition} has {replication_factor} replicas and would have "
-            f"{len(wanted.replicas)}; allow a change of the replication factor, or give as many",
+            message=f"{reassignment.partition} has {replication_factor} replicas and would have "
+            f"{len(reassignment.replicas)}; allow a change of the replication factor, or name as many",
         )
-    refusal = assignment_refusal(work, wanted.replicas)
+    refusal = assignment_refusal(work, reassignment.replicas)
     if refusal is not None:
         return refusal
-    # A move under way is replaced: what it was adding and is not wanted any more goes.
+    # A move under way is replaced: replicas that only the old move adds are removed.
     present = tuple(b for b in state.replicas if b not in state.adding)
-    adding = tuple(b for b in wanted.replicas if b not in present)
-    removing = tuple(b for b in present if b not in wanted.replicas)
-    replicas = wanted.replicas + removing
+    adding = tuple(b for b in reassignment.replicas if b not in present)
+    removing = tuple(b for b in present if b not in reassignment.replicas)
+    replicas = reassignment.replicas + removing
     if (replicas, adding, removing) == (state.replicas, state.adding, state.removing):
-        return GOOD  # so it is, or will be: an answer got lost
+        # A repeated request whose first response was lost.
+        return GOOD
     isr = tuple(b for b in state.isr if b in replicas)
     if not isr and not [b for b in state.elr if b in replicas]:
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            message=f"{wanted.partition}: none of {replicas} has its records; wait until the "
-            "present move is done",
+            message=f"{reassignment.partition}: none of {replicas} has its records; wait until the "
+            "present move is complete",
         )
     target = _moved(state, replicas=replicas, isr=isr, adding=adding, removing=removing)
     if set(adding) <= set(isr) and set(isr) - set(removing):
@@ -183,14 +186,14 @@ def _alter_reassignment(
 def _cancel(work: Workspace, state: PartitionState) -> Outcome:
     if not state.adding and not state.removing:
         return Outcome(
-            error=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, message="this partition does not move"
+            error=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, message="this partition is not being moved"
         )
     replicas = tuple(b for b in state.replicas if b not in state.adding)
     isr = tuple(b for b in state.isr if b in replicas)
     if not isr and not [b for b in state.elr if b in replicas]:
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            message="only the replicas that would go are in sync; wait until the move is done",
+            message="only the replicas that would be removed are in sync; wait until the move is complete",
         )
     work.write(_moved(state, replicas=replicas, isr=isr, adding=(), removing=()))
     _settle_now(work, state)
@@ -200,7 +203,7 @@ def _cancel(work: Workspace, state: PartitionState) -> Outcome:
 def completed(
     work: Workspace, state: PartitionState, isr: tuple[BrokerId, ...], *, recovering: bool
 ) -> PartitionChange | None:
-    """Return the end of a move if this ISR holds all wanted replicas; else None."""
+    """Return the change that completes a move, if this ISR has all replicas that it adds; else None."""
     if not state.adding and not state.removing:
         return None
     staying = {*state.replicas} - {*state.removing}
@@ -223,9 +226,11 @@ def _finished(
     isr = tuple(b for b in moving.isr if b in replicas)
     leader = state.leader if state.leader in isr else NO_LEADER
     standing_of = work.standing_in(state)
-    for wanted in (Standing.STREAMING, Standing.LIVE):
+    for standing in (Standing.STREAMING, Standing.LIVE):
         if leader == NO_LEADER:
-            leader = next((b for b in replicas if b in isr and standing_of(b) >= wanted), NO_LEADER)
+            leader = next(
+                (b for b in replicas if b in isr and standing_of(b) >= standing), NO_LEADER
+            )
     minimum = min(work.image.min_insync_replicas(state), len(replicas))
     elr = tuple(b for b in elr_after(state, isr, minimum) if b in replicas)
     is_anyone_gone = not {*state.replicas} <= {*replicas}
@@ -272,17 +277,17 @@ def _settle_now(work: Workspace, before: PartitionState) -> None:
 
 
 def assignment_refusal(work: Workspace, replicas: tuple[BrokerId, ...]) -> Outcome | None:
-    """Say what is wrong with an assignment that a client made; None: nothing."""
+    """Return what is wrong with an assignment that a client made; None if nothing is."""
     if not replicas or len(set(replicas)) != len(replicas):
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            message=f"{list(replicas)}: a partition has one replica or more, each on another broker",
+            message=f"{list(replicas)}: a partition has one replica or more, each on a different broker",
         )
     unknown = [b for b in replicas if b not in work.image.brokers]
     if unknown:
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            message=f"{list(replicas)}: there is no broker {unknown[0]}; registered are "
+            message=f"{list(replicas)}: there is no broker {unknown[0]}; the registered brokers are "
             f"{sorted(work.image.brokers)}",
         )
     return None

@@ -2,11 +2,11 @@
 
 A registration is one batch: the new registration begins fenced, the leaderships of the old one move (or the
 partitions are without a leader) with a new leader epoch, and a broker that may have lost bytes leaves every
-ISR and ELR. It never waits until the old registration is fenced. The old process gets STALE_BROKER_EPOCH from
+ISR and ELR. It does not wait until the old registration is fenced: the old process gets STALE_BROKER_EPOCH from
 its next heartbeat on, and its acknowledgements carry an old epoch.
 
 A broker that claims to have lost nothing must prove it: class CLEAN names the broker epoch of the last
-registration, which the clean shutdown wrote to the disk; class PROCESS comes with the directories of
+registration, which the clean shutdown wrote to the disk; class PROCESS needs the directories of
 the last registration. Otherwise the class is POWER.
 """
 
@@ -47,8 +47,8 @@ def register(work: Workspace, request: RegisterRequest) -> RegisterResponse:
         return RegisterResponse(
             outcome=Outcome(
                 error=ErrorCode.REQUEST_TIMED_OUT,
-                message=f"broker {request.broker_id} has more partitions than one batch takes: "
-                "the first ones are settled, register again",
+                message=f"broker {request.broker_id} has more partitions than fit into one batch: "
+                "the first ones are settled; register again for the rest",
             )
         )
     work.write(
@@ -93,11 +93,11 @@ def _fits_one_batch(
     before: BrokerState,
     restart_class: RestartClass,
 ) -> bool:
-    """Whether the registration can be decided now; if not, a part of what it needs is written.
+    """Return whether the registration can be decided now; if not, write a part of what it needs.
 
-    The old life is fenced first, then its partitions are settled piece by piece, each piece with
-    one attempt to register. That is safe at any point: a fenced broker leads nothing, and nobody
-    may join an ISR under the new life before that is registered.
+    The old registration is fenced first, then its partitions are settled piece by piece, one piece with each
+    attempt to register. That is safe at any point: a fenced broker leads nothing, and its new process cannot
+    join an ISR before it is registered.
     """
     changes_max = work.settings.registration_changes_max
     if len(work.partitions_of(request.broker_id)) <= changes_max:
@@ -109,13 +109,14 @@ def _fits_one_batch(
             )
         )
         work.liveness.unwatch(before.broker_id)
-        work.memory(before.broker_id).fenced_because = "it registers anew"
+        work.memory(before.broker_id).fenced_because = "it registers again"
     changes = _registration_changes(work, request, restart_class)
     if len(changes) <= changes_max:
         return True
     if not before.fenced:
         note_fencing(work, before.broker_id)
-    changes.sort(key=lambda change: change.leader is None)  # elections first
+    # Elections first.
+    changes.sort(key=lambda change: change.leader is None)
     work.write(*changes[:changes_max])
     return False
 
@@ -132,7 +133,7 @@ def _refusal(
     if request.broker_id < 0 or not request.directory_ids or len(request.incarnation_id) != 16:
         return Outcome(
             error=ErrorCode.INVALID_REGISTRATION,
-            message="a broker has an id from 0, a directory id, and an incarnation id of 16 bytes",
+            message="a broker needs an id of 0 or above, a directory id, and an incarnation id of 16 bytes",
         )
     if request.metadata_incarnation_id not in (None, work.image.incarnation_id):
         return Outcome(
@@ -146,8 +147,8 @@ def _refusal(
             error=ErrorCode.INCONSISTENT_CLUSTER_ID,
             message=f"broker {request.broker_id} names the controllers {_list(strangers)}, which "
             f"are not voters here: the voters are {_list(work.settings.voters)}. Correct the "
-            "broker's controller.rpc.endpoints; or, if the controllers' own "
-            "controller.quorum.voters differ from each other, those",
+            "broker's controller.rpc.endpoints; or, if the controllers differ in their own "
+            "controller.quorum.voters, correct those",
         )
     return _feature_refusal(work, request) or _duplicate_refusal(work, request, before)
 
@@ -157,11 +158,11 @@ def other_metadata(
     followed: MetadataIncarnationId | None,
     present: MetadataIncarnationId | None,
 ) -> str:
-    """Say what happened when a broker meets a metadata log that is not the one it has followed."""
+    """Return the error text for a broker that meets a metadata log which is not the one that it has followed."""
     return (
-        f"broker {broker_id} has followed the metadata log {incarnation_text(followed)}, the "
-        f"controllers have {incarnation_text(present)}: they lost their data directories and began "
-        "anew, or belong to another cluster. The broker's logs are kept as they are. Restore the "
+        f"broker {broker_id} has followed the metadata log {incarnation_text(followed)}, but the "
+        f"controllers have {incarnation_text(present)}: they lost their data directories and started "
+        "a new log, or belong to another cluster. The broker's logs are kept as they are. Restore the "
         "data directories of the controllers, or correct controller.rpc.endpoints, and start the "
         "broker again. Only if the old metadata is lost for good: stop the broker and run `odradek "
         f"storage adopt --incarnation {incarnation_text(present)}` on its data directory; logs of "
@@ -170,7 +171,7 @@ def other_metadata(
 
 
 def incarnation_text(incarnation_id: MetadataIncarnationId | None) -> str:
-    """Return an incarnation as people read and type it."""
+    """Return an incarnation as hexadecimal digits, as `odradek storage adopt` takes it."""
     return "(none)" if incarnation_id is None else incarnation_id.hex()
 
 
@@ -187,7 +188,7 @@ def _feature_refusal(work: Workspace, request: RegisterRequest) -> Outcome | Non
             way_out = "upgrade the broker" if level > highest else "raise the level first"
             return Outcome(
                 error=ErrorCode.UNSUPPORTED_VERSION,
-                message=f"this cluster uses {name} at level {level}, broker {request.broker_id} "
+                message=f"this cluster uses {name} at level {level}, but broker {request.broker_id} "
                 f"supports {lowest} to {highest}: {way_out}",
             )
     return None

@@ -35,10 +35,10 @@ class Decision(Generic[Response]):
     """A response that may be sent once `records` are committed, as one batch.
 
     Without records there is nothing to commit; but the decision may rest on batches that are
-    still in flight, so the response waits until those are committed. `payload` is the batch as it is
-    proposed to the quorum, empty without records.
+    still in flight, so the response waits until those are committed. `payload` is the encoded batch that is
+    proposed to the quorum; it is empty without records.
 
-    `offset` is the metadata offset from which on the response is true of an image: that of the
+    `offset` is the first metadata offset at which an image shows what the response says: that of the
     decision's own batch, or, without records, of the last batch before it. A request that is repeated
     because its first response was lost changes nothing the second time, and still has to be
     readable where the client reads next. A standby's responses have no offset: -1.
@@ -52,7 +52,7 @@ class Decision(Generic[Response]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of one item: an error code, and a sentence for people that says the way out."""
+    """The result of one item: an error code, and a message for people that says what to do about it."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str = ""
@@ -72,7 +72,7 @@ GOOD = Outcome()
 
 
 class BatchTooLarge(Exception):
-    """A request needs more metadata than fits into one atomic batch; nothing of it was done."""
+    """A request needs more metadata than fits into one atomic batch; it changed nothing."""
 
 
 class Draws(Protocol):
@@ -92,25 +92,21 @@ class ControllerSettings:
     cluster_id: str
     session_ms: int = 3_000  # silence after which a broker is fenced
     grace_ms: int = 500  # time to come back after a broken stream
-    stall_ms_min: int = 500  # ticks further apart than this show a stall of this process
+    stall_ms_min: int = 500  # ticks further apart than this show that this process was stalled
     shutdown_wait_ms: int = 1_000  # time for other brokers to learn of moved leaderships
     flap_window_ms: int = 60_000
     flap_delay_ms_max: int = 30_000
     report_wait_ms: int = 2_000  # wait for reported log ends in an unclean election
     batch_bytes_max: int = 1 << 20  # size of one entry of the quorum's log
     partitions_per_batch_max: int = 500
-    partitions_looked_at_max: int = 5_000  # in one turn of the loop, about 60 ms
+    partitions_looked_at_max: int = 5_000  # in one turn of the loop: about 60 ms
     registration_changes_max: int = 10_000  # partitions that one registration changes in its batch
     partitions_per_request_max: int = 10_000
     partitions_max: int = 200_000
-    initial_configs: tuple[tuple[str, str], ...] = field(
-        default=()
-    )  # of all brokers, at the first start
+    # Broker configs that a new cluster starts with, as defaults of all brokers.
+    initial_configs: tuple[tuple[str, str], ...] = field(default=())
     initial_features: FeatureLevels = INITIAL_LEVELS
-    voters: tuple[ControllerId, ...] = ()  # all of them must support a level before it is raised
-
-
-# --- brokers
+    voters: tuple[ControllerId, ...] = ()  # all must support a level before it is raised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +125,8 @@ class RegisterRequest:
     feature_minima: FeatureLevels = ()
     lost_partitions: frozenset[TopicIdPartition] = frozenset()
     metadata_incarnation_id: MetadataIncarnationId | None = None  # of the log it has followed
-    controller_ids: frozenset[ControllerId] = frozenset()  # that its settings name; empty: not told
+    # The controllers that its settings name; an older broker sends none.
+    controller_ids: frozenset[ControllerId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +160,8 @@ class HeartbeatRequest:
     want_shutdown: bool = False
     cannot_write: bool = False
     offline_directory_ids: tuple[DirectoryId, ...] = ()
-    broken_partitions: frozenset[TopicIdPartition] = frozenset()  # a bug ended the replica there
+    # Partitions whose replica on this broker failed on an internal error.
+    broken_partitions: frozenset[TopicIdPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,12 +212,9 @@ class AllocateProducerIdsResponse:
     producer_id_count: int = 0
 
 
-# --- partitions
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionItem:
-    """A leader's proposal for one partition; each ISR member with its broker epoch (KIP-903)."""
+    """A leader's proposal for one partition. Each ISR member has its broker epoch (KIP-903)."""
 
     partition: TopicIdPartition
     leader_epoch: int
@@ -256,7 +251,7 @@ class AlterPartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeadersRequest:
-    """Preferred or unclean elections by command; no partitions: all of them."""
+    """Preferred or unclean elections by command. No partitions means all of them."""
 
     unclean: bool = False
     partitions: tuple[TopicPartition, ...] = ()
@@ -276,9 +271,6 @@ class PartitionResult:
 
     partition: TopicPartition
     outcome: Outcome = GOOD
-
-
-# --- topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

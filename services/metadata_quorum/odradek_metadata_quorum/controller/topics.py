@@ -1,4 +1,4 @@
-"""Topics are created, get more partitions and are deleted: names, counts, placement, initial configs.
+"""Creating topics, adding partitions and deleting topics: names, counts, placement, initial configs.
 
 Names follow Kafka's rules (`odradek_protocol.topic_names`). Two names that differ only in `.` and `_` collide,
 because metrics write both as `_`.
@@ -9,9 +9,9 @@ id; brokers delete the files. A topic that is created again under the name has a
 Placement puts the live brokers on a ring on which racks alternate (r1 r2 r3 r1 r2 ...). Each
 partition takes the next broker as its preferred leader, so within a topic no broker leads more than
 one partition more than another. Followers are the next ones on the ring, from a start that shifts
-with every lap. They skip racks that the partition has already until it has every rack, and brokers
-that it has already always. The ring begins at the broker with the fewest leaderships (a draw breaks
-ties), so that many topics of one partition are spread, too. (This is Kafka's AdminUtils; KRaft's
+with every lap. They skip racks that the partition has already, until it has every rack, and always skip
+brokers that it has already. The ring begins at the broker with the fewest leaderships (a draw breaks
+ties), so that many topics with one partition each are spread, too. (This is Kafka's AdminUtils; KRaft's
 StripedReplicaPlacer draws the order of racks instead, which balances leaders only on average.)
 
 Fenced brokers and those in shutdown get replicas only if there are too few live ones, and never
@@ -70,7 +70,7 @@ TOPIC_PARTITIONS_MAX: Final = 100_000
 
 
 class _Refused(Exception):
-    """A topic is refused, for the reason in `outcome`."""
+    """A topic is refused; `outcome` says why."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -78,10 +78,10 @@ class _Refused(Exception):
 
 
 class _Survey:
-    """Counts over the whole image that new topics are judged by, made once for many of them.
+    """Counts over the whole image by which new topics are checked and placed, made once for many topics.
 
-    Counting again for each topic stopped the loop for seconds: 1,000 more topics on 10,000. A survey stays
-    valid for the next request if nothing else was decided since, as for the pieces of a large request.
+    Counting again for each topic would stop the event loop for seconds when 1,000 topics are added to 10,000. A
+    survey stays valid for the next request if nothing else was decided since: so are the pieces of a large request.
     """
 
     @staticmethod
@@ -98,14 +98,14 @@ class _Survey:
         self._next_offset = work.next_offset
         self._partitions = sum(len(topic.partitions) for topic in work.image.topics.values())
         self._led = Counter(state.replicas[0] for state in work.image.partitions())
-        self._by_metric_name: dict[str, str] | None = None  # made when a name needs it
+        self._by_metric_name: dict[str, str] | None = None  # made at the first name that needs it
 
     def _is_valid(self, work: Workspace) -> bool:
-        # A decision that was undone has left another image behind.
+        # Undoing a decision replaces the image.
         return self._image is work.image and self._next_offset == work.next_offset
 
     def close(self) -> None:
-        """End the request: what was accepted is written at this decision's offset."""
+        """End the request: the accepted topics are written at this decision's offset."""
         self._next_offset = MetadataOffset(self._work.next_offset + bool(self._work.written))
 
     def check_count(self, name: str, count: int, *, present: int = 0) -> None:
@@ -114,12 +114,12 @@ class _Survey:
         if present + count > TOPIC_PARTITIONS_MAX:
             raise _Refused(
                 ErrorCode.POLICY_VIOLATION,
-                f"{name}: a topic may have {TOPIC_PARTITIONS_MAX} partitions, not {present + count}",
+                f"{name}: a topic may have at most {TOPIC_PARTITIONS_MAX} partitions, not {present + count}",
             )
         if self._partitions + count > settings.partitions_max:
             raise _Refused(
                 ErrorCode.POLICY_VIOLATION,
-                f"{name}: the cluster has {self._partitions} partitions, it may have "
+                f"{name}: the cluster has {self._partitions} partitions and may have at most "
                 f"{settings.partitions_max}",
             )
 
@@ -165,7 +165,7 @@ def _metric_name(name: str) -> str:
 
 
 def create_topics(work: Workspace, request: CreateTopicsRequest) -> tuple[TopicResult, ...]:
-    """Create topics, each for itself; the valid ones are one batch.
+    """Create topics; each succeeds or fails independently, and the valid ones are one batch.
 
     A client's request for too many partitions is refused as a whole, as in Kafka: which of its topics
     exist afterwards must not depend on their order.
@@ -179,7 +179,9 @@ def create_topics(work: Workspace, request: CreateTopicsRequest) -> tuple[TopicR
     for topic in request.topics:
         try:
             if names[topic.name] > 1 or topic.name in request.repeated_names:
-                raise _Refused(ErrorCode.INVALID_REQUEST, f"{topic.name} is twice in this request")
+                raise _Refused(
+                    ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice in this request"
+                )
             result = _create(work, survey, topic, validate_only=request.validate_only)
         except _Refused as refused:
             result = TopicResult(name=TopicName(topic.name), outcome=refused.outcome)
@@ -198,7 +200,7 @@ def _too_many(work: Workspace, total: int) -> Outcome | None:
         return None
     return Outcome(
         error=ErrorCode.POLICY_VIOLATION,
-        message=f"the request would add {total} partitions; one request may add {most}, send several",
+        message=f"the request would add {total} partitions; one request may add {most}: send several",
     )
 
 
@@ -250,7 +252,7 @@ def _assignments(work: Workspace, survey: _Survey, topic: NewTopic) -> Assignmen
         if topic.partition_count != -1 or topic.replication_factor != -1:
             raise _Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"{topic.name}: with assignments by hand both counts must be -1",
+                f"{topic.name}: with replica assignments both counts must be -1",
             )
         survey.check_count(topic.name, len(topic.assignments))
         return _by_hand(work, topic.name, topic.assignments)
@@ -258,12 +260,12 @@ def _assignments(work: Workspace, survey: _Survey, topic: NewTopic) -> Assignmen
     replicas = _default(work, topic.replication_factor, "default.replication.factor")
     if partitions < 1:
         raise _Refused(
-            ErrorCode.INVALID_PARTITIONS, f"{topic.name}: a topic has one partition or more"
+            ErrorCode.INVALID_PARTITIONS, f"{topic.name}: a topic needs one partition or more"
         )
     if replicas < 1:
         raise _Refused(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"{topic.name}: the replication factor is 1 or more",
+            f"{topic.name}: the replication factor must be 1 or more",
         )
     survey.check_count(topic.name, partitions)
     return survey.placed(partitions, replicas)
@@ -287,7 +289,7 @@ def _by_hand(
         if len(replicas) != len(assignments[0]):
             raise _Refused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{name}: all partitions have equally many replicas",
+                f"{name}: all partitions of a topic need equally many replicas",
             )
         if all(work.standing_of(b) < Standing.LIVE for b in replicas):
             raise _Refused(
@@ -336,66 +338,68 @@ def _write_partitions(
 def create_partitions(work: Workspace, request: CreatePartitionsRequest) -> tuple[TopicResult, ...]:
     """Add partitions; existing ones keep their replicas. A request for too many is refused as a whole."""
     total = 0
-    for wanted in request.topics:
-        if (topic := work.image.topic(wanted.name)) is not None:
-            total += max(wanted.total_count - len(topic.partitions), 0)
+    for new in request.topics:
+        if (topic := work.image.topic(new.name)) is not None:
+            total += max(new.total_count - len(topic.partitions), 0)
     if (outcome := _too_many(work, request.partitions_elsewhere + total)) is not None:
         return tuple(TopicResult(name=TopicName(t.name), outcome=outcome) for t in request.topics)
     survey = _Survey.of(work)
     results = []
-    for wanted in request.topics:
+    for new in request.topics:
         try:
-            result = _grow(work, survey, wanted, validate_only=request.validate_only)
+            result = _grow(work, survey, new, validate_only=request.validate_only)
         except _Refused as refused:
-            result = TopicResult(name=TopicName(wanted.name), outcome=refused.outcome)
+            result = TopicResult(name=TopicName(new.name), outcome=refused.outcome)
         results.append(result)
     survey.close()
     return tuple(results)
 
 
 def _grow(
-    work: Workspace, survey: _Survey, wanted: NewPartitions, *, validate_only: bool
+    work: Workspace, survey: _Survey, new: NewPartitions, *, validate_only: bool
 ) -> TopicResult:
-    topic = work.image.topic(wanted.name)
+    topic = work.image.topic(new.name)
     if topic is None:
-        raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {wanted.name}")
+        raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {new.name}")
     if topic.name in INTERNAL_TOPICS:
         raise _Refused(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"{topic.name} keeps its partitions: what lies in which depends on how many there are",
+            f"{topic.name} is an internal topic: the number of its partitions is fixed,"
+            " because it decides which of them has which records",
         )
     present = len(topic.partitions)
-    more = wanted.total_count - present
+    more = new.total_count - present
     if more <= 0:
         raise _Refused(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic {wanted.name} has {present} partitions, {wanted.total_count} are not more",
+            f"topic {new.name} has {present} partitions already: {new.total_count} is not more",
         )
-    survey.check_count(wanted.name, more, present=present)
+    survey.check_count(new.name, more, present=present)
     first = topic.partitions[0]
-    replication_factor = len(first.replicas) - len(first.removing)  # while it moves it has more
-    if wanted.assignments:
-        if len(wanted.assignments) != more:
+    # While a partition moves it has more replicas.
+    replication_factor = len(first.replicas) - len(first.removing)
+    if new.assignments:
+        if len(new.assignments) != more:
             raise _Refused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{wanted.name}: {more} new partitions, {len(wanted.assignments)} assignments",
+                f"{new.name}: {more} new partitions need as many assignments, not {len(new.assignments)}",
             )
-        if any(len(replicas) != replication_factor for replicas in wanted.assignments):
+        if any(len(replicas) != replication_factor for replicas in new.assignments):
             raise _Refused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{wanted.name}: its partitions have {replication_factor} replicas, and so have "
-                "new ones",
+                f"{new.name}: its partitions have {replication_factor} replicas, and new "
+                "ones need as many",
             )
-        assignments = _by_hand(work, wanted.name, wanted.assignments)
+        assignments = _by_hand(work, new.name, new.assignments)
     else:
         assignments = survey.placed(more, replication_factor)
-    survey.accept(wanted.name, assignments, validate_only=validate_only)
+    survey.accept(new.name, assignments, validate_only=validate_only)
     if not validate_only:
         _write_partitions(work, topic.topic_id, present, assignments)
     return TopicResult(
         name=topic.name,
         topic_id=topic.topic_id,
-        partition_count=wanted.total_count,
+        partition_count=new.total_count,
         replication_factor=replication_factor,
     )
 
@@ -412,8 +416,8 @@ def delete_topics(work: Workspace, request: DeleteTopicsRequest) -> tuple[TopicR
         refusal = Outcome(
             error=ErrorCode.UNKNOWN_TOPIC_ID, message=f"there is no topic with id {topic_id.hex()}"
         )
-        found = _delete(work, TopicName(""), work.image.topics.get(topic_id), refusal)
-        results.append(found)
+        result = _delete(work, TopicName(""), work.image.topics.get(topic_id), refusal)
+        results.append(result)
     return tuple(results)
 
 
@@ -424,7 +428,8 @@ def _delete(
         return TopicResult(name=name, outcome=refusal)
     if topic.name in INTERNAL_TOPICS:
         internal = Outcome(
-            error=ErrorCode.INVALID_TOPIC_EXCEPTION, message=f"{topic.name} is internal"
+            error=ErrorCode.INVALID_TOPIC_EXCEPTION,
+            message=f"{topic.name} is an internal topic and cannot be deleted",
         )
         return TopicResult(name=topic.name, outcome=internal)
     work.write(RemoveTopic(topic_id=topic.topic_id))
@@ -468,12 +473,12 @@ def place(
     placed = []
     for index in range(partition_count):
         lap, position = divmod(index, len(ring))
-        at = (start + position) % len(ring)
-        followers = ring[at + 1 :] + ring[:at]
+        first = (start + position) % len(ring)
+        followers = ring[first + 1 :] + ring[:first]
         if followers:
             shift = (draw + lap) % len(followers)
             followers = followers[shift:] + followers[:shift]
-        chosen = [ring[at]]
+        chosen = [ring[first]]
         _fill(chosen, followers, replication_factor)
         _fill(chosen, reserve, replication_factor)
         placed.append(tuple(candidate.broker_id for candidate in chosen))
@@ -500,14 +505,15 @@ def _fill(chosen: list[Candidate], others: Sequence[Candidate], replication_fact
     """Add other brokers in their order, those of the least used rack first."""
     if len(chosen) == replication_factor:
         return
-    rest = list(others)
-    per_rack = Counter({candidate.rack: 0 for candidate in rest})
+    remaining = list(others)
+    per_rack = Counter({candidate.rack: 0 for candidate in remaining})
     per_rack.update(candidate.rack for candidate in chosen)
-    while rest and len(chosen) < replication_factor:
+    while remaining and len(chosen) < replication_factor:
         floor = min(per_rack.values())
-        best = next((c for c in rest if per_rack[c.rack] == floor), None)
-        if best is None:  # the least used rack has no broker left
-            best = min(rest, key=lambda candidate: per_rack[candidate.rack])
-        rest.remove(best)
+        best = next((c for c in remaining if per_rack[c.rack] == floor), None)
+        # None: the least used rack has no broker left.
+        if best is None:
+            best = min(remaining, key=lambda candidate: per_rack[candidate.rack])
+        remaining.remove(best)
         per_rack[best.rack] += 1
         chosen.append(best)

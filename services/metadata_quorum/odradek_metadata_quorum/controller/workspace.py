@@ -1,16 +1,16 @@
-"""What all handlers of an active controller work on: the working image and the soft state.
+"""The state that all handlers of an active controller share: the working image and the soft state.
 
 There are two images. `committed` is what the quorum has committed, on every controller. `image` adds
-what this active controller has decided and not yet seen committed. Decisions are validated against
+what this active controller has decided and what is not committed yet. Decisions are validated against
 `image`, so two requests that are in flight together cannot both take a topic's name. `write` adds a
 record to the decision under way and replays it into `image` at once. (KRaft's QuorumController uses
 timeline data structures for this; two images cost a few MiB and are simpler.)
 
-There is one queue of events, each handled whole. Decisions are proposed in the order in which they
-were made, the Raft log keeps that order, and no other member may append in this term; so the working
-image is exactly what the committed one will be, unless this controller is deposed; then the whole
-working image is thrown away (`Controller.resigned`). A decision is committed at the offset that
-`next_offset` says; `Controller.replay` asserts it, because a broker's epoch is that offset.
+Events are handled one after the other. Decisions are proposed in the order in which they were made, the
+Raft log keeps that order, and no other member may append in this term. So the working image is exactly
+what the committed one will be, unless this controller is deposed; then the whole working image is
+discarded (`Controller.resigned`). A decision is committed at the offset `next_offset`, which
+`Controller.replay` asserts, because a broker's epoch is that offset.
 
 A decision that fails is undone in the records and in the working image. Soft state is not undone, so each
 rule must tolerate soft state that is ahead of the records: the next heartbeat repeats what the last one said,
@@ -49,13 +49,15 @@ from odradek_protocol.metadata.records import MetadataRecord, PartitionChange
 class BrokerMemory:
     """A controller's soft state of one broker."""
 
-    image_offset: int = -1  # how far its image has come
-    fenced_at_ms: list[int] = field(default_factory=list)  # lately, for the flap delay
-    fenced_because: str = ""  # for people
-    is_read_only: bool = False  # its last heartbeat: it cannot write, and does not want to stop
-    shutdown_offset: int | None = None  # where its leaderships moved
+    image_offset: int = -1  # the offset that its image has reached
+    fenced_at_ms: list[int] = field(default_factory=list)  # the last few, for the flap delay
+    fenced_because: str = ""  # the reason, for people
+    is_read_only: bool = False  # by its last heartbeat it cannot write, and does not want to stop
+    shutdown_offset: int | None = None  # the offset at which its leaderships moved
     shutdown_since_ms: int = 0
-    judged_at: int | None = None  # the offset at which the two below were true; they take long
+    judged_at: int | None = (
+        None  # the offset at which the next two, which are slow to compute, were computed
+    )
     leads_what_can_move: bool = False
     is_missed: bool = False
 
@@ -79,7 +81,7 @@ class Inquiry:
 
 @dataclass(slots=True, kw_only=True)
 class Workspace:
-    """The state that handlers work on, made when a controller opens and thrown away when it resigns."""
+    """The state that handlers work on, made when a controller opens and discarded when it resigns."""
 
     settings: ControllerSettings
     draws: Draws
@@ -93,13 +95,16 @@ class Workspace:
     controllers: dict[ControllerId, ControllerMemory] = field(default_factory=dict)
     inquiries: dict[PartitionKey, Inquiry] = field(default_factory=dict)
     log_ends_wanted: dict[BrokerId, list[TopicIdPartition]] = field(default_factory=dict)
-    broken: dict[BrokerId, frozenset[TopicIdPartition]] = field(default_factory=dict)  # where any
-    is_repair_due: bool = True  # some partition may not be settled, and is in no queue
-    unsettled: deque[PartitionKey] = field(default_factory=deque)  # to be looked at by the ticks
+    # Partitions whose replica failed on an internal error, by broker.
+    broken: dict[BrokerId, frozenset[TopicIdPartition]] = field(default_factory=dict)
+    is_repair_due: bool = True  # some partition that is in no queue may not be settled
+    unsettled: deque[PartitionKey] = field(default_factory=deque)  # the next ticks settle them
     leaders_checked_at_ms: int = 0
     leaderless_checked_at_ms: int | None = None
     written: list[MetadataRecord] = field(default_factory=list)
-    survey: object | None = None  # what topics.py counted for the last request, and may count on
+    survey: object | None = (
+        None  # the counts that topics.py made for the last request, while they are valid
+    )
 
     def write(self, *records: MetadataRecord) -> None:
         """Add records to the decision under way, and replay them into the working image."""
@@ -187,7 +192,7 @@ class Workspace:
             self.is_repair_due = True
 
     def settle_next(self, waiting: deque[PartitionKey]) -> None:
-        """Take partitions off the queue and write the changes they need, one batch at most.
+        """Take partitions off the queue and write the changes that they need, one batch at most.
 
         The number of partitions that are looked at is bounded: a controller that stopped its event loop for an
         election timeout would be deposed before it had proposed anything.
@@ -220,7 +225,7 @@ _FIRST_DELAY_MS: Final = 1_000
 
 
 def note_fencing(work: Workspace, broker_id: BrokerId) -> None:
-    """Remember that a broker is fenced now because it died, or seemed to."""
+    """Remember that a broker is fenced now because it died or seemed dead."""
     memory = work.memory(broker_id)
     since = work.now_ms - work.settings.flap_window_ms
     memory.fenced_at_ms = [*[at for at in memory.fenced_at_ms if at > since][-15:], work.now_ms]
@@ -239,6 +244,6 @@ def unfence_delay_ms(work: Workspace, broker_id: BrokerId) -> int:
 
 
 def is_calm(work: Workspace, broker_id: BrokerId) -> bool:
-    """Return whether a broker has not flapped lately; only such a broker gets preferred leaderships back."""
+    """Return whether a broker was fenced at most once within the window, and so may get leaderships back."""
     since = work.now_ms - work.settings.flap_window_ms
     return sum(at > since for at in work.memory(broker_id).fenced_at_ms) < 2

@@ -47,8 +47,10 @@ Q = TypeVar("Q")
 T = TypeVar("T")
 D = TypeVar("D")
 TopicsResponse = pb.CreateTopicsResponse | pb.DeleteTopicsResponse | pb.CreatePartitionsResponse
-ITEMS_MAX: Final = 20_000  # of one request: the loop stands still while it is decided
-DESCRIBED_MAX: Final = 2_000  # resources whose configs one answer tells, some 5 KB each
+# Items of one request: the event loop does nothing else while a request is decided.
+ITEMS_MAX: Final = 20_000
+# Resources whose configs one response describes, with some 5 KB each.
+DESCRIBED_MAX: Final = 2_000
 
 
 class AdminServicer(pb_grpc.AdminServiceServicer):
@@ -114,7 +116,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def AlterPartitionReassignments(
         self, request: pb.AlterPartitionReassignmentsRequest, context: Context
     ) -> pb.AlterPartitionReassignmentsResponse:
-        """Begin or cancel moves; respond once that is committed."""
+        """Begin or cancel reassignments; respond once that is committed."""
         await self._bounded(context, len(request.reassignments))
         decision = await self._decide(
             context,
@@ -131,9 +133,11 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.DeleteRecordsRequest, context: Context
     ) -> pb.DeleteRecordsResponse:
         """Refuse: the partitions' leaders delete records, and brokers send this to them."""
-        await refuse(context, grpc.StatusCode.UNIMPLEMENTED, "ask the partitions' leaders")
-
-    # --- configs and features
+        await refuse(
+            context,
+            grpc.StatusCode.UNIMPLEMENTED,
+            "records are deleted by the partitions' leaders: send this to a broker",
+        )
 
     async def DescribeConfigs(
         self, request: pb.DescribeConfigsRequest, context: Context
@@ -204,8 +208,6 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             ],
             metadata_offset=decision.offset,
         )
-
-    # --- access
 
     async def CreateAcls(
         self, request: pb.CreateAclsRequest, context: Context
@@ -295,8 +297,6 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             ]
         )
 
-    # --- the cluster
-
     async def UnregisterBroker(
         self, request: pb.UnregisterBrokerRequest, context: Context
     ) -> pb.UnregisterBrokerResponse:
@@ -312,14 +312,18 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         self, request: pb.DescribeMetadataQuorumRequest, context: Context
     ) -> pb.DescribeMetadataQuorumResponse:
         """Refuse: brokers serve this, by ControllerService.DescribeQuorum of any member."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask a broker")
+        await context.abort(
+            grpc.StatusCode.UNIMPLEMENTED, "only brokers serve this call: send it to a broker"
+        )
         raise AssertionError("abort raises")
 
     async def DescribeLogDirs(
         self, request: pb.DescribeLogDirsRequest, context: Context
     ) -> pb.DescribeLogDirsResponse:
         """Refuse: only brokers know their data directories."""
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "ask a broker")
+        await context.abort(
+            grpc.StatusCode.UNIMPLEMENTED, "only brokers serve this call: send it to a broker"
+        )
         raise AssertionError("abort raises")
 
     async def DescribeCluster(
@@ -356,8 +360,6 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             controller_endpoints=endpoints,
         )
 
-    # --- below
-
     async def _image(self, context: Context) -> MetadataImage:
         """Return the committed image, after a majority has confirmed that this controller is still active."""
         return (await self._decide(context, lambda work: work.committed)).response
@@ -388,10 +390,12 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             await asyncio.sleep(0)
 
     async def _bounded(self, context: Context, count: int, count_max: int = ITEMS_MAX) -> None:
-        """Refuse a caller that is no member, and then a request with too many items, before anything is read of it."""
+        """Refuse a caller that is not a member, and a request with too many items, before the items are read."""
         await self._peers.require_member(context)
         if count > count_max:
-            message = f"{count} items in one request, at most {count_max}: split it"
+            message = (
+                f"{count} items in one request, but at most {count_max} are possible: split it"
+            )
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, message)
 
     async def _parsed(self, context: Context, parse: Callable[[], T]) -> T:

@@ -1,9 +1,9 @@
 """Drives one controller on the event loop: requests become decisions, and decisions become commits.
 
-The rule that everything here serves: a decision is responded to after its records, and those of every
-decision before it, are committed and replayed here; or not at all. Proposals are handed to the quorum in
-the order of the decisions. A decision without records, such as a read of the image or a refusal, is
-responded to once a majority of the controllers has confirmed that no other one was elected before it
+The rule behind this module: a decision's response is sent after its records, and those of every decision
+before it, are committed and replayed here; or not at all. Proposals are handed to the quorum in the order
+of the decisions. A decision without records, such as a read of the image or a refusal, gets its response
+once a majority of the controllers has confirmed that no other one was elected before it
 (`confirm_leadership`): a deposed controller that does not know it yet responds to nothing.
 
 When leadership ends, every waiting request fails with `NotActive`: the outcome of what was proposed is
@@ -67,7 +67,7 @@ class Proposer(Protocol):
 
 
 class ControllerHost:
-    """Owns a controller on this event loop."""
+    """Runs one controller on this event loop."""
 
     def __init__(
         self, controller: Controller, clock_ms: Callable[[], int], fail: Callable[[Exception], None]
@@ -97,7 +97,8 @@ class ControllerHost:
             while True:
                 await asyncio.sleep(0 if self.controller.is_repairing else TICK_S)
                 for _ in range(3):
-                    await asyncio.sleep(0)  # waiting heartbeats go first (R24)
+                    # Heartbeats that wait are handled first (R24).
+                    await asyncio.sleep(0)
                 for decision in self.controller.tick(self._clock_ms()):
                     self._submit(decision)
 
@@ -171,10 +172,10 @@ class ControllerHost:
         await self._wait_until_open()
         if self._in_flight >= IN_FLIGHT_MAX or self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
             raise Overloaded(
-                f"{self._in_flight} changes of {self._in_flight_bytes} bytes wait for their commit"
+                f"{self._in_flight} changes of {self._in_flight_bytes} bytes wait to be committed: try again later"
             )
         epoch = self.controller.epoch
-        assert epoch is not None, "active without an epoch"
+        assert epoch is not None, "the controller is active but has no epoch"
         return epoch
 
     async def _committed(
@@ -208,7 +209,7 @@ class ControllerHost:
         self.controller.stream_broken(broker_id, self._clock_ms())
 
     async def _confirm(self, epoch: int) -> None:
-        assert self._quorum is not None, "a decision before connect"
+        assert self._quorum is not None, "a decision was requested before `connect`"
         try:
             await self._quorum.confirm_leadership(epoch=epoch, timeout_s=CONFIRMATION_TIMEOUT_S)
         except NotLeader as error:
@@ -228,7 +229,7 @@ class ControllerHost:
 
     def _submit(self, decision: Decision[object]) -> None:
         if decision.records:
-            assert self._tasks is not None, "a decision before run"
+            assert self._tasks is not None, "a decision was requested before `run`"
             epoch = self.controller.epoch
             assert epoch is not None, decision
             self._in_flight += 1
@@ -237,7 +238,7 @@ class ControllerHost:
 
     async def _propose(self, payload: bytes, epoch: int) -> bool:
         """Return whether the batch was committed. Tasks start in the order of their creation."""
-        assert self._quorum is not None, "a proposal before connect"
+        assert self._quorum is not None, "a batch was proposed before `connect`"
         try:
             await self._quorum.propose(payload, epoch=epoch, timeout_s=PROPOSAL_TIMEOUT_S)
             self.batches_committed_total += 1
@@ -245,7 +246,7 @@ class ControllerHost:
         except (NotLeader, OutcomeUnknown) as error:
             _log.info("Proposal was not committed here", epoch=epoch, reason=str(error))
             if isinstance(error, NotLeader) and self.controller.epoch == epoch:
-                # The log lacks a decision that later ones rest on, and the quorum has not deposed us.
+                # The log lacks a decision that later ones rest on, and this controller is not deposed.
                 self._fail(error)
             return False
         except QuorumError as error:

@@ -105,7 +105,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
                     await refuse(
                         context,
                         grpc.StatusCode.INVALID_ARGUMENT,
-                        f"a stream is of one broker: {broker_id}, then {message.broker_id}",
+                        f"a heartbeat stream belongs to one broker: {broker_id}, not {message.broker_id}",
                     )
                 response = self._host.heartbeat(wire.heartbeat_request(message))
                 await context.write(wire.heartbeat_response(response, self._active_id()))
@@ -141,7 +141,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def ReportLogEnds(
         self, request: pb.ReportLogEndsRequest, context: Context
     ) -> pb.ReportLogEndsResponse:
-        """Note the log ends of a broker's replicas."""
+        """Record the log ends that a broker reports for its replicas."""
         await self._peers.require_broker(context, request.broker_id)
         if len(request.partitions) > PARTITIONS_MAX:
             return pb.ReportLogEndsResponse(error_code=ErrorCode.INVALID_REQUEST)

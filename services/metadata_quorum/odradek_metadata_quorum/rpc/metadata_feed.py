@@ -1,8 +1,8 @@
 """The metadata feed: committed entries from an offset on, or a snapshot and what follows it.
 
-Every member serves it, standbys too, and sends only entries that it has applied (what is applied is
-committed). Entries come in the order of the log, only those inside a snapshot are left out, and no
-entry follows a later one: the feed never goes backwards.
+Every member serves it, standbys too, and sends only entries that it has applied, which are therefore
+committed. Entries are sent in the order of the log, and only those that a snapshot contains are left out:
+the feed never goes backwards.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class FeedSource(Protocol):
         """Wait, at most `timeout_s`, until an entry is applied; return the offset of the last applied one."""
 
     def entries(self, from_offset: int, bytes_max: int) -> Sequence[CommittedEntry] | None:
-        """Applied entries from an offset on; None if the log is trimmed there."""
+        """Return applied entries from an offset on; None if the log is trimmed there."""
 
     async def latest_snapshot(self) -> StateSnapshot | None:
-        """The newest snapshot, if there is one."""
+        """Return the newest snapshot, if there is one."""
 
 
 class FeedMismatch(Exception):
-    """The reader's history is not that of this log: it followed another cluster."""
+    """The reader has followed another log than this one, such as that of another cluster."""
 
 
 async def feed(
@@ -58,7 +58,9 @@ async def feed(
         if entries is None:
             snapshot = await source.latest_snapshot()
             if snapshot is None or snapshot.offset < position:
-                raise FeedMismatch(f"entry {position} is trimmed and in no snapshot")
+                raise FeedMismatch(
+                    f"entry {position} is no longer in the log, and no snapshot contains it"
+                )
             for message in _chunks(snapshot):
                 yield message
                 await asyncio.sleep(0)
@@ -72,12 +74,14 @@ async def feed(
         else:
             wanted = max(position, source.applied + 1)
             if await source.wait_applied(wanted, IDLE_WAIT_S) < wanted:
-                await asyncio.sleep(STOPPING_PAUSE_S)  # a quorum that stops does not wait
+                # A quorum that stops returns at once; without a pause this loop would spin.
+                await asyncio.sleep(STOPPING_PAUSE_S)
 
 
 def _check_history(source: FeedSource, position: int, last_epoch: int) -> None:
     if position == 0 or last_epoch == 0 or position - 1 > source.applied:
-        return  # nothing to compare, or the reader is ahead of this member: it waits
+        # There is nothing to compare, or the reader is ahead of this member and waits for it.
+        return
     before = source.entries(position - 1, 1)
     if before and before[0].offset == position - 1 and before[0].epoch != last_epoch:
         raise FeedMismatch(

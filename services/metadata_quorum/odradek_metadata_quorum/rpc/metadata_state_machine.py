@@ -37,10 +37,10 @@ class MetadataStateMachine:
         """Replay one committed entry.
 
         A batch that was decided in another epoch than the entry's is void: its controller had been
-        deposed before the entry was appended. All members see the same and skip it.
+        deposed before the entry was appended. All members judge this alike and skip it.
 
         Raises:
-            NewerProgramNeeded: this member must not go on; its log stays as it is.
+            NewerProgramNeeded: this member must stop; its log stays as it is.
         """
         at = MetadataOffset(offset)
         try:
@@ -143,7 +143,7 @@ class ClusterEvents:
         if record.fenced is False:
             _log.info("Unfenced a broker", broker_id=broker_id)
         if record.in_shutdown is True:
-            _log.info("Broker began to shut down, or cannot write", broker_id=broker_id)
+            _log.info("Broker began to shut down or cannot write", broker_id=broker_id)
         if record.offline_directory_ids:
             _log.warning("Broker lost a directory", broker_id=broker_id)
 

@@ -1,4 +1,4 @@
-"""This controller's own registration, repeated with the active controller of the moment.
+"""This controller's own registration, which it repeats with whichever controller is active.
 
 It names the feature levels that the program of this voter supports. An active controller of an older
 program does not know the call; this one repeats it until another controller is active.
@@ -36,7 +36,7 @@ _log = event_log(__name__)
 
 
 class OwnRegistration:
-    """Registers this controller with the active one, again and again; `run` is its task."""
+    """Registers this controller with the active one, periodically; `run` is its task."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class OwnRegistration:
             await self._channels.close()
 
     async def _register(self) -> bool:
-        """Try once; return whether a controller was asked."""
+        """Try once; return False if no active controller could be reached, so that the next attempt comes soon."""
         leader_id = self._quorum.leader_id
         if leader_id is None:
             return False
@@ -93,7 +93,8 @@ class OwnRegistration:
             )
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                return True  # an older program is active
+                # The active controller runs an older program.
+                return True
             if error.code() in (
                 grpc.StatusCode.FAILED_PRECONDITION,
                 grpc.StatusCode.PERMISSION_DENIED,

@@ -30,14 +30,14 @@ class Peers:
         why_stranger: Callable[[Headers], str],
         must_wait: Callable[[Headers], bool],
     ) -> None:
-        """`why_stranger` says why a call with these headers is of another cluster; empty: it is not.
+        """`why_stranger` returns why a call with these headers belongs to another cluster; empty if it does not.
 
-        `must_wait` returns whether this member cannot tell yet.
+        `must_wait` returns whether this member cannot decide that yet.
         """
         self._has_tls = has_tls
         self._why_stranger = why_stranger
         self._must_wait = must_wait
-        self._strangers: dict[str, None] = {}  # told of; the oldest goes
+        self._strangers: dict[str, None] = {}  # reasons that were logged; the oldest is dropped
 
     async def require_registering_broker(self, context: Context, broker_id: int) -> None:
         """Require the broker itself. The registration names its cluster, and its response refuses another one."""
@@ -71,20 +71,20 @@ class Peers:
             if len(self._strangers) >= _STRANGERS_MAX:
                 del self._strangers[next(iter(self._strangers))]
             self._strangers[reason] = None
-            _log.error("Refused a call of another cluster", peer=context.peer(), reason=reason)
+            _log.error("Refused a call from another cluster", peer=context.peer(), reason=reason)
         await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"{STRANGER}{reason}")
 
     async def _require(self, context: Context, roles: Collection[str], node_id: int | None) -> None:
         if not self._has_tls:
             return
-        found = peer_identity(context.auth_context)
-        if found is None or found[0] not in roles or node_id not in (None, found[1]):
+        identity = peer_identity(context.auth_context)
+        if identity is None or identity[0] not in roles or node_id not in (None, identity[1]):
             wanted = " or ".join(roles) + ("" if node_id is None else f" {node_id}")
-            _log.warning("Refused a peer", peer=context.peer(), identity=found, wanted=wanted)
+            _log.warning("Refused a peer", peer=context.peer(), identity=identity, wanted=wanted)
             await refuse(
                 context,
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"the certificate is {found}, this call is for {wanted}",
+                f"the certificate names {identity}, but only {wanted} may make this call",
             )
 
 

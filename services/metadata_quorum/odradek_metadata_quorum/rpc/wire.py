@@ -165,11 +165,11 @@ def report_log_ends_request(message: pb.ReportLogEndsRequest) -> ReportLogEndsRe
         broker_epoch=BrokerEpoch(message.broker_epoch),
         partitions=tuple(
             LogEnd(
-                partition=partition(told.partition),
-                last_epoch=told.last_epoch,
-                log_end=told.log_end,
+                partition=partition(item.partition),
+                last_epoch=item.last_epoch,
+                log_end=item.log_end,
             )
-            for told in message.partitions
+            for item in message.partitions
         ),
     )
 

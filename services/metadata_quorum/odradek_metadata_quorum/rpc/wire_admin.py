@@ -42,11 +42,11 @@ from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
 
-PIECE_PARTITIONS: Final = 100  # what is decided in one turn of the loop, some 10 ms
+PIECE_PARTITIONS: Final = 100  # decided in one turn of the event loop, which takes some 10 ms
 
 
 class BadRequest(ValueError):
-    """A message has a value that does not exist; the text says which."""
+    """A message has a value that the protocol does not define; the text names it."""
 
 
 def create_topics_pieces(
@@ -124,7 +124,8 @@ def _pieces(counts: Sequence[int], *, is_whole: bool = False) -> Iterator[slice]
             yield slice(start, index)
             start, weight = index, 0
         weight += max(count, 1)
-    if weight or not counts:  # a request without items is one piece, too
+    # A request without items is one piece, so that it gets a response, too.
+    if weight or not counts:
         yield slice(start, len(counts))
 
 
@@ -143,7 +144,9 @@ def topic_result(result: TopicResult) -> pb.TopicResult:
 def elect_leaders_request(message: pb.ElectLeadersRequest) -> ElectLeadersRequest:
     """Convert from the message; raises `BadRequest` for an election type other than 0 (preferred) and 1 (unclean)."""
     if message.election_type not in (0, 1):
-        raise BadRequest(f"election type {message.election_type}: 0 is preferred, 1 is unclean")
+        raise BadRequest(
+            f"there is no election type {message.election_type}: 0 is preferred, 1 is unclean"
+        )
     return ElectLeadersRequest(
         unclean=message.election_type == 1, partitions=tuple(map(partition, message.partitions))
     )
@@ -194,7 +197,9 @@ def resource_type(number: int) -> ConfigResourceType:
     try:
         return ConfigResourceType(number)
     except ValueError:
-        raise BadRequest(f"config resource type {number}: 2 is topic, 4 is broker") from None
+        raise BadRequest(
+            f"config resource type {number} has no configs here: 2 is topic, 4 is broker"
+        ) from None
 
 
 def _operation(message: pb.AlterConfigsOperation) -> ConfigOperation:
@@ -202,7 +207,7 @@ def _operation(message: pb.AlterConfigsOperation) -> ConfigOperation:
         operation = AlterOperation(message.operation)
     except ValueError:
         raise BadRequest(
-            f"config operation {message.operation}: 0 set, 1 delete, 2 append, 3 subtract"
+            f"there is no config operation {message.operation}: 0 is set, 1 delete, 2 append, 3 subtract"
         ) from None
     return ConfigOperation(
         name=message.name,
