@@ -50,6 +50,7 @@ SESSION_TIMEOUT_MS = 3_000
 BEHIND_RECORDS = 15  # lanes are changed over fewer records than in production
 NEAR_RECORDS = 5
 DURABLE_LOOK_CHANCE = 0.25  # after a sync
+CHECKPOINT_INTERVALS_MS = (100, 5_000)  # the least that a broker accepts, and the default
 DELETE_CHANCE = 0.02  # that the records of a partition are deleted, each second
 
 
@@ -182,6 +183,7 @@ class BrokerProcess:
             controlled_shutdown_timeout_ms=5_000,
             acks_all_without_controller=self.cluster.acks_all_without_controller,
             log_retention_check_interval_ms=2_000,
+            log_checkpoint_interval_ms=self.scheduler.random.choice(CHECKPOINT_INTERVALS_MS),
             replica_credit_bytes=self.cluster.credit_bytes,
             replica_fetch_bytes_max=self.cluster.credit_bytes // 4,
             replica_fetch_response_bytes_max=self.cluster.credit_bytes // 2,

@@ -16,7 +16,7 @@ from unittest.mock import patch
 from zlib import crc32
 
 from odradek_broker.log import log_directory
-from odradek_broker.log.directory.checkpoints import RECOVERY_POINTS, decode_offsets
+from odradek_broker.log.directory.checkpoints import RECOVERY_POINTS, CheckpointJob, decode_offsets
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_directory import LogDirectory, RestartClass
 from odradek_broker.log.partition_log import PartitionLog
@@ -41,6 +41,8 @@ RECENT_BYTES_MAX = 4_000  # most reads are of files
 WRITTEN_BYTES_MAX = 300  # of a write that a death cuts short
 HOT_CHANCE = 0.8  # that what a read wants is in the page cache
 READ_BYTES_MAX = 1 << 20
+FLUSHES_BYTES_MAX = (1_000, 20_000)  # of all logs; a life ends before the production's age limit
+CHECKPOINT_LOOK_CHANCE = 0.1  # while no log is being cut
 CLUSTER_ID = ClusterId("simulated")
 
 
@@ -167,6 +169,8 @@ class DataDirectory:
         assert isinstance(self.directory, WatchedDirectory)
         self.directory.on_loaded = self._loaded
         self.directory.on_told = self._told
+        self.directory.on_checkpoint = self._checkpoint_written
+        self.directory.flush_total_bytes_max = self._scheduler.random.choice(FLUSHES_BYTES_MAX)
         return self.directory
 
     def _loaded(self, cut_bytes: int) -> None:
@@ -197,6 +201,13 @@ class DataDirectory:
                 )
         for log in self.logs.values():
             self.check_vouched(log)
+
+    def _checkpoint_written(self) -> None:
+        """A checkpoint that is written during a cut may be replaced before the next look by time."""
+        is_cutting = any(log.is_cutting for log in self.logs.values())
+        self._scheduler.counters["checkpoints during a cut"] += is_cutting
+        if is_cutting or self._scheduler.chance(CHECKPOINT_LOOK_CHANCE):
+            self.check_checkpoint()
 
     def _told(self) -> None:
         self.lost_power = self._is_failed = False
@@ -339,6 +350,7 @@ class WatchedDirectory(LogDirectory):
 
     on_loaded: Callable[[int], None]
     on_told: Callable[[], None]
+    on_checkpoint: Callable[[], None]
 
     def load(self, *args: Any, **named: Any) -> Any:
         report = super().load(*args, **named)
@@ -348,6 +360,10 @@ class WatchedDirectory(LogDirectory):
     def told(self) -> None:
         super().told()
         self.on_told()
+
+    def finish_checkpoint(self, job: CheckpointJob) -> None:
+        super().finish_checkpoint(job)
+        self.on_checkpoint()
 
     def close(self, **named: Any) -> bool:
         with patch.object(log_directory, "SYNCS_AT_CLOSE_MAX", 1):  # or the order is chance

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from odradek_broker.coordination.coordinator_host import absolute_java_hash
+from odradek_broker.log.directory.checkpoints import RECOVERY_POINTS, decode_offsets
 from odradek_broker.partition.events import Event
 from odradek_broker.partition.leader import Leader
 from odradek_metadata_quorum.controller.configs import (
@@ -27,6 +28,7 @@ from tests.sim.broker_process import BrokerProcess, ObservedHost
 from tests.sim.classic_member import TOPICS
 from tests.sim.clients import Producer
 from tests.sim.cluster import FIRST_CLIENT, Cluster
+from tests.sim.data_directory import PATH
 from tests.sim.history import History
 from tests.sim.population import GROUPS_TOPIC
 from tests.sim.scheduler import MS, Scheduler
@@ -201,6 +203,11 @@ class Stage:
 
     def log_end(self, broker_id: int) -> int:
         return self.hosted(broker_id).replica.log_end
+
+    def checkpointed(self, broker_id: int) -> int:
+        """The recovery point that the broker's next start would find on its disk."""
+        disk = self.cluster.brokers[broker_id].disk
+        return decode_offsets(disk.storage.read(PATH / RECOVERY_POINTS))[self.partition]
 
     def lose_power(self, broker_id: int, *, keep: int) -> None:
         """The machine keeps exactly what lies below `keep`."""

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from unittest.mock import patch
 
+from odradek_broker.log.log_jobs import ResetJob, TruncateJob
 from odradek_runtime.clock import Clock
-from tests.sim.scheduler import Process, ProcessKilled, Scheduler
+from tests.sim.scheduler import MS, Process, ProcessKilled, Scheduler
 
 if TYPE_CHECKING:
     from tests.sim.cluster import BrokerNode
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 WALL_BEGINS_MS = 1_700_000_000_000
+SLOW_CUT_CHANCE = 0.5
+SLOW_CUT_US_MAX = 400 * MS  # a cut syncs several files and reads what is kept of a segment
 
 
 class MachineClock(Clock):
@@ -57,6 +60,9 @@ class SimulatedPool:
     def run(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
         self.pending += 1
         delay_us = self._scheduler.between(100, self._node.sync_max_us)
+        is_cut = isinstance(getattr(work, "__self__", None), TruncateJob | ResetJob)
+        if is_cut and self._scheduler.chance(SLOW_CUT_CHANCE):
+            delay_us += self._scheduler.between(0, SLOW_CUT_US_MAX)
         self._process.after(delay_us // 2, self._do, work, on_done, delay_us // 2)
 
     async def call(self, work: Callable[[], T]) -> T:

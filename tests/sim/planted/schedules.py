@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from odradek_broker.log.log_directory import LogDirectory, RestartClass
 from odradek_broker.partition.effects import Role
 from odradek_broker.partition.events import AckReceived, FollowerSession
 from odradek_protocol.identity import Offset
@@ -378,10 +379,70 @@ def durability_that_changes_under_load() -> None:
     stage.until(lambda: stage.hosted(1).replica.high_watermark > shown + 20)
 
 
+def checkpoint_while_a_log_is_cut() -> None:
+    """Broker 1 writes its checkpoints after a cut of the files, and before the log is told of it.
+
+    What a full sync took above the cut is gone: the next life must not vouch for it.
+    """
+    stage = Stage()
+    producer = stage.produce(acks=1)
+    stage.until(lambda: stage.hosted(1).replica.high_watermark > 10)
+    stage.cut_off(1, (2, 3, 101, 102, 103))
+    stage.until(lambda: stage.log_end(1) > stage.log_end(2) + 10)
+    producer.is_stopped = True
+    life, log = stage.life(1), stage.hosted(1).log
+    assert life.broker is not None
+    directory = life.broker.directory
+    directory.flush_total_bytes_max = 0
+    stage.until(lambda: log.recovery_point == log.log_end_offset)
+    _write_checkpoint(directory)
+    vouched = stage.checkpointed(1)
+    assert vouched == log.log_end_offset
+    stage.until(lambda: stage.state.leader != 1)
+    stage.cluster.brokers[1].sync_max_us = 2 * SECOND
+    stage.join()
+    stage.until(lambda: stage.checkpointed(1) < vouched)  # the files are cut next
+    assert log.log_end_offset == vouched, "the schedule took too long"
+    _write_checkpoint(directory)
+    stage.cluster.brokers[1].crash()
+    stage.cluster.brokers[1].start()
+    stage.until(lambda: len(stage.isr) == 3)
+    assert stage.log_end(1) == stage.log_end(stage.state.leader)
+
+
+def _write_checkpoint(directory: LogDirectory) -> None:
+    job = directory.begin_checkpoint()
+    job.run()
+    directory.finish_checkpoint(job)
+
+
+def disk_that_fails_and_works_again() -> None:
+    """A sync of broker 3 fails, and its disk works again before the broker is started.
+
+    Nothing says which bytes the failed sync left out, although the next life reads all of them.
+    """
+    stage = Stage(durability="fsync")
+    stage.produce()
+    stage.until(lambda: stage.log_end(3) > 10)
+    node, table = stage.cluster.brokers[3], stage.life(3).table
+    node.is_disk_broken = True
+    stage.until(lambda: bool(table.offline_reason))
+    node.is_disk_broken = False
+    node.crash()
+    node.start()
+    stage.until(lambda: stage.life(3).broker is not None)
+    broker = stage.life(3).broker
+    assert broker is not None
+    found = broker.directory.restart_class
+    assert found is RestartClass.POWER, "a failed sync is forgotten"
+    stage.until(lambda: stage.is_live(3) and len(stage.isr) == 3)
+
+
 SCHEDULES: dict[int, Callable[[], None]] = {
     4: cut_to_the_epochs_end,
     6: late_copy_of_an_isr_expansion,
     16: snapshot_of_a_controller_that_was_behind,
+    18: disk_that_fails_and_works_again,
     22: power_lost_by_the_only_other_member,
     23: expansion_that_names_a_lost_life,
     24: ack_of_a_lost_life,
@@ -392,6 +453,7 @@ SCHEDULES: dict[int, Callable[[], None]] = {
     34: coordinator_that_cannot_write,
     35: delete_whose_leader_dies_at_once,
     36: durability_that_changes_under_load,
+    71: checkpoint_while_a_log_is_cut,
     84: feed_that_leaves_entries_out,
     85: leader_whose_heartbeats_are_answered_late,
 }
