@@ -273,7 +273,7 @@ def _formatted_again(cluster: EmbeddedCluster) -> str:
 @_row(
     "a segment that was damaged on disk",
     "A log was damaged on disk: replicas restore it, where there are any...is "
-    "damaged at byte ...; ... bytes from there on are dropped",
+    "damaged at byte ...; ... bytes from there on are deleted",
 )
 def _corrupt_segment(_: EmbeddedCluster) -> str:
     with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as other:

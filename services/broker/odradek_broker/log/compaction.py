@@ -1,30 +1,30 @@
-"""Compaction: of each key only the last value is kept (`cleanup.policy=compact`).
+"""Compaction: only the last value of each key is kept (`cleanup.policy=compact`).
 
 A pass covers the closed segments from the first to the *limit*: everything there is durable, below
-the high watermark and of decided transactions. It has two phases:
+the high watermark and belongs to decided transactions. It has two phases:
 
     1  read the dirty part (from where the last pass ended) and map each key to its last offset
-    2  write each run of segments again, as one segment, without what the map outdates, and put it
-       in their place (segments/swap.py)
+    2  copy each run of segments into one new segment, without the records that the map outdates, and
+       replace the run by it (segments/swap.py)
 
 What is kept, with its offset, and with its timestamp:
 
-    a record       if no later one in the map has its key; never one of an aborted transaction, nor
-                   one without a key
-    a tombstone    (null value) like a record, until its batch's delete horizon: the batch gets one,
-                   now + `delete.retention.ms`, when it is compacted first (KIP-534)
-    a marker       as long as batches of its transaction are left, if only as headers: without it a
-                   replay would take the transaction for open; then until its delete horizon
-    a batch        that nobody can read: its CRC is right, so its producer wrote it so; or one
-                   of more records than are held at once
-                   that is empty, as a mere header, if it is its producer's last (its sequence
-                   numbers) or the last of its run (so that segments still touch each other)
+    a record       if the map has no later record of its key; never a record of an aborted transaction
+                   or without a key
+    a tombstone    (null value) like a record, until its batch's delete horizon, which is
+                   now + `delete.retention.ms` at the first compaction of the batch (KIP-534)
+    a marker       as long as batches of its transaction are left, even without records: without the
+                   marker a replay would take the transaction for open; then until its delete horizon
+    a batch        that cannot be decoded although its CRC is right, because the producer wrote it so,
+                   or that has too many records to hold in memory
+    an empty       (its header alone) if it is its producer's last batch, for the sequence numbers, or
+    batch          the last of its run, so that each segment still ends where the next one begins
 
-Invariants: offsets never change; for every key the last value below the limit stays; who reads from
-the start within `delete.retention.ms` sees every tombstone that follows a value it saw.
+Invariants: offsets never change; for every key the last value below the limit stays; a consumer that
+reads from the start within `delete.retention.ms` sees every tombstone that follows a value it has read.
 
-The work is Python on every record, so a pool thread does it in slices of some milliseconds, and
-what it holds is bounded: a map that is full ends the pass's dirty part early, between two batches.
+Python code handles every record, so a pool thread works in slices of a few milliseconds. Memory is
+bounded: if the map is full, the pass's dirty part ends early, between two batches.
 """
 
 from __future__ import annotations
@@ -67,16 +67,16 @@ from odradek_protocol.records.errors import CorruptBatch
 from odradek_protocol.records.hashes import crc32c
 
 KEYS_MAX: Final = 1_000_000
-RECORDS_MAX: Final = 500_000  # of one batch
+RECORDS_MAX: Final = 500_000  # records of one batch that are decoded at once
 SLICE_MS: Final = 5
-_KEY_BYTES_MAX: Final = 32  # longer keys stand as a digest, which is longer than that
+_KEY_BYTES_MAX: Final = 32  # longer keys are replaced by a digest, which is longer than this
 WRITE_BYTES: Final = 1 << 20
 _GIVING_UP: Final = NO_ROOM | {errno.ENOENT}
 
 
 @dataclass(slots=True, kw_only=True)
 class CompactedRun:
-    """Segments and the one that may take their place; its files are synced and marked .swap."""
+    """A run of segments and the new segment that may replace it; its files are synced and marked .swap."""
 
     old: list[Segment]
     new: Segment
@@ -84,14 +84,14 @@ class CompactedRun:
 
 @dataclass(slots=True, kw_only=True)
 class CompactJob:
-    """One pass over one log. `run_slice` in the pool and `install_compacted` on the loop take
-    turns until `is_done`."""
+    """One pass over one log. `run_slice` in the pool and `PartitionLog.install_compacted` on the loop
+    alternate until `is_done`."""
 
     storage: Storage
     directory: Path
-    lock: threading.Lock  # the log's: no cut while a segment is made ready
-    is_current: Callable[[], bool]  # false once the log was cut, or deleted
-    segments: list[Segment]  # closed, from the first one to the limit
+    lock: threading.Lock  # the log's job lock: no truncation during the rename to .swap
+    is_current: Callable[[], bool]  # false once the log was truncated or deleted
+    segments: list[Segment]  # the closed segments up to the limit
     dirty_offset: Offset
     aborted: list[AbortedTransaction]
     last_batches: frozenset[int]  # last offsets of each producer's last batch
@@ -101,17 +101,18 @@ class CompactJob:
     keys_max: int = KEYS_MAX
     is_done: bool = False
     error: OSError | None = None
-    end_offset: Offset = NO_OFFSET  # below it all is compacted when the pass is done
+    end_offset: Offset = NO_OFFSET  # everything below it is compacted when the pass is done
     records_read: int = 0
     records_kept: int = 0
     ready: list[CompactedRun] = field(default_factory=list)
     _steps: Iterator[None] | None = None
     _map: dict[bytes, int] = field(default_factory=dict)
     _aborted_by_id: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    _open_transactions: set[int] = field(default_factory=set)  # ids with batches kept
+    # Producer ids with kept batches of a transaction whose marker the pass has not reached yet.
+    _open_transactions: set[int] = field(default_factory=set)
 
     def run_slice(self, slice_ms: int = SLICE_MS) -> None:
-        """Work for about `slice_ms`, or until a run is ready (pool). Errors are kept."""
+        """Work for about `slice_ms`, or until a run is ready (pool). An error is stored in `error`."""
         deadline = perf_counter() + slice_ms / 1000
         if self._steps is None:
             self._steps = self._work()
@@ -119,7 +120,9 @@ class CompactJob:
             for _ in self._steps:
                 if self.ready or perf_counter() >= deadline:
                     return
-        except FileNotFoundError:  # cut, deleted or expired meanwhile: a later pass comes
+        except (
+            FileNotFoundError
+        ):  # truncated, deleted or expired during the pass: a later pass follows
             self.end_offset = NO_OFFSET
         except OSError as error:
             self.error = error
@@ -130,13 +133,13 @@ class CompactJob:
         self.is_done = True
 
     def install(self, segments: SegmentList, *, is_cutting: bool, delay_ms: int) -> bool:
-        """Put what is ready in its place (loop); whether there was anything. Raises OSError."""
+        """Swap in the new segments that are ready (loop). Return whether there were any. Raises OSError."""
         ready, self.ready = self.ready, []
         is_swapped = False
         for run in ready:
-            is_gone = any(segment not in segments.all for segment in run.old)
-            if is_cutting or is_gone or not self.is_current():
-                run.new.remove_files()  # deleted or cut meanwhile; a later pass comes
+            is_outdated = any(segment not in segments.all for segment in run.old)
+            if is_cutting or is_outdated or not self.is_current():
+                run.new.remove_files()  # deleted or truncated during the pass; a later pass follows
                 run.new.close()
             else:
                 segments.swap(run.old, run.new, delay_ms=delay_ms)
@@ -151,11 +154,11 @@ class CompactJob:
 
     def _require_current(self) -> None:
         if not self.is_current():
-            raise FileNotFoundError(errno.ENOENT, "the log was cut or deleted")
+            raise FileNotFoundError(errno.ENOENT, "the log was truncated or deleted")
 
     def _open(self, segment: Segment) -> File:
         file = self.storage.open(segment.path(Suffix.LOG))
-        if segment.is_retired:  # the name may be its successor's by now
+        if segment.is_retired:  # the file of this name may belong to its successor
             file.close()
             raise FileNotFoundError(errno.ENOENT, "the segment left the log")
         return file
@@ -198,7 +201,7 @@ class CompactJob:
         )
 
     def _runs(self) -> list[list[Segment]]:
-        """Neighbours that fit into one segment together."""
+        """Return the segments in runs of neighbours that fit into one segment."""
         runs: list[list[Segment]] = []
         size_bytes = 0
         for segment in self.segments:
@@ -229,7 +232,8 @@ class CompactJob:
             aborted = [a for s in run for a in s.aborted() if a.last_offset in kept_markers]
             new.replace_aborted(aborted)
             new.seal()
-            if new.max_timestamp_ms < 0:  # its age is its file's then, and no younger than before
+            # Without timestamps the file's modification time is the segment's age, which must not change.
+            if new.max_timestamp_ms < 0:
                 newest_ms = max(segment.newest_ms() for segment in run)
                 self.storage.set_modified_ms(new.path(Suffix.LOG), newest_ms)
             _sync(new)
@@ -239,7 +243,7 @@ class CompactJob:
                 self.storage.sync_directory(self.directory)
         except OSError as error:
             if error.errno in _GIVING_UP:
-                new.remove_files()  # of no use, and what it holds of a full disk is wanted for others
+                new.remove_files()  # the file is useless, and a full disk needs its space
             raise
         except CorruptBatch:
             new.remove_files()
@@ -252,7 +256,7 @@ class CompactJob:
     def _copy(
         self, segment: Segment, new: Segment, run_end: int, kept_markers: set[int]
     ) -> Iterator[bool]:
-        """Write what is left of one segment to `new`; after each batch, whether it is the same."""
+        """Copy the batches that stay from one segment to `new`. After each, yield whether it is unchanged."""
         pending: list[tuple[bytes, Header]] = []
         pending_bytes = 0
         file = self._open(segment)
@@ -276,10 +280,11 @@ class CompactJob:
     def _rewrite(
         self, file: File, position: int, header: Header, is_last: bool
     ) -> tuple[bytes, Header | None]:
-        """What becomes of one batch: its bytes, and `header` itself if they are as they were, a
-        changed one if not, None if nothing is left."""
+        """Return the compacted bytes of a batch and their header.
+
+        The header is `header` itself if nothing changed, and None if the batch is removed."""
         data = file.pread(header.size_bytes, position)
-        if header.base_offset >= self.end_offset:  # not in the map: a later pass's
+        if header.base_offset >= self.end_offset:  # the map does not cover it; a later pass will
             return data, header
         if header.record_count == 0:
             kept_records: list[Record] = []
@@ -314,12 +319,12 @@ class CompactJob:
         return self._encoded(header, kept_records, horizon_ms)
 
     def _note_kept(self, header: Header) -> None:
-        """Something of a batch stays: so does the marker of its transaction."""
+        """Record that a batch stays, at least its header, so the marker of its transaction has to stay, too."""
         if header.is_transactional and not header.is_control:
             self._open_transactions.add(header.producer_id)
 
     def _kept(self, header: Header, records: list[Record]) -> tuple[list[Record], int | None]:
-        """The records that stay, and the delete horizon of their batch if it needs one."""
+        """Return the records that stay, and the delete horizon of their batch if it needs one."""
         horizon_ms: int | None = None
         if header.attributes & DELETE_HORIZON_MASK:
             horizon_ms = header.base_timestamp_ms
@@ -375,9 +380,9 @@ class CompactJob:
 
 
 def _records(data: bytes) -> list[Record] | None:
-    """The records of a batch; None if what is under its CRC cannot be read, or is too much.
+    """Return the records of a batch; None if it cannot be decoded, or has too many records.
 
-    Raises CorruptBatch when the CRC is wrong: the disk has changed it.
+    Raises CorruptBatch if the CRC is wrong, because then the disk has changed the batch.
     """
     header = read_header(data)
     check_crc(data, 0, header)
@@ -390,15 +395,17 @@ def _records(data: bytes) -> list[Record] | None:
 
 
 def _short(key: bytes) -> bytes:
-    """The key, or a digest of a long one that no key as short as those kept whole can equal."""
+    """Return the key, or the digest of a long key. A digest never equals a key that is kept as it is."""
     if len(key) <= _KEY_BYTES_MAX:
         return key
     return b"\x00" + blake2b(key, digest_size=_KEY_BYTES_MAX).digest()
 
 
 def _emptied(data: bytes) -> bytes:
-    """The batch's header alone, saying that it has no records; numbers and times stay. As in Kafka it
-    is not compressed: clients would take what is not there for a cut frame."""
+    """Return a batch without records that has the same offsets, sequences and timestamps.
+
+    As in Kafka it is marked as uncompressed: clients would take the missing records for a truncated
+    compressed frame."""
     header = bytearray(data[:HEADER_BYTES])
     header[BATCH_LENGTH_AT : BATCH_LENGTH_AT + 4] = BATCH_LENGTH_MIN.to_bytes(4, "big")
     header[ATTRIBUTES_AT + 1] &= ~COMPRESSION_MASK
@@ -409,7 +416,7 @@ def _emptied(data: bytes) -> bytes:
 
 
 def _sync(new: Segment) -> None:
-    """Before it is named as what may stand for the old segments."""
+    """Sync a new segment, before its mark says that it may replace the old segments."""
     new.file().sync()
     new.write_indexes(sync=True)
 
@@ -424,7 +431,7 @@ def _write(segment: Segment, pending: list[tuple[bytes, Header]]) -> None:
 
 
 class CompactedLog(Protocol):
-    """What a pass has to know of the log that it compacts."""
+    """The parts of a `PartitionLog` that compaction reads."""
 
     @property
     def config(self) -> LogConfig: ...
@@ -452,8 +459,9 @@ class CompactedLog(Protocol):
 def begin_compaction(
     log: CompactedLog, basics: dict[str, Any], segments: Sequence[Segment], *, now_ms: int
 ) -> CompactJob | None:
-    """A pass over `log`, or None if it is not compacted, or not dirty enough yet; `basics` are what
-    all its jobs have. Raises OSError."""
+    """Return a pass over `log`, or None if its topic is not compacted, or it is not dirty enough yet.
+
+    `basics` are the fields that all jobs of the log have. Raises OSError."""
     config = log.config
     if not config.cleanup_compact:
         return None
@@ -484,10 +492,10 @@ def begin_compaction(
 
 
 def _covered(log: CompactedLog, segments: Sequence[Segment], *, now_ms: int) -> list[Segment]:
-    """The closed segments below the limit: durable, below the last stable offset, and not too young.
+    """Return the closed segments below the limit: durable, below the last stable offset, and old enough.
 
-    A transaction whose marker is not below the high watermark counts as open: a cut may take the marker,
-    and another one may say the opposite.
+    A transaction whose marker is not below the high watermark counts as open: a truncation may remove the
+    marker, and the next marker may decide otherwise.
     """
     limit = min(log.last_stable_offset, log.recovery_point)
     young_ms = now_ms - log.config.min_compaction_lag_ms

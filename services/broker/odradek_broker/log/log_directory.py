@@ -1,17 +1,18 @@
-"""A broker's data directory: who may use it, what its last life left, and the logs in it.
+"""A broker's data directory: its lock and identity, its state after the last stop, and the logs in it.
 
     meta.properties                                  cluster, node, directory id
     .lock                                            held for the process's life; holds its pid
     clean | running | failed                         directory/restart_markers.py
     *-offset-checkpoint                              directory/checkpoints.py
     <topic>-<partition>/                             a partition's log
-    <topic id>-<partition>.<random>-delete/          deleted, to be removed; directory/strays.py
-    <topic id>-<partition>.<random>-stray/           nobody claims it: kept for a person; directory/strays.py
+    <topic id>-<partition>.<random>-delete/          deleted, its files are removed later; directory/strays.py
+    <topic id>-<partition>.<random>-stray/           unknown to the metadata, kept for an operator; directory/strays.py
 
-The life of a directory: `open` (lock, identity, restart class), `load` (recover every log), then
+The lifetime of a directory: `open` (lock, identity, restart class), `load` (recover every log), then
 the broker's work, with flushes and checkpoints by a timer, and `close`. After the first failed
-write or sync it is offline: `failure` says why, the next start is class POWER. Without room it is `full`
-and may only be read, until `look_for_room` finds some and `health.has_room_again` is called.
+write or sync it is offline: `failure` says why, and the next start is of class POWER. While the disk is full,
+`full` is set and the directory is read-only, until `look_for_room` finds space and `health.has_room_again`
+is called.
 """
 
 from __future__ import annotations
@@ -73,12 +74,12 @@ from odradek_protocol.identity import (
 __all__ = ["DirectoryRefused", "LoadReport", "LogDirectory", "RestartClass"]
 
 SYNCS_AT_CLOSE_MAX: Final = 8
-ROOM_BYTES_MIN: Final = 8 << 20  # free, before a full directory is written again
+ROOM_BYTES_MIN: Final = 8 << 20  # free space from which a full directory is written again
 BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class LogDirectory:
-    """One locked data directory. `open` locks and checks; `load` opens the logs (pool)."""
+    """One locked data directory. `open` locks and checks it; `load` recovers the logs (pool)."""
 
     def __init__(
         self,
@@ -93,9 +94,9 @@ class LogDirectory:
         self.path = path
         self.cluster_id = meta.cluster_id
         self.directory_id = meta.directory_id
-        self.metadata_incarnation_id = meta.metadata_incarnation_id  # of the log that was followed
+        self.metadata_incarnation_id = meta.metadata_incarnation_id  # the followed metadata log
         self.restart_class = RestartClass.POWER
-        self.previous_broker_epoch = BrokerEpoch(-1)  # that of the clean marker, if there was one
+        self.previous_broker_epoch = BrokerEpoch(-1)  # from the clean marker, if there was one
         self.recent = RecentAppends(recent_bytes_max)
         self.health = DirectoryHealth()
         self.flush_total_bytes_max = FLUSH_TOTAL_BYTES_MAX
@@ -109,17 +110,17 @@ class LogDirectory:
         self._logs: dict[tuple[TopicId, PartitionIndex], PartitionLog] = {}
         self.strays = Strays(storage, path)
         self._departures = Departures(storage, path)
-        self._damage_marks: list[
-            Path
-        ] = []  # of logs that were cut; needed until that is registered
-        self._returned: list[Path] = []  # files of strays, not needed after the next checkpoint
+        # Damage marks of truncated logs, which are needed until the controller knows of the loss.
+        self._damage_marks: list[Path] = []
+        # Stray files of logs that were restored, which are needed until the next checkpoint.
+        self._returned: list[Path] = []
         self.health.on_failure = self._failed
 
     @staticmethod
     def format(
         path: Path, *, cluster_id: ClusterId, node_id: BrokerId, storage: Storage | None = None
     ) -> DirectoryId:
-        """Write meta.properties; no error if it is there for the same cluster and node.
+        """Write meta.properties; no error if it exists for the same cluster and node.
 
         Raises DirectoryRefused for a directory of another cluster or node.
         """
@@ -139,10 +140,10 @@ class LogDirectory:
         boot_id: str | None = None,
         recent_bytes_max: int = RECENT_BYTES_MAX,
     ) -> LogDirectory:
-        """Lock for life, check identity, judge the last life, write the running marker (waits).
+        """Lock the directory, check its identity, find the restart class, write the running marker (waits).
 
-        Raises DirectoryRefused: held by another process (its pid is named), of another cluster or
-        node, or never formatted. OSError when the disk fails.
+        Raises DirectoryRefused if another process holds it (the message has its pid), or if it belongs to
+        another cluster or node or was never formatted. Raises OSError when the disk fails.
         """
         storage = storage or DiskStorage()
         if not storage.exists(path):
@@ -168,9 +169,9 @@ class LogDirectory:
         return directory
 
     def told(self) -> None:
-        """The controller has committed a registration that tells `restart_class`. Blocks: pool.
+        """Record that the controller has committed a registration with this `restart_class`. Blocks: pool.
 
-        Until then a kill does not make the next start a better class than this one. Raises
+        A kill before this call cannot give the next start a better class than this one. Raises
         StorageFailed.
         """
         try:
@@ -179,15 +180,17 @@ class LogDirectory:
             raise self.health.fail(f"registering {self.path}", error) from error
         marks, self._damage_marks = self._damage_marks, []
         for mark in marks:
-            with contextlib.suppress(OSError):  # the next start verifies that log once more
+            with contextlib.suppress(OSError):  # the next start verifies that log again
                 self._storage.remove(mark)
 
     def follow_metadata(self, incarnation_id: MetadataIncarnationId) -> None:
-        """Note durably which metadata log this broker follows. Blocks: pool. Raises StorageFailed."""
+        """Store durably which metadata log this broker follows. Blocks: pool. Raises StorageFailed."""
         try:
             adopt_metadata(self._storage, self.path, incarnation_id)
         except OSError as error:
-            raise self.health.fail(f"noting the metadata of {self.path}", error) from error
+            raise self.health.fail(
+                f"storing the metadata log's id in {self.path}", error
+            ) from error
         self.metadata_incarnation_id = incarnation_id
 
     def load(
@@ -197,7 +200,7 @@ class LogDirectory:
         on_progress: Callable[[int, int], None] | None = None,
         threads_max: int = 2,
     ) -> LoadReport:
-        """Open every partition, recovering what is past the recovery points. Blocks: pool.
+        """Open every partition and recover its log past the recovery point. Blocks: pool.
 
         `on_progress(done, of)` is called from threads. Raises StorageFailed when the disk fails.
         """
@@ -214,7 +217,7 @@ class LogDirectory:
         cleaned = self._checkpoints.cleaned.read()
 
         def add(found: FoundPartition, loaded: LoadedLog) -> None:
-            # perhaps it was never synced, unless the last life ended in good order
+            # Unless the last stop was clean, a partition's directory may never have been synced.
             self._add(
                 found,
                 config_of(found.topic, found.id.topic_id) if config_of else LogConfig(),
@@ -258,23 +261,23 @@ class LogDirectory:
 
     @property
     def failure(self) -> StorageFailed | None:
-        """Why the directory is offline; None while it is not."""
+        """The error that took the directory offline; None while it is online."""
         return self.health.failure
 
     def get(self, topic_id: TopicId, partition: PartitionIndex) -> PartitionLog | None:
         return self._logs.get((topic_id, partition))
 
     def logs(self) -> Iterable[PartitionLog]:
-        """All of them; do not create or delete while iterating."""
+        """Return all logs. The caller may not create or delete logs while iterating."""
         return self._logs.values()
 
     def create(
         self, topic: TopicName, topic_id: TopicId, partition: PartitionIndex, config: LogConfig
     ) -> PartitionLog:
-        """Make an empty log: a few system calls, not synced; its first sync does that too.
+        """Create an empty log with a few system calls. It is not durable before the log's first sync.
 
-        Raises StorageFailed. A namesake with another id must have been deleted before; if its directory
-        could not be renamed, that is tried again here.
+        Raises StorageFailed. An earlier topic of the same name must have been deleted; if its directory
+        could not be renamed then, the rename is tried again here.
         """
         self.health.check_room()
         key = (topic_id, partition)
@@ -309,10 +312,10 @@ class LogDirectory:
         return self._add(found, config, loaded, is_new=True, cleaned_offset=Offset(0))
 
     def recover(self, log: PartitionLog) -> LoadedLog | None:
-        """Read anew a log whose files a full disk left half-way through a cut (waits: pool).
+        """Recover a log whose truncation failed half-way because the disk was full (waits: pool).
 
-        As after a crash at that moment. `log` must not be used any more. None if it was deleted
-        meanwhile. Raises StorageFailed.
+        The recovery is the same as after a crash. `log` must not be used any more. Returns None if the
+        partition was deleted during the call. Raises StorageFailed.
         """
         log.close()
         recovery = Recovery(
@@ -332,16 +335,16 @@ class LogDirectory:
             raise self.health.fail_to_write(f"opening {log.directory}", error) from error
 
     def replace(self, log: PartitionLog, loaded: LoadedLog) -> PartitionLog:
-        """Put what `recover` found in the place of `log`."""
+        """Replace `log` by the result of `recover`."""
         assert self.get(log.topic_id, log.partition) is log, log.id
         found = FoundPartition(log.directory, log.topic, log.id)
         return self._add(found, log.config, loaded, is_new=True, cleaned_offset=log.cleaned_offset)
 
     def delete(self, topic_id: TopicId, partition: PartitionIndex) -> None:
-        """Rename a partition's directory out of the way; `take_removals` gives it up later.
+        """Delete a partition: its directory is renamed, and `take_removals` returns it for removal later.
 
         Its log must not be used any more. No error if there is none. Raises StorageFailed if the disk fails;
-        whatever else the rename meets, the partition is no longer here.
+        after any other error of the rename the partition is deleted all the same.
         """
         self.health.check()
         log = self._logs.pop((topic_id, partition), None)
@@ -354,9 +357,10 @@ class LogDirectory:
     def put_aside(
         self, topic_id: TopicId, partition: PartitionIndex, *, reason: str, now_ms: int
     ) -> Stray | None:
-        """Keep a log that nobody claims under another name, for a person: see directory/strays.py.
+        """Rename the log of a partition that the metadata does not know, and keep it for an operator.
 
-        Like `delete` otherwise. None if there is no such log. Let the pool run `strays.sync` of the result.
+        Otherwise like `delete`; directory/strays.py has the details. None if there is no such log. The
+        caller has to run `strays.sync` with the result in the pool.
         """
         self.health.check()
         log = self._logs.pop((topic_id, partition), None)
@@ -381,12 +385,14 @@ class LogDirectory:
         return stray
 
     def remove_stray(self, stray: Stray) -> None:
-        """Delete a stray for good; `take_removals` gives it up. Raises StorageFailed."""
+        """Delete a stray; `take_removals` returns its directory for removal. Raises StorageFailed."""
         with self.health.writing(f"deleting {self.path / stray.name}"):
             self._departures.add(self.strays.remove(stray))
 
     def begin_return(self, stray: Stray, topic: TopicName) -> StrayReturn:
-        """A stray is claimed again: a job that opens its log. Raises StorageFailed."""
+        """Return a job that opens a stray's log because the metadata has its partition again.
+
+        Raises StorageFailed."""
         self.health.check_room()
         assert stray.id is not None, stray
         assert (stray.id.topic_id, stray.id.partition) not in self._logs, stray
@@ -399,7 +405,7 @@ class LogDirectory:
         return StrayReturn(self._storage, FoundPartition(path, topic, stray.id), stray)
 
     def finish_return(self, job: StrayReturn, config: LogConfig) -> PartitionLog:
-        """Take the log of a job that ran as a live one. Raises StorageFailed: it is a stray again."""
+        """Make the log of a job that ran live. If it raises StorageFailed, the log is a stray again."""
         if job.error is not None:
             self.strays.keep(job.stray, job.found.path)
             what = f"opening {job.found.path}"
@@ -409,42 +415,42 @@ class LogDirectory:
         return self._add(job.found, config, job.loaded, is_new=True, cleaned_offset=Offset(0))
 
     def take_removals(self) -> list[Path]:
-        """Directories of deleted partitions: `remove_tree` of each, in the pool."""
+        """Return directories of deleted partitions; the caller runs `remove_tree` of each in the pool."""
         return self._departures.take()
 
     def remove_tree(self, path: Path) -> None:
-        """Remove what `take_removals` gave (waits; may take long). Raises OSError: nothing is lost
-        but space, and `take_removals` gives it again."""
+        """Remove a directory from `take_removals` (waits; may take long). If it raises OSError, only space
+        is wasted, and `take_removals` returns the directory again."""
         self._departures.remove(path)
 
     @property
     def size_bytes(self) -> int:
-        """Of all logs, without indexes."""
+        """Size of all logs, without indexes."""
         return sum(log.size_bytes for log in self._logs.values())
 
     @property
     def full(self) -> StorageFull | None:
-        """Why nothing may be written; None while there is room."""
+        """The error because of which the directory is read-only; None while there is space."""
         return self.health.full
 
     def look_for_room(self) -> bool:
-        """Whether a full directory may be written again (a system call)."""
+        """Return whether a full directory has enough free space again (a system call)."""
         return self.free_bytes() >= self.room_bytes_min
 
     def free_bytes(self) -> int:
-        """What may still be written to the file system (a system call)."""
+        """Return the free space of the file system (a system call)."""
         return self._storage.free_bytes(self.path)
 
     def begin_checkpoint(self) -> CheckpointJob:
-        """A job that writes the offset checkpoints; run it in the pool, every 5 s or so.
+        """Return a job that writes the offset checkpoints; the caller runs it in the pool, about every 5 s.
 
-        Not before the registration that told of `LoadReport.power_loss` was accepted: until then
-        the files still show the loss to the next start.
+        It may not be called before the registration that reports `LoadReport.power_loss` was accepted:
+        until then the old files have to show the loss to the next start.
         """
         return self._checkpoints.begin(list(self._logs.values()))
 
     def finish_checkpoint(self, job: CheckpointJob) -> None:
-        """Raises StorageFailed if the job failed."""
+        """Complete a checkpoint job that ran. Raises StorageFailed if the job failed."""
         if job.error is not None:
             what = f"writing checkpoints of {self.path}"
             raise self.health.fail_to_write(what, job.error) from job.error
@@ -454,18 +460,17 @@ class LogDirectory:
                 self._storage.remove(path)
 
     def due_flushes(self, *, now_ms: int) -> list[PartitionLog]:
-        """Logs that want a full sync, the neediest first; see `due_flushes`."""
+        """Return the logs of this directory that need a full sync, as the function `due_flushes` does."""
         return due_flushes(
             self._logs.values(), now_ms=now_ms, total_bytes_max=self.flush_total_bytes_max
         )
 
     def close(self, *, broker_epoch: BrokerEpoch | None) -> bool:
-        """Sync everything, checkpoint, and with a broker epoch write the clean marker last; true if it
-        was written.
+        """Sync everything, write checkpoints and, with a broker epoch, the clean marker last.
 
-        Blocks: pool. Syncs under way may be left unfinished; with a cut under way there is no clean
-        marker. Releases the lock whatever happens. Raises StorageFailed; a directory that is
-        offline already is only let go.
+        Returns whether the clean marker was written. Blocks: pool. Sync jobs that were begun need not be
+        finished; during a truncation no clean marker is written. The lock is always released, also when
+        this raises StorageFailed. If the directory is offline already, only files and lock are closed.
         """
         is_whole = False
         try:
@@ -492,7 +497,7 @@ class LogDirectory:
                 self._lock = None
 
     def _sync_all(self) -> bool:
-        """Sync each log in full, several at a time: a disk that waits for one may write another."""
+        """Run a full sync of each log, several at a time, so that the disk is not idle between them."""
         logs = list(self._logs.values())
         with ThreadPoolExecutor(SYNCS_AT_CLOSE_MAX, thread_name_prefix="log-close") as pool:
             return all(list(pool.map(PartitionLog.sync_at_close, logs)))
@@ -505,17 +510,18 @@ class LogDirectory:
 
 FLUSH_BYTES_MAX: Final = 64 << 20  # unsynced bytes of one log
 FLUSH_AGE_MS_MAX: Final = 60_000
-FLUSH_TOTAL_BYTES_MAX: Final = 2 << 30  # unsynced bytes of all: bounds what a restart scans
+FLUSH_TOTAL_BYTES_MAX: Final = 2 << 30  # unsynced bytes of all logs; bounds what a restart scans
 FLUSHES_AT_ONCE_MAX: Final = 64
 
 
 def due_flushes(
     logs: Iterable[PartitionLog], *, now_ms: int, total_bytes_max: int
 ) -> list[PartitionLog]:
-    """By unsynced bytes or age: the neediest first, FLUSHES_AT_ONCE_MAX at most.
+    """Return logs that need a full sync, by unsynced bytes or age; at most FLUSHES_AT_ONCE_MAX.
 
-    Begin the sync of each (`begin_sync(full=True)`) when its turn comes: a sync under way holds up
-    those of its log's fsync producers.
+    The log with the most unsynced bytes is first. The caller should begin each sync
+    (`begin_sync(full=True)`) only when it can run, because a running sync delays the syncs for
+    producers to topics with `durability=fsync`.
     """
     candidates = [
         (log.unsynced_bytes, number, log)

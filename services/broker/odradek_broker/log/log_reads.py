@@ -1,8 +1,8 @@
-"""Reading a range of a partition's log: decided on the loop, run there or in the pool.
+"""Reads of a range of a partition's log: planned on the loop, run there or in the pool.
 
-Most readers want the tail, which is in memory, or what the page cache holds, which costs a copy;
-those reads run at once. A read that would wait for the disk is handed to a pool thread. It opens
-its own file: the segment may be closed, cut or deleted meanwhile, and then it finds nothing.
+Most reads are of the tail, which is in memory, or of data in the page cache, which costs a copy;
+those run at once. A read that would wait for the disk runs in a pool thread. It opens its own file,
+because the segment may be closed, truncated or deleted during the read; the result is then empty.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PINNED_RATIO_MAX: Final = 32
 
 
 class RecentAppend:
-    """One append's bytes; `data` is None once it is dropped."""
+    """The bytes of one append; `data` is None once they are no longer kept."""
 
     __slots__ = ("base_offset", "data", "end_offset", "tail")
 
@@ -46,19 +46,18 @@ class RecentAppend:
 
 
 Tail: TypeAlias = dict[Offset, RecentAppend]
-"""A partition's kept appends by base offset, oldest first; each begins where the last one ends."""
+"""A partition's kept appends by base offset, oldest first; each begins where the previous one ends."""
 
 
 class RecentAppends:
-    """The last few MiB that were appended to a directory's partitions, kept for readers of the tail.
+    """The last few MiB that were appended to a directory's partitions, kept in memory for readers of the tail.
 
-    Followers and most consumers want what was just written; handing them the very buffer costs no
-    system call and no copy. All partitions of a directory share one bound: the oldest append goes
-    first, of whatever partition.
+    Followers and most consumers read what was just written; giving them the same buffer costs no
+    system call and no copy. All partitions of a directory share one limit, and the oldest append of
+    all partitions is removed first.
 
-    A view keeps the whole message alive that it lies in, and the rest of that message may have been
-    refused. So a small piece of a large message is copied: what is kept alive is at most 32 times the
-    bound.
+    A memoryview keeps its whole request message alive, even if the rest of the message was refused. So a
+    small part of a large message is copied: the memory kept alive is at most 32 times the limit.
     """
 
     __slots__ = ("_bytes_max", "_forgotten", "_queue", "size_bytes")
@@ -66,15 +65,15 @@ class RecentAppends:
     def __init__(self, bytes_max: int = RECENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._queue: deque[RecentAppend] = deque()
-        self._forgotten = 0  # entries of the queue without data, at most
+        self._forgotten = 0  # upper bound of the queue's entries without data
         self.size_bytes = 0
 
     def keep(
         self, tail: Tail, base_offset: Offset, end_offset: Offset, data: bytes | memoryview
     ) -> None:
-        """Keep an append at the end of `tail`; older ones, of any tail, make room."""
+        """Keep an append at the end of `tail`; older appends of any partition are removed for it."""
         if len(data) > self._bytes_max:
-            self.forget(tail)  # a gap would break the chain
+            self.forget(tail)  # the appends of a tail may have no gap
             return
         if isinstance(data, memoryview):
             whole = data.obj
@@ -93,21 +92,22 @@ class RecentAppends:
                 del oldest.tail[oldest.base_offset]
 
     def forget(self, tail: Tail) -> None:
-        """Drop all of one tail: its log was cut, or an append was not kept."""
+        """Remove a whole tail, because its log was truncated or an append was not kept."""
         for append in tail.values():
             assert append.data is not None, append.base_offset
             self.size_bytes -= len(append.data)
             append.data = None
         self._forgotten += len(tail)
         tail.clear()
-        if 2 * self._forgotten > len(self._queue):  # each costs one look, however long one waits
+        # Rebuilding only when half of the entries are empty keeps the cost for each append constant.
+        if 2 * self._forgotten > len(self._queue):
             self._queue = deque(append for append in self._queue if append.data is not None)
             self._forgotten = 0
 
 
 SLICES_MAX: Final = 128
-FILE_SLICE_BYTES_MIN: Final = 32 * 1024  # below, a read is cheaper than a descriptor
-PROBE_BYTES_MIN: Final = 16 * 1024  # a first batch may be longer than asked for
+FILE_SLICE_BYTES_MIN: Final = 32 * 1024  # below this size a read is cheaper than a descriptor
+PROBE_BYTES_MIN: Final = 16 * 1024  # a first batch may be longer than the requested size
 
 
 class OffsetOutOfRange(LookupError):
@@ -115,7 +115,7 @@ class OffsetOutOfRange(LookupError):
 
 
 class DamagedBatch(CorruptBatch):
-    """A batch whose header can be read, and whose bytes are wrong."""
+    """A batch with a readable header and a wrong CRC."""
 
     def __init__(self, offsets: tuple[int, int], message: str) -> None:
         super().__init__(message)
@@ -123,14 +123,14 @@ class DamagedBatch(CorruptBatch):
 
 
 class ReadResult(NamedTuple):
-    """Whole batches, in order; no slices when there is nothing to read, or the segment left the
-    log meanwhile: read again.
+    """Complete batches, in order. There are no slices if there is nothing to read, or if the segment was
+    removed from the log during the read; in the second case the caller should read again.
 
     `slices` are read-only and may be kept. `start_offset` is the base offset of the first batch
-    (it may lie below the offset asked for), `end_offset` the exclusive end of the last one: where
-    to read next. Without slices both are the offset asked for, unless compaction left no batch
-    between that and the bound of the read: then `end_offset` is that bound. A `file_slice`, when
-    it was asked for, holds all batches in place of `slices`.
+    (it may be below the requested offset), `end_offset` is the exclusive end of the last batch, where
+    the next read begins. Without slices both are the requested offset, unless compaction left no batch
+    between that and the end of the range: then `end_offset` is that end. A `file_slice`, if one was
+    requested, contains all batches instead of `slices`.
     """
 
     slices: Sequence[bytes | memoryview]
@@ -141,7 +141,7 @@ class ReadResult(NamedTuple):
 
 
 class ReadPlan:
-    """A read decided upon: call `run` once, at once if `is_hot`, else in a pool thread."""
+    """A planned read. The caller calls `run` once: immediately if `is_hot`, otherwise in a pool thread."""
 
     __slots__ = (
         "_as_file_slice",
@@ -170,7 +170,7 @@ class ReadPlan:
     ) -> None:
         self._storage = storage
         self._health = health
-        self._segments = segments  # the one that holds the start, and those after it
+        self._segments = segments  # the segment that contains the start, and all later ones
         self._size_bytes = segments[0].size_bytes if segments else 0
         self._start_offset = start_offset
         self._bytes_max = bytes_max
@@ -189,12 +189,12 @@ class ReadPlan:
         try:
             return size_bytes <= 0 or segment.file().is_resident(start, size_bytes)
         except OSError:
-            return False  # let the read itself meet the error
+            return False  # the read itself will raise the error
 
     def run(self, *, as_file_slice: bool = False) -> ReadResult:
-        """Read, or with `as_file_slice` find only what to send, if it is hot and large enough.
+        """Read the batches. With `as_file_slice` a hot, large enough result is only located, for sendfile.
 
-        Raises StorageFailed when the disk fails, or holds what is no batch.
+        Raises StorageFailed when the disk fails, and LogDamaged for a damaged batch.
         """
         self._as_file_slice = as_file_slice and self.is_hot
         if self._result is not None:
@@ -211,7 +211,7 @@ class ReadPlan:
         return ReadResult((), self._start_offset, self._end_offset, 0)
 
     def _read_segment(self, segment: Segment) -> ReadResult | None:
-        """None: nothing at or past the start offset in this segment, look into the next."""
+        """Read from one segment; None if it has no batch at or past the start offset."""
         first = segment is self._segments[0]
         size_bytes = self._size_bytes if first else segment.size_bytes
         if self.is_hot and first:
@@ -219,13 +219,16 @@ class ReadPlan:
         try:
             file = self._storage.open(segment.path(Suffix.LOG))
             try:
-                if not segment.is_retired:  # else the name may be its successor's by now
+                if not segment.is_retired:  # otherwise the file may belong to its successor
                     result = self._read_file(segment, file, size_bytes)
                     if result is not None or not segment.is_retired:
                         return result
             finally:
                 file.close()
-        except (FileNotFoundError, CorruptBatch):  # it may have been cut under our eyes
+        except (
+            FileNotFoundError,
+            CorruptBatch,
+        ):  # the segment may have been truncated during the read
             if not segment.is_retired:
                 raise
         return ReadResult((), self._start_offset, self._start_offset, 0)
@@ -233,7 +236,7 @@ class ReadPlan:
     def _read_file(self, segment: Segment, file: File, size_bytes: int) -> ReadResult | None:
         start, head = segment.locate(file, self._start_offset, size_bytes)
         if head is None:
-            # A segment keeps its last batch, also through compaction: a damaged length hides it.
+            # Compaction keeps a segment's last batch, so if none is found, a damaged length hides it.
             if self._start_offset < min(segment.end_offset, self._end_offset):
                 raise CorruptBatch(f"no batch with the offset {self._start_offset} or a later one")
             return None
@@ -244,13 +247,13 @@ class ReadPlan:
             return ReadResult((), self._start_offset, self._start_offset, 0)
         if self._end_offset < segment.end_offset:
             stop, _ = segment.locate(file, self._end_offset, size_bytes)
-        cut = min(stop, start + max(self._bytes_max, head.size_bytes))
-        if self._as_file_slice and cut - start >= FILE_SLICE_BYTES_MIN:
-            last, length = _last_batch_before(segment, file, start, cut, head)
-            piece = FileSlice(file, start, length)
+        end = min(stop, start + max(self._bytes_max, head.size_bytes))
+        if self._as_file_slice and end - start >= FILE_SLICE_BYTES_MIN:
+            last, length = _last_batch_before(segment, file, start, end, head)
+            file_slice = FileSlice(file, start, length)
             end_offset = Offset(last.last_offset + 1)
-            return ReadResult((), Offset(head.base_offset), end_offset, length, piece)
-        data = file.pread(cut - start, start)
+            return ReadResult((), Offset(head.base_offset), end_offset, length, file_slice)
+        data = file.pread(end - start, start)
         last, length = _last_whole_batch(segment, data, start, head)
         if self._verify:
             _check_crcs(data, length, start)
@@ -267,7 +270,7 @@ def _check_crcs(data: bytes, length: int, start: int) -> None:
             raise DamagedBatch(
                 (header.base_offset, header.last_offset + 1),
                 f"the CRC of the batch with base offset {header.base_offset}, at position"
-                f" {start + at}, is not that of its bytes",
+                f" {start + at}, does not match its bytes",
             )
         at += header.size_bytes
 
@@ -275,10 +278,10 @@ def _check_crcs(data: bytes, length: int, start: int) -> None:
 def _last_whole_batch(
     segment: Segment, data: bytes, start: int, head: Header
 ) -> tuple[Header, int]:
-    """The header of the last batch that is whole in `data`, and where it ends there.
+    """Return the header of the last complete batch in `data`, and where it ends there.
 
-    `data` begins at position `start` of the segment with the whole batch `head`. Walks from the
-    last index entry inside; if its batch is cut short, or none, from the one before.
+    `data` begins at position `start` of the segment with the complete batch `head`. The search begins
+    at the last index entry in the range; if the batch there is incomplete or invalid, at the entry before.
     """
     offsets = segment.offsets()
     floor = start + len(data)
@@ -304,16 +307,16 @@ def _last_whole_batch(
 
 
 def _last_batch_before(
-    segment: Segment, file: File, start: int, cut: int, head: Header
+    segment: Segment, file: File, start: int, stop: int, head: Header
 ) -> tuple[Header, int]:
-    """As `_last_whole_batch`, of the file between positions `start` and `cut`."""
+    """Like `_last_whole_batch`, for the file between positions `start` and `stop`."""
     offsets = segment.offsets()
-    floor = cut
+    floor = stop
     while floor > start:
         floor = max(offsets.floor_of_position(floor - 1), start)
         last, end = None, floor
         try:
-            for position, header in walk_headers(file, floor, cut):
+            for position, header in walk_headers(file, floor, stop):
                 last, end = header, position + header.size_bytes
         except CorruptBatch:
             if floor == start:
@@ -327,7 +330,7 @@ def _last_batch_before(
 def end_before_damage(
     directory: Path, damage: tuple[int, int], start_offset: Offset, end_offset: Offset
 ) -> Offset:
-    """Return where a read of a log has to end that holds a damaged batch, the offsets `damage`.
+    """Return where a read has to end in a log with a damaged batch; `damage` has the batch's offsets.
 
     Raises LogDamaged if the read would begin in that batch.
     """
@@ -344,7 +347,7 @@ def end_before_damage(
 def read_tail(
     tail: Tail, start_offset: Offset, bytes_max: int, end_offset: Offset
 ) -> ReadResult | None:
-    """Read from the appends kept in memory; None if they do not hold what is asked for."""
+    """Read from the appends kept in memory; None if they do not contain the requested range."""
     append = tail.get(start_offset)
     slices: list[bytes | memoryview] = []
     size_bytes = 0
@@ -353,7 +356,7 @@ def read_tail(
         if slices and size_bytes + len(append.data) > bytes_max:
             break
         if len(slices) == SLICES_MAX:
-            return None  # one read of the file costs less than so many buffers
+            return None  # one read of the file costs less than this many buffers
         slices.append(append.data)
         size_bytes += len(append.data)
         next_offset = append.end_offset
@@ -364,5 +367,5 @@ def read_tail(
 
 
 def _is_several(data: bytes | memoryview) -> bool:
-    """Whether more than one batch was appended at once, so that a smaller read is possible."""
+    """Return whether an append has more than one batch, so that a smaller read is possible."""
     return header_at(data, 0).size_bytes < len(data)

@@ -1,7 +1,7 @@
-"""Finding records by their timestamps: the one look-up that opens batches (in a pool thread).
+"""Look-ups of records by timestamp, in a pool thread. No other look-up decodes records.
 
-What lies under a right CRC is what a producer sent, and a broker takes it unread. If it cannot be
-read, or is too much to hold, that is not the disk's fault: then the batch stands for its records.
+A batch with a right CRC is as the producer sent it, and a broker does not decode it on append. If its
+records cannot be decoded, that is not the disk's fault: then the batch's header is used instead.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from odradek_protocol.records.batch_header import check_crc, read_header
 from odradek_protocol.records.batch_reader import open_batch
 from odradek_protocol.records.errors import CorruptBatch
 
-_RECORDS_AT_ONCE: Final = 1_000  # a batch of strangers may hold millions
+_RECORDS_AT_ONCE: Final = 1_000  # a client's batch may contain millions
 _LOOKS_MAX: Final = 10
 
 
 class TimestampOffset(NamedTuple):
-    """A record found, with the leader epoch of its batch."""
+    """Timestamp and offset of a record, with the leader epoch of its batch."""
 
     timestamp_ms: int
     offset: Offset
@@ -39,9 +39,9 @@ def find_timestamp(
     timestamp_ms: int,
     log_start_offset: Offset,
 ) -> TimestampOffset | None:
-    """The first record at or past `log_start_offset` whose timestamp is at least `timestamp_ms`.
+    """Return the first record at or past `log_start_offset` whose timestamp is at least `timestamp_ms`.
 
-    Raises StorageFailed when the disk fails, or holds what is no batch.
+    Raises StorageFailed when the disk fails, and LogDamaged for a damaged batch.
     """
 
     def find(now: Sequence[Segment]) -> TimestampOffset | None:
@@ -56,17 +56,17 @@ def find_greatest(
     segments: SegmentList,
     log_start_offset: Offset,
 ) -> TimestampOffset | None:
-    """The first record that has the greatest timestamp of all; the rest as `find_timestamp`."""
+    """Return the first record with the greatest timestamp of the log. Raises like `find_timestamp`."""
 
     def find(now: Sequence[Segment]) -> TimestampOffset | None:
         kept = [s for s in now if s.end_offset > log_start_offset and s.max_timestamp_ms >= 0]
         newest = max(kept, key=lambda s: s.max_timestamp_ms, default=None)
         if newest is None:
             return None
-        found = _find(storage, [newest], newest.max_timestamp_ms, log_start_offset)
-        if found is not None or newest is not kept[0]:
-            return found
-        # The first segment's greatest lies below the log start: ask for what lies above it.
+        record = _find(storage, [newest], newest.max_timestamp_ms, log_start_offset)
+        if record is not None or newest is not kept[0]:
+            return record
+        # The first segment's greatest timestamp is below the log start: find the greatest one above it.
         above_ms = _greatest_above(storage, newest, log_start_offset)
         greatest_ms = max([above_ms, *(segment.max_timestamp_ms for segment in kept[1:])])
         return None if greatest_ms < 0 else _find(storage, kept, greatest_ms, log_start_offset)
@@ -79,8 +79,10 @@ def _look(
     segments: SegmentList,
     find: Callable[[Sequence[Segment]], TimestampOffset | None],
 ) -> TimestampOffset | None:
-    """Find, again if a segment expired, was compacted or deleted while somebody looked into it: what
-    its name led to then, or that it led nowhere, is not the disk's fault. None once all is deleted.
+    """Call `find`, and again if a segment expired or was compacted or deleted during the call.
+
+    The segment's file name may then belong to another file or to none, which is not the disk's fault.
+    Returns None if several attempts fail, as they do once the partition is deleted.
     """
     for _ in range(_LOOKS_MAX):
         now = segments.all
@@ -102,9 +104,9 @@ def _find(
             continue
         relative_offset = segment.times().floor_of_timestamp(timestamp_ms)
         floor = max(segment.base_offset + relative_offset, log_start_offset)
-        found = _scan(storage, segment, floor, timestamp_ms, log_start_offset)
-        if found is not None:
-            return found
+        record = _scan(storage, segment, floor, timestamp_ms, log_start_offset)
+        if record is not None:
+            return record
     return None
 
 
@@ -123,7 +125,7 @@ def _scan(
 
 
 def _greatest_above(storage: Storage, segment: Segment, log_start_offset: int) -> int:
-    """The greatest timestamp at or past the log start; -1 if there is none."""
+    """Return the greatest timestamp at or past the log start; -1 if there is none."""
     greatest_ms = -1
     with _opened(storage, segment) as file:
         size_bytes = segment.size_bytes
@@ -143,7 +145,7 @@ def _greatest_above(storage: Storage, segment: Segment, log_start_offset: int) -
 def _opened(storage: Storage, segment: Segment) -> Iterator[File]:
     file = storage.open(segment.path(Suffix.LOG))
     try:
-        if segment.is_retired:  # the name may be its successor's by now
+        if segment.is_retired:  # the file of this name may belong to its successor
             raise FileNotFoundError(errno.ENOENT, "the segment left the log")
         yield file
     finally:
@@ -153,7 +155,8 @@ def _opened(storage: Storage, segment: Segment) -> Iterator[File]:
 def _records(
     file: File, position: int, header: Header, log_start_offset: int
 ) -> Iterator[TimestampOffset]:
-    """The records of a batch from the log start on; the batch's own time for what cannot be read."""
+    """Yield the records of a batch from the log start on. If they cannot be decoded, yield the batch's
+    greatest timestamp with its first offset."""
     data = file.pread(header.size_bytes, position)
     epoch = LeaderEpoch(header.leader_epoch)
     whole = read_header(data)

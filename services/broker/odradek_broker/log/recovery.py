@@ -1,19 +1,19 @@
-"""Opening a partition's directory: whatever the last life left becomes a log again.
+"""Recovery of a partition's directory at start, after any kind of stop.
 
-    1  litter goes; a compaction that had finished its new segment is completed
-    2  segments below the recovery point: their indexes are checked, and made again if need be
+    1  leftover files are deleted; a compaction that had finished its new segment is completed
+    2  segments below the recovery point: their indexes are checked and rebuilt if necessary
     3  segments past it: every batch is read and its CRC checked; the log ends before the first
-       batch that is not whole, or a hole between two segments, and what lies behind is removed
+       incomplete batch or hole between two segments, and everything behind is deleted
     4  epochs: the checkpoint up to the recovery point, the batch headers past it
     5  producers: the newest snapshot at or below the recovery point, and a replay of headers
 
-Nothing below the recovery point is read but for a few headers of each segment. If what is met there
-is no batch, or does not fit, nothing is trusted, and all is scanned from the first segment on. What the last life
-left is trusted as far as its restart class goes: after a clean stop everything is below the
-recovery point; when the power failed, index files of the segment that was active are made again.
+Below the recovery point only a few headers of each segment are read. If these are invalid or do not fit,
+the recovery point is not trusted, and the log is scanned from its first segment. The restart class decides
+what is trusted: after a clean stop everything counts as below the recovery point; after a power loss the
+index files of the segment that was active are rebuilt.
 
-A log that ends below its checkpointed high watermark or recovery point lost bytes that it had
-vouched for: `lost_bytes` makes the partition class power.
+A log that ends below its checkpointed high watermark or recovery point has lost bytes that were durable:
+`lost_bytes` makes the broker report the partition as after a power loss.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from odradek_protocol.records.errors import CorruptBatch
 
 
 class LoadedLog(NamedTuple):
-    """What opening a partition's directory found: how a `PartitionLog` begins."""
+    """The result of a recovery, with which a `PartitionLog` begins."""
 
     segments: list[Segment]
     epochs: LeaderEpochs
@@ -61,7 +61,7 @@ class LoadedLog(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Recovery:
-    """One partition's opening. The offsets are those of the checkpoints; None = none there."""
+    """The recovery of one partition. The offsets come from the checkpoints; None if they have no entry."""
 
     storage: Storage
     directory: Path
@@ -74,9 +74,9 @@ class Recovery:
     cut_bytes: int = 0
     lost_bytes: bool = False
     damage: str = ""
-    """Where the log was damaged and ends now, for people; "" = it was not."""
+    """A description of the damage, for operators; "" if there was none."""
     dropped: list[str] = field(default_factory=list)
-    """Damaged files that the log does without, a sentence each."""
+    """One sentence for each damaged file that was deleted because the log does not need it."""
     _is_trusting: bool = True
     _segments: list[Segment] = field(default_factory=list)
     _scanned: list[tuple[int, int]] = field(default_factory=list)  # (epoch, its first offset)
@@ -84,7 +84,7 @@ class Recovery:
     _reindexed: list[Segment] = field(default_factory=list)
 
     def run(self) -> LoadedLog:
-        """Open the log (waits, perhaps for seconds). Raises OSError when the disk fails."""
+        """Recover the log (waits, perhaps for seconds). Raises OSError when the disk fails."""
         try:
             return self._run()
         except CorruptBatch:
@@ -100,8 +100,8 @@ class Recovery:
         swaps = complete_swaps(self.storage, self.directory)
         names = swaps.names
         for path in swaps.given_up:
-            why = "the segments that it was compacted from are used instead"
-            self.dropped.append(f"{path} is damaged and was removed; {why}")
+            consequence = "the segments that it was compacted from are used instead"
+            self.dropped.append(f"{path} is damaged and was removed; {consequence}")
         self._is_trusting &= not swaps.damaged
         bases = sorted(
             int(name.removesuffix(".log"))
@@ -113,8 +113,8 @@ class Recovery:
         start = self._log_start()
         active = self._segments[-1]
         end = Offset(active.end_offset)
-        vouched = max(self.high_watermark or 0, self.recovery_point or 0)
-        self.lost_bytes = end < vouched or bool(self.damage)
+        durable = max(self.high_watermark or 0, self.recovery_point or 0)
+        self.lost_bytes = end < durable or bool(self.damage)
         epochs = read_epochs(self.storage, self.directory)
         if epochs is not None:
             start = self._log_start_of_epochs(epochs, start, end)
@@ -153,7 +153,8 @@ class Recovery:
             segment = Segment(self.storage, self.directory, base_offset)
             size_bytes = self.storage.size_bytes(segment.path(Suffix.LOG))
             if self.is_power_loss and (is_last or bases[number + 1] >= trusted):
-                for suffix in (Suffix.INDEX, Suffix.TIME_INDEX):  # never synced: make it again
+                # These indexes were never synced. They are rebuilt.
+                for suffix in (Suffix.INDEX, Suffix.TIME_INDEX):
                     self.storage.remove(segment.path(suffix))
                 self._reindexed.append(segment)
             self._segments.append(segment)
@@ -167,7 +168,7 @@ class Recovery:
                 self._remove_from(bases[number + 1 :])
                 break
         if self.damage:
-            self.damage += f"; {self.cut_bytes} bytes from there on are dropped"
+            self.damage += f"; {self.cut_bytes} bytes from there on are deleted"
         if not self._segments:
             segment = Segment(self.storage, self.directory, self.log_start_offset or 0)
             segment.create()
@@ -185,7 +186,7 @@ class Recovery:
     def _open_segment(
         self, segment: Segment, size_bytes: int, trusted: int, *, is_last: bool
     ) -> bool:
-        """Open one; false if the log must end in it because what follows is damaged."""
+        """Open one segment. Return false if the log must end in it because the bytes behind are damaged."""
         whole_bytes = segment.complete(size_bytes)
         if whole_bytes < size_bytes and segment.end_offset < trusted:
             raise CorruptBatch(f"{segment.base_offset} ends at byte {whole_bytes}")
@@ -201,7 +202,7 @@ class Recovery:
         return True
 
     def _is_torn(self, segment: Segment, size_bytes: int) -> bool:
-        """Whether what follows is one batch whose write was cut short, and nothing else."""
+        """Return whether only one batch follows whose write was interrupted."""
         prefix = segment.file().pread(LENGTH_PREFIX_BYTES, segment.size_bytes)
         if len(prefix) < LENGTH_PREFIX_BYTES:
             return True
@@ -209,16 +210,18 @@ class Recovery:
         return segment.size_bytes + LENGTH_PREFIX_BYTES + batch_length > size_bytes
 
     def _note_damage(self, segment: Segment) -> None:
-        """A process that was killed leaves whole writes and one torn one: all else, the disk did.
+        """Record that the disk damaged the segment, unless a power loss explains it.
 
-        After a power loss any unsynced page may be gone; that is told by the restart class.
+        A killed process leaves complete writes and at most one torn write at the end. Anything else is
+        damage by the disk. After a power loss any unsynced page may be missing, which the restart class
+        already says.
         """
         if not self.is_power_loss:
             path = segment.path(Suffix.LOG)
             self.damage = f"{path} is damaged at byte {segment.size_bytes}"
 
     def _scan(self, segment: Segment, size_bytes: int, trusted: int) -> None:
-        """Read all from `trusted` on; the segment ends before the first batch that is not right."""
+        """Read all batches from `trusted` on; the segment ends before the first invalid one."""
         file = segment.file()
         whole_bytes = segment.size_bytes
         position, header = segment.locate(file, trusted, whole_bytes)
@@ -250,9 +253,11 @@ class Recovery:
         return Offset(min(max(first, self.log_start_offset or 0, written), end))
 
     def _log_start_of_epochs(self, epochs: LeaderEpochs, start: Offset, end: Offset) -> Offset:
-        """The log start may have risen after its last checkpoint, but not after that of the epochs:
-        then the first epoch begins past a batch that the checkpoint still counts, perhaps where the
-        log ends. An epoch that begins behind a gap, where nothing was, says nothing of the start.
+        """Return the log start offset according to the leader epoch checkpoint.
+
+        The log start may have risen after its own checkpoint and before the epochs were written. Then the
+        first epoch begins past the first batch that the log start checkpoint includes, perhaps at the log
+        end. If there is no batch before the first epoch, the epochs say nothing about the log start.
         """
         entries = epochs.entries()
         segment = next(s for s in reversed(self._segments) if s.base_offset <= start)
@@ -262,7 +267,7 @@ class Recovery:
         return start
 
     def _write_indexes(self, segment: Segment) -> None:
-        """On a full disk they stay in memory, for a full sync when it has room."""
+        """Write a segment's indexes. On a full disk they stay in memory until a later full sync."""
         try:
             segment.write_indexes(sync=False)
         except OSError as error:
@@ -281,14 +286,14 @@ class Recovery:
         return epochs
 
     def _epochs_from_headers(self) -> list[tuple[int, int]]:
-        """All epochs, without reading every header: they rise, so halving finds where."""
-        found: list[tuple[int, int]] = []
+        """Return all epochs without reading every header: epochs rise, so a binary search finds the changes."""
+        epochs: list[tuple[int, int]] = []
         for segment in self._segments:
             file = segment.file()
             positions = [0, *segment.offsets().positions()]
-            known: dict[int, Header | None] = {}
-            self._halve(file, segment.size_bytes, positions, 0, len(positions), known, found)
-        return found
+            heads: dict[int, Header | None] = {}
+            self._halve(file, segment.size_bytes, positions, 0, len(positions), heads, epochs)
+        return epochs
 
     def _halve(
         self,
@@ -297,47 +302,49 @@ class Recovery:
         positions: list[int],
         low: int,
         high: int,
-        known: dict[int, Header | None],
-        found: list[tuple[int, int]],
+        heads: dict[int, Header | None],
+        epochs: list[tuple[int, int]],
     ) -> None:
-        """Collect the epochs that begin in the stretches `low` .. `high` between index entries."""
+        """Add the epochs that begin between the index entries `low` and `high` to `epochs`.
+
+        `heads` caches the header at each index entry."""
 
         def head(number: int) -> Header | None:
-            if number not in known:
+            if number not in heads:
                 at = positions[number] if number < len(positions) else size_bytes
-                heads = walk_headers(file, at, size_bytes, window_bytes=HEADER_BYTES)
-                known[number] = next((header for _, header in heads), None)
-            return known[number]
+                walk = walk_headers(file, at, size_bytes, window_bytes=HEADER_BYTES)
+                heads[number] = next((header for _, header in walk), None)
+            return heads[number]
 
         first, after = head(low), head(high)
         if first is None:
             return
-        if not found or first.leader_epoch > found[-1][0]:
-            found.append((first.leader_epoch, first.base_offset))
+        if not epochs or first.leader_epoch > epochs[-1][0]:
+            epochs.append((first.leader_epoch, first.base_offset))
         if after is not None and after.leader_epoch == first.leader_epoch:
             return
         if high - low == 1:
             end = positions[high] if high < len(positions) else size_bytes
             for _, header in walk_headers(file, positions[low], end):
-                if header.leader_epoch > found[-1][0]:
-                    found.append((header.leader_epoch, header.base_offset))
+                if header.leader_epoch > epochs[-1][0]:
+                    epochs.append((header.leader_epoch, header.base_offset))
             return
         middle = (low + high) // 2
-        self._halve(file, size_bytes, positions, low, middle, known, found)
-        self._halve(file, size_bytes, positions, middle, high, known, found)
+        self._halve(file, size_bytes, positions, low, middle, heads, epochs)
+        self._halve(file, size_bytes, positions, middle, high, heads, epochs)
 
     def _producers(self, names: list[str], end: Offset) -> tuple[ProducerStates, list[Offset]]:
         trusted = min(Offset(self._scan_start), end)
-        there = snapshot_offsets(names)
-        for offset in [o for o in there if o > trusted]:  # perhaps of bytes that are gone
+        offsets = snapshot_offsets(names)
+        for offset in [o for o in offsets if o > trusted]:  # it may contain batches that were lost
             self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
-        kept = [o for o in there if o <= trusted]
-        # from below the high watermark: a snapshot does not say which markers are not replicated
+        kept = [o for o in offsets if o <= trusted]
+        # Begin below the high watermark: a snapshot does not say which markers are not replicated yet.
         bound = trusted if self.high_watermark is None else min(trusted, self.high_watermark)
-        found = read_newest_snapshot(self.storage, self.directory, kept, offset_max=bound)
+        snapshot = read_newest_snapshot(self.storage, self.directory, kept, offset_max=bound)
         start, states = Offset(self._segments[0].base_offset), ProducerStates()
-        if found is not None:
-            start, states = found
+        if snapshot is not None:
+            start, states = snapshot
         for segment in self._segments:
             is_doubtful = segment in self._reindexed and segment.has_markers
             self._check_transaction_index(segment, kept, trusted, is_doubtful=is_doubtful)
@@ -352,9 +359,10 @@ class Recovery:
     def _check_transaction_index(
         self, segment: Segment, snapshots: list[Offset], trusted: Offset, *, is_doubtful: bool
     ) -> None:
-        """Keep what lies below `trusted` of one; if it is damaged, or doubtful as the power was lost
-        while the segment was active, make it again from the batches: the producers as they were where
-        the segment begins, and a replay of it."""
+        """Truncate a segment's transaction index to `trusted`, rebuilding it if it is damaged or doubtful.
+
+        It is doubtful if the power was lost while the segment was active. It is rebuilt from the newest
+        producer snapshot at or below the segment's begin, and a replay of the batches from there."""
         try:
             if is_doubtful:
                 raise CorruptIndex("the power was lost")
@@ -363,11 +371,11 @@ class Recovery:
             aborted = []
             start, states = Offset(self._segments[0].base_offset), ProducerStates()
             base_offset = Offset(segment.base_offset)
-            found = read_newest_snapshot(
+            snapshot = read_newest_snapshot(
                 self.storage, self.directory, snapshots, offset_max=base_offset
             )
-            if found is not None:
-                start, states = found
+            if snapshot is not None:
+                start, states = snapshot
             until = self._segments[: self._segments.index(segment) + 1]
             replay(
                 self.storage,

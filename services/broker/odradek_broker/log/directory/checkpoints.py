@@ -1,4 +1,4 @@
-"""The offset checkpoints of a data directory: an offset of each partition, in Kafka's format.
+"""The offset checkpoints of a data directory: one offset for each partition, in Kafka's format.
 
     recovery-point-offset-checkpoint    below it everything is durable and indexed: never scanned
     replication-offset-checkpoint       high watermark
@@ -9,9 +9,9 @@
     <count>
     <topic id> <partition> <offset>     a line for each partition
 
-The topic's id stands where Kafka writes its name, so that a topic that is created again under an old
-name never meets the offsets of its predecessor. Files are replaced whole and fsynced, by a timer, in
-a pool thread.
+The files contain the topic's id where Kafka writes its name, so that a topic that is created again under
+an old name never gets the offsets of its predecessor. A timer replaces and fsyncs whole files, in a pool
+thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def encode_offsets(offsets: dict[TopicIdPartition, Offset]) -> bytes:
 
 
 def decode_offsets(text: bytes) -> dict[TopicIdPartition, Offset]:
-    """Read a checkpoint; ValueError if it is torn, empty or not one."""
+    """Decode a checkpoint; ValueError if it is torn, empty or of another format."""
     lines = text.decode("ascii").split("\n")
     if len(lines) < 3 or lines[0] != _VERSION or lines[-1] != "":
         raise ValueError("no offset checkpoint of version 0")
@@ -57,10 +57,10 @@ def decode_offsets(text: bytes) -> dict[TopicIdPartition, Offset]:
 
 
 class OffsetCheckpoint:
-    """One such file. Written by pool threads, one at a time.
+    """One checkpoint file. Pool threads write it, one at a time.
 
-    `lower` may not be undone by a periodic `write` of offsets that were gathered before it: such a
-    write, recognized by its ticket, is left out; the next period brings fresh ones.
+    A periodic `write` of offsets that were gathered before a `lower` must not undo it. The ticket of such
+    a write is outdated, so it is skipped; the next period writes new offsets.
     """
 
     __slots__ = ("_lock", "_offsets", "_path", "_storage", "_ticket", "was_lost")
@@ -74,7 +74,7 @@ class OffsetCheckpoint:
         self.was_lost = False
 
     def read(self) -> dict[TopicIdPartition, Offset]:
-        """What the last life wrote; empty, and `was_lost`, if that is gone or torn."""
+        """Return the last checkpoint. If it is missing or torn, return nothing and set `was_lost`."""
         try:
             self._offsets = decode_offsets(self._storage.read(self._path))
         except (FileNotFoundError, ValueError):
@@ -83,16 +83,16 @@ class OffsetCheckpoint:
         return dict(self._offsets)
 
     def get(self, partition: TopicIdPartition) -> Offset | None:
-        """What the file says of one partition."""
+        """Return the file's offset of one partition."""
         with self._lock:
             return self._offsets.get(partition)
 
     def ticket(self) -> int:
-        """To be taken before the offsets are gathered."""
+        """Return a ticket for `write`, to be taken before the offsets are gathered."""
         return self._ticket
 
     def write(self, offsets: dict[TopicIdPartition, Offset], ticket: int) -> bool:
-        """Replace the file (waits); false if a `lower` came between. Raises OSError."""
+        """Replace the file (waits); false if there was a `lower` since the ticket. Raises OSError."""
         with self._lock:
             if ticket != self._ticket:
                 return False
@@ -103,7 +103,7 @@ class OffsetCheckpoint:
             return True
 
     def lower(self, partition: TopicIdPartition, offset: Offset | None) -> None:
-        """Make sure that the file says at most `offset`, or nothing at all (waits)."""
+        """Lower the file's offset of a partition to at most `offset`; None removes it (waits)."""
         with self._lock:
             self._ticket += 1
             before = self._offsets.get(partition)
@@ -119,7 +119,7 @@ class OffsetCheckpoint:
 
 
 class Checkpoints:
-    """What the next start is told of every log: a file each."""
+    """The four checkpoint files of a data directory."""
 
     __slots__ = ("cleaned", "high_watermarks", "log_starts", "recovery_points")
 
@@ -130,22 +130,22 @@ class Checkpoints:
         self.cleaned = OffsetCheckpoint(storage, path / CLEANED)
 
     def lower(self, partition: TopicIdPartition, offset: Offset) -> None:
-        """Before a log is cut: let the files vouch for nothing past `offset`, and let no log begin
-        there (waits)."""
+        """Lower a log's recovery point and log start to at most `offset`, before the log is truncated
+        (waits)."""
         self.recovery_points.lower(partition, offset)
         self.log_starts.lower(partition, offset)
 
     def begin(self, logs: list[PartitionLog]) -> CheckpointJob:
-        """A job that writes them all."""
+        """Return a job that writes all four files."""
         return CheckpointJob(logs, self)
 
 
 class CheckpointJob:
-    """Gathers and writes the checkpoints in a pool thread.
+    """A job that gathers the offsets and writes the checkpoints, in a pool thread.
 
-    Offsets are read while the loop may move them: each is right at some moment after the tickets
-    were taken, and a cut that begins later makes the tickets void. A cut that was under way when they
-    were taken may have lowered the file already: until the log hears of that, its limit counts.
+    The loop may change offsets while they are read: each was right at some moment after the tickets
+    were taken, and a truncation that begins later outdates the tickets. A truncation that was running at
+    that time may have lowered the file already: `cut_limits` of the log applies until it is finished.
     """
 
     __slots__ = ("_checkpoints", "_logs", "_tickets", "error")
@@ -162,7 +162,7 @@ class CheckpointJob:
         self.error: OSError | None = None
 
     def run(self) -> None:
-        """Do it, once. An error is kept for `LogDirectory.finish_checkpoint`."""
+        """Run the job once. An error is stored for `LogDirectory.finish_checkpoint`."""
         logs = [(log.id, log) for log in self._logs]
         gathered = (
             {key: _recovery_point(log) for key, log in logs},
@@ -180,7 +180,8 @@ class CheckpointJob:
 
 
 def _recovery_point(log: PartitionLog) -> Offset:
-    limits = log.cut_limits  # read first: a cut that ends in between has moved the recovery point
+    # Read before the recovery point: a truncation that ends in between has lowered the recovery point.
+    limits = log.cut_limits
     point = log.recovery_point
     return point if limits is None else min(point, limits[0])
 

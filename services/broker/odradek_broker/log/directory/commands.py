@@ -1,7 +1,7 @@
-"""What `odradek storage strays` and `odradek storage adopt` run, as a process of their own.
+"""The process that `odradek storage strays` and `odradek storage adopt` start.
 
     ... strays DIR [NAME...]     list the strays as lines of JSON, or remove the named ones
-    ... adopt DIR INCARNATION    let the directory follow that metadata log; `none`: any
+    ... adopt DIR INCARNATION    assign the directory to that metadata log; `none`: to any
 
 Exit status 1 means that the command failed; one line on stderr says why. The broker may run while strays are
 listed or removed: a stray is renamed before it is removed, so it is either brought back or removed.
@@ -28,7 +28,7 @@ ALL = "all"
 
 
 def strays(path: Path, chosen: set[str]) -> None:
-    """Print each stray, or remove the chosen ones and print those; ALL chooses every stray."""
+    """Print all strays, or remove and print the chosen ones; ALL chooses every stray."""
     storage = DiskStorage()
     if not storage.exists(path / META_PROPERTIES):
         raise DirectoryRefused(f"{path} is not the data directory of a broker")
@@ -48,7 +48,7 @@ def strays(path: Path, chosen: set[str]) -> None:
 
 
 def adopt(path: Path, incarnation: str) -> None:
-    """Let the directory's logs belong to another metadata log; it must not be in use."""
+    """Assign the directory to another metadata log; no broker may be using it."""
     storage = DiskStorage()
     incarnation_id = None if incarnation == "none" else parse_incarnation(incarnation)
     if not storage.exists(path):

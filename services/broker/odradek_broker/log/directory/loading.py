@@ -1,4 +1,4 @@
-"""Opening all logs of a data directory at start, a few at a time, in threads."""
+"""Recovery of all logs of a data directory at start, a few at a time, in threads."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from odradek_broker.log.segments.segment import Suffix
 from odradek_broker.log.storage import DirectoryHealth, ErrorClass, Storage, error_class
 from odradek_protocol.identity import Offset, TopicIdPartition, TopicName
 
-_NAME_KEPT_MAX: Final = 200  # of a name that may have 255 bytes already
+_NAME_KEPT_MAX: Final = 200  # kept characters of a name, which may have 255 bytes already
 
 
 class FoundPartition(NamedTuple):
-    """A partition's directory."""
+    """A partition's directory with its topic name and its id."""
 
     path: Path
     topic: TopicName
@@ -44,8 +44,8 @@ class FoundPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """What opening the logs found. `power_loss`: partitions that lost bytes they had vouched for;
-    `stray`: directories that were put aside, because nothing says whose they are."""
+    """The result of loading all logs. `power_loss`: partitions that lost durable bytes; `stray`: directories
+    that were put aside because they do not name their topic."""
 
     partitions: int
     scanned_bytes: int
@@ -53,12 +53,12 @@ class LoadReport:
     power_loss: tuple[TopicIdPartition, ...]
     stray: tuple[str, ...]
     damage: tuple[str, ...] = ()
-    """A sentence for each log that was damaged on disk."""
+    """One sentence for each log that was damaged on disk."""
 
 
 @dataclass(slots=True, kw_only=True)
 class DirectoryLoad:
-    """One run over a directory. Raises StorageFailed when the disk fails."""
+    """Loads all logs of a directory once. Raises StorageFailed when the disk fails."""
 
     storage: Storage
     path: Path
@@ -70,7 +70,7 @@ class DirectoryLoad:
     strays: Strays
     deleted: list[Path] = field(default_factory=list)
     damage_marks: list[Path] = field(default_factory=list)
-    returned: list[Path] = field(default_factory=list)  # files of strays that were brought back
+    returned: list[Path] = field(default_factory=list)  # stray files of logs that were restored
     _stray: list[str] = field(default_factory=list)
     _done: int = 0
 
@@ -81,7 +81,7 @@ class DirectoryLoad:
         on_progress: Callable[[int, int], None] | None,
         threads_max: int,
     ) -> LoadReport:
-        """Open every partition and hand it to `add` (called from threads)."""
+        """Recover every partition and pass it to `add`, which is called from threads."""
         points = self.recovery_points.read()
         watermarks = self.high_watermarks.read()
         starts = self.log_starts.read()
@@ -128,17 +128,17 @@ class DirectoryLoad:
 
         with ThreadPoolExecutor(threads_max, thread_name_prefix="log-recovery") as pool:
             recoveries = list(pool.map(recover, partitions))
-        vouched = {
+        durable = {
             partition: max(points.get(partition, 0), watermarks.get(partition, 0))
             for partition in {*points, *watermarks}
         }
-        there = {found.id for found in partitions} | {stray.id for stray in self.strays}
-        lost = [p for p, offset in vouched.items() if offset > 0 and p not in there]
+        existing = {found.id for found in partitions} | {stray.id for stray in self.strays}
+        lost = [p for p, offset in durable.items() if offset > 0 and p not in existing]
         lost += [found.id for found, r in zip(partitions, recoveries, strict=True) if r.lost_bytes]
         if lost:
             beyond = {p: Offset(kept_ends.get(p, 0) + 1) for p in lost}
             remembered = kept_watermarks | {
-                p: max(Offset(vouched.get(p, 0)), beyond[p]) for p in lost
+                p: max(Offset(durable.get(p, 0)), beyond[p]) for p in lost
             }
             self._forget_recovery_points(trusted, remembered)
         return LoadReport(
@@ -151,8 +151,9 @@ class DirectoryLoad:
         )
 
     def _verified(self, mark: Path, *, has_lost: bool) -> None:
-        """A marked log was scanned whole, and cut if it is damaged. Until the controller knows what was lost
-        the mark stays: a kill before that must not hide it."""
+        """Handle the damage mark of a log that was scanned completely and truncated if it was damaged.
+
+        If bytes were lost, the mark stays until the controller knows: a kill before that must not hide it."""
         if has_lost:
             self.damage_marks.append(mark)
         else:
@@ -166,7 +167,9 @@ class DirectoryLoad:
         watermarks: dict[TopicIdPartition, Offset],
         starts: dict[TopicIdPartition, Offset],
     ) -> None:
-        """The last life brought this one back, and may have died before a checkpoint counted it again."""
+        """Use the offsets in `stray.json` for a restored stray that no checkpoint contains.
+
+        The last process may have died between the restore and the next checkpoint."""
         path = found.path / STRAY_FILE
         if not self.storage.exists(path):
             return
@@ -182,7 +185,7 @@ class DirectoryLoad:
             starts[found.id] = Offset(stray.log_start_offset)
 
     def _unsure_strays(self) -> list[TopicIdPartition]:
-        """Those that must not count as whole if the metadata has them in sync here."""
+        """Return partitions whose stray may have lost bytes, so that this replica must not count as in sync."""
         is_power_loss = self.restart_class is RestartClass.POWER
         return [
             stray.id
@@ -208,7 +211,7 @@ class DirectoryLoad:
             except NotADirectoryError:
                 continue
             except (FileNotFoundError, ValueError):
-                # Without data, the last life ended while it made the partition.
+                # Without data, the last process died while it created the partition.
                 aside = self._rename(path, STRAY_SUFFIX if self._has_data(path) else DELETE_SUFFIX)
                 if aside.name.endswith(DELETE_SUFFIX):
                     self.deleted.append(aside)
@@ -223,9 +226,9 @@ class DirectoryLoad:
         return any(self.storage.size_bytes(path / name) for name in logs)
 
     def _rename(self, path: Path, suffix: str) -> Path:
-        """Take a directory that says no topic id out of the way, under a name that begins as the old one.
+        """Rename a directory without a topic id; the new name begins with the old one.
 
-        Raises OSError if the disk fails. Whatever else the rename meets: the directory stays where it is.
+        Raises OSError if the disk fails. After any other error the directory keeps its name.
         """
         aside = path.with_name(f"{path.name[:_NAME_KEPT_MAX]}.{secrets.token_hex(8)}{suffix}")
         try:
@@ -241,9 +244,10 @@ class DirectoryLoad:
         points: dict[TopicIdPartition, Offset],
         watermarks: dict[TopicIdPartition, Offset],
     ) -> None:
-        """Bytes below a checkpointed recovery point are gone, and others will take their place:
-        say so on disk before anything is appended. What was vouched for stays remembered as the
-        high watermark, so that a crash before the registration does not hide the loss.
+        """Write lower recovery points, because bytes below the old ones were lost and new appends replace them.
+
+        This happens before any append. The high watermark checkpoint keeps the offset that was durable, so
+        that a crash before the registration does not hide the loss.
         """
         try:
             self.high_watermarks.write(watermarks, self.high_watermarks.ticket())
@@ -254,7 +258,7 @@ class DirectoryLoad:
 
 
 class StrayReturn:
-    """Recovers a log as after a kill; what the stray did not sync and a power loss took is cut."""
+    """A job that recovers the log of a stray like after a kill, or after a power loss if it was not synced."""
 
     __slots__ = ("_storage", "damage", "error", "found", "loaded", "stray")
 
@@ -267,7 +271,7 @@ class StrayReturn:
         self.damage = ""
 
     def run(self) -> None:
-        """Do it, once (pool: may take long). An error is kept for `LogDirectory.finish_return`."""
+        """Run the job once (pool: may take long). An error is stored for `LogDirectory.finish_return`."""
         stray = self.stray
         recovery = Recovery(
             storage=self._storage,

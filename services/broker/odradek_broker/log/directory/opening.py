@@ -1,6 +1,6 @@
-"""Whether a process may use a data directory: the lock, and `meta.properties`, which says whose it is.
+"""Checks before a process uses a data directory: its lock, and its owner in `meta.properties`.
 
-`meta.properties` is written as Kafka writes it in KRaft mode.
+`meta.properties` has the format of Kafka in KRaft mode.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _INCARNATION: Final = "metadata.incarnation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """Written by formatting; a directory never changes hands.
+    """The content of `meta.properties`, written by formatting. Cluster and node of a directory never change.
 
     `metadata_incarnation_id` is added when the broker has followed a metadata log that has one. Older
-    programs ignore its line.
+    versions ignore its line.
     """
 
     cluster_id: ClusterId
@@ -45,7 +45,7 @@ class MetaProperties:
 
     @classmethod
     def from_text(cls, text: bytes) -> MetaProperties:
-        """Raises ValueError, naming what is missing or wrong."""
+        """Decode the file. The message of a ValueError names the missing or wrong line."""
         lines = [line for line in text.decode().splitlines() if "=" in line and line[0] != "#"]
         fields = dict(line.split("=", 1) for line in lines)
         if fields.get("version") != "1":
@@ -63,7 +63,7 @@ class MetaProperties:
 
 
 def parse_incarnation(text: str) -> MetadataIncarnationId:
-    """The reverse of `.hex()`; ValueError for anything but 16 bytes."""
+    """Decode 32 hexadecimal digits; ValueError for anything else."""
     value = bytes.fromhex(text)
     if len(value) != 16:
         raise ValueError(f"{text!r} is no incarnation of 32 hexadecimal digits")
@@ -71,7 +71,7 @@ def parse_incarnation(text: str) -> MetadataIncarnationId:
 
 
 def read_meta_properties(storage: Storage, directory: Path) -> MetaProperties | None:
-    """None if the directory was never formatted; ValueError for a damaged file."""
+    """Read `meta.properties`; None if the directory was never formatted. ValueError for a damaged file."""
     try:
         text = storage.read(directory / META_PROPERTIES)
     except FileNotFoundError:
@@ -87,20 +87,21 @@ LOCK_NAME: Final = ".lock"
 
 
 class DirectoryRefused(Exception):
-    """The directory cannot be used; the message names the reason and the way out."""
+    """The directory cannot be used; the message names the reason and the remedy."""
 
 
 def format_directory(
     storage: Storage, path: Path, *, cluster_id: ClusterId, node_id: BrokerId
 ) -> DirectoryId:
-    """Write meta.properties; no error if it is there for the same cluster and node."""
+    """Write meta.properties; no error if it exists for the same cluster and node."""
     storage.make_directory(path)
     meta = _read_meta(storage, path)
     if meta is None:
         directory_id = DirectoryId(secrets.token_bytes(16))
         meta = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
         write_meta_properties(storage, path, meta)
-        storage.sync_directory(path.parent)  # or the power takes it with all that is synced in it
+        # Without this a power loss could take the directory with all synced files in it.
+        storage.sync_directory(path.parent)
     _require_identity(meta, path, cluster_id, node_id)
     return meta.directory_id
 
@@ -108,7 +109,8 @@ def format_directory(
 def sync_name(storage: Storage, path: Path) -> None:
     """Make the directory's own name durable: the process that formatted it may have been killed before.
 
-    A parent that this process may not read was made by somebody else, with all that is named in it.
+    If this process may not read the parent, another program created the directory there, such as a
+    volume's mount point.
     """
     with contextlib.suppress(PermissionError):
         storage.sync_directory(path.parent)
@@ -117,7 +119,7 @@ def sync_name(storage: Storage, path: Path) -> None:
 def checked_meta(
     storage: Storage, path: Path, *, cluster_id: ClusterId, node_id: BrokerId
 ) -> MetaProperties:
-    """Whose directory this is; DirectoryRefused unless it is this node's of this cluster."""
+    """Return the directory's identity; DirectoryRefused unless it belongs to this node and cluster."""
     meta = _read_meta(storage, path)
     if meta is None:
         raise DirectoryRefused(
@@ -130,9 +132,9 @@ def checked_meta(
 def adopt_metadata(
     storage: Storage, path: Path, incarnation_id: MetadataIncarnationId | None
 ) -> MetaProperties:
-    """Say that the directory's logs belong to another metadata log from now on; None: to any.
+    """Store the metadata log that the directory's logs belong to; with None, the broker may follow any.
 
-    Durable when it returns. The caller holds the lock.
+    The change is durable on return. The caller holds the lock.
     """
     meta = _read_meta(storage, path)
     if meta is None:
@@ -144,7 +146,7 @@ def adopt_metadata(
 
 
 def take_lock(storage: Storage, path: Path) -> File:
-    """Take the lock and leave our pid in it; DirectoryRefused names the holder's."""
+    """Take the lock and write this process's pid into it; DirectoryRefused names the pid of the holder."""
     try:
         lock = storage.lock(path / LOCK_NAME)
     except BlockingIOError:

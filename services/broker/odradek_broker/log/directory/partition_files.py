@@ -1,11 +1,11 @@
-"""The small files of one partition's directory: whose it is, its epochs, its producers.
+"""The small files of one partition's directory: its topic id, leader epochs, producers and marks.
 
 <topic>-<partition>/partition.metadata          "version: 0" and "topic_id: <id>"
                     leader-epoch-checkpoint     Kafka's text of the log's LeaderEpochs
                     <offset>.snapshot           the producers (producer_state.py)
-                    damaged                     a read met wrong bytes: the next start verifies all of it
-                    log-start-offset            "<offset> <CRC32C of its digits>": for a life that is killed
-                                                before the next checkpoint of all log starts
+                    damaged                     a read met a wrong CRC: the next start verifies the whole log
+                    log-start-offset            "<offset> <CRC32C of its digits>": preserves the log start if the
+                                                process is killed before the next checkpoint of all log starts
 <topic>-<partition>.<random>-delete/            deleted, waiting to be removed
 """
 
@@ -44,12 +44,12 @@ STRAY_SUFFIX: Final = "-stray"
 
 
 def uuid_text(value: bytes) -> str:
-    """16 bytes as Kafka writes them: URL-safe base64 without padding."""
+    """Encode 16 bytes like Kafka's Uuid: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
 
 
 def parse_uuid(text: str) -> bytes:
-    """The reverse; ValueError for anything else."""
+    """Inverse of `uuid_text`; ValueError for anything else."""
     value = base64.urlsafe_b64decode(text + "==")
     if len(value) != 16:
         raise ValueError(f"{text!r} is no UUID in base64")
@@ -57,7 +57,7 @@ def parse_uuid(text: str) -> bytes:
 
 
 def parse_directory_name(name: str) -> tuple[TopicName, PartitionIndex] | None:
-    """(topic, partition) of a partition's directory; None for any other name."""
+    """Return (topic, partition) for the name of a partition's directory; None for any other name."""
     topic, dash, index = name.rpartition("-")
     if not dash or not topic or not index.isdigit():
         return None
@@ -65,12 +65,12 @@ def parse_directory_name(name: str) -> tuple[TopicName, PartitionIndex] | None:
 
 
 def write_damage_mark(storage: Storage, directory: Path, text: str) -> None:
-    """Let the next start verify every batch of this log; durable on return. Raises OSError."""
+    """Make the next start verify every batch of this log. Durable on return. Raises OSError."""
     replace_file(storage, directory / DAMAGED, text.encode())
 
 
 def create_metadata(storage: Storage, directory: Path, topic_id: TopicId) -> None:
-    """Not synced: the log's first sync does it, before anything there counts as durable."""
+    """Write `partition.metadata` without a sync: the log's first sync includes it."""
     text = f"version: 0\ntopic_id: {uuid_text(topic_id)}\n"
     file = storage.open(directory / METADATA, create=True)
     try:
@@ -91,16 +91,16 @@ def sync_new_partition(storage: Storage, directory: Path) -> None:
 
 
 def read_metadata(storage: Storage, directory: Path) -> TopicId:
-    """Raises FileNotFoundError, or ValueError for a file that says no topic id."""
+    """Return the topic id. Raises FileNotFoundError, or ValueError for a file without a topic id."""
     lines = storage.read(directory / METADATA).decode().splitlines()
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)
     if fields.get("version") != "0" or "topic_id" not in fields:
-        raise ValueError(f"{directory / METADATA} says no topic id")
+        raise ValueError(f"{directory / METADATA} contains no topic id")
     return TopicId(parse_uuid(fields["topic_id"]))
 
 
 def encode_epochs(epochs: LeaderEpochs) -> bytes:
-    """Kafka's text: the version 0, the number of entries, and a line `<epoch> <start offset>` for each."""
+    """Encode like Kafka: the version 0, the number of entries, and a line `<epoch> <start offset>` for each."""
     lines = ["0", str(len(epochs.entries()))]
     lines += [f"{epoch} {start}" for epoch, start in epochs.entries()]
     return ("\n".join(lines) + "\n").encode()
@@ -125,7 +125,7 @@ def decode_epochs(text: bytes) -> LeaderEpochs:
 
 
 def read_epochs(storage: Storage, directory: Path) -> LeaderEpochs | None:
-    """None if the file is lost or torn: make it again from the batch headers."""
+    """Read the leader epochs; None if the file is missing or torn: recovery uses the batch headers then."""
     try:
         return decode_epochs(storage.read(directory / EPOCHS))
     except (FileNotFoundError, ValueError):
@@ -137,7 +137,7 @@ def write_epochs(storage: Storage, directory: Path, text: bytes) -> None:
 
 
 def write_log_start(storage: Storage, directory: Path, offset: Offset) -> None:
-    """Not synced: one write into the page cache, which the process's death does not undo."""
+    """Write the log start offset without a sync: it is in the page cache, which survives a kill."""
     digits = b"%020d" % offset
     file = storage.open(directory / LOG_START, create=True)
     try:
@@ -147,7 +147,7 @@ def write_log_start(storage: Storage, directory: Path, offset: Offset) -> None:
 
 
 def read_log_start(storage: Storage, directory: Path) -> Offset:
-    """0 if the file is lost or torn."""
+    """Return the log start offset; 0 if the file is missing or torn."""
     try:
         digits, crc = storage.read(directory / LOG_START).split()
         return Offset(int(digits)) if int(crc, 16) == crc32c(digits) else Offset(0)
@@ -156,13 +156,13 @@ def read_log_start(storage: Storage, directory: Path) -> Offset:
 
 
 def forget_log_start(storage: Storage, directory: Path, *, above: Offset) -> None:
-    """The log was cut below it, or begins anew."""
+    """Delete the log start file if its offset is greater than `above`, after a truncation or a reset."""
     if read_log_start(storage, directory) > above:
         storage.remove(directory / LOG_START)
 
 
 def snapshot_offsets(names: list[str]) -> list[Offset]:
-    """The offsets of the snapshots among `names`, rising."""
+    """Return the offsets of the snapshots among `names`, in rising order."""
     suffix = Suffix.SNAPSHOT.value
     stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
     return sorted(Offset(int(stem)) for stem in stems if stem.isdigit())
@@ -171,7 +171,7 @@ def snapshot_offsets(names: list[str]) -> list[Offset]:
 def write_snapshot(
     storage: Storage, directory: Path, offset: Offset, entries: dict[ProducerId, ProducerEntry]
 ) -> None:
-    """Not synced: a torn one is recognized by its CRC, and an older one is used."""
+    """Write a snapshot without a sync: a torn one is recognized by its CRC, and an older one is used."""
     file = storage.open(directory / file_name(offset, Suffix.SNAPSHOT), create=True)
     try:
         data = encode_snapshot(entries)
@@ -184,7 +184,7 @@ def write_snapshot(
 def read_newest_snapshot(
     storage: Storage, directory: Path, offsets: list[Offset], *, offset_max: Offset
 ) -> tuple[Offset, ProducerStates] | None:
-    """The newest whole snapshot at or below `offset_max`; torn ones are removed on the way."""
+    """Return the newest valid snapshot at or below `offset_max`; torn ones are deleted."""
     for offset in sorted((o for o in offsets if o <= offset_max), reverse=True):
         path = directory / file_name(offset, Suffix.SNAPSHOT)
         try:

@@ -1,24 +1,24 @@
-"""What a process leaves in its data directory so that the next one knows what survived.
+"""Marker files from which a process learns what survived the end of the previous process.
 
     clean      {"broker_epoch", "boot_id"}    written last by a controlled stop: all is synced
     running    {"boot_id", "incarnation",     written at start, removed by a controlled stop
                 "untold": "power"}
     failed     the running marker, renamed when a write or a sync failed
 
-    left behind                      restart class
-    clean                            CLEAN      nothing to scan, ISR places kept
-    running, untold                  POWER      the last life died before it could tell of a loss
-    running, same boot id            PROCESS    the page cache is whole: scan past recovery points
-    running, another boot id         POWER      what was not synced may be gone
-    failed, or nothing at all        POWER
+    marker found at start            restart class
+    clean                            CLEAN      nothing to scan, the replicas stay in their ISRs
+    running, untold                  POWER      the last process died before it reported a loss
+    running, same boot id            PROCESS    the page cache survived: scan past recovery points
+    running, another boot id         POWER      unsynced bytes may be lost
+    failed, or none                  POWER
 
-The failed marker is a rename because a full disk has no room for a new file; if even that fails,
-the running marker is removed, which says the same.
+The failed marker is made by a rename, because a full disk has no space for a new file; if even that
+fails, the running marker is deleted, which has the same meaning.
 
-A loss is untold until the controller has committed the registration that says POWER. A process that
-dies before that (killed while it starts, out of memory in recovery) leaves a running marker of this
-boot; without `untold` the next life would pass for a PROCESS restart, and the replica would keep
-places in ISRs and ELRs for bytes that it no longer has.
+`untold` marks a loss until the controller has committed a registration with POWER. A process that
+dies before that (killed during its start, out of memory in recovery) leaves a running marker with the
+present boot id. Without `untold` the next start would be of class PROCESS, and the replica would stay
+in ISRs and ELRs although it has lost bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FAILED: Final = "failed"
 
 
 class RestartClass(Enum):
-    """What survived the last life."""
+    """What survived the end of the last process: everything, all writes, or only synced writes."""
 
     CLEAN = "clean"
     PROCESS = "process"
@@ -46,7 +46,7 @@ class RestartClass(Enum):
 
 
 class RestartMarkers:
-    """The markers of one directory. All methods wait for the disk."""
+    """The marker files of one data directory. All methods wait for the disk."""
 
     __slots__ = ("_directory", "_running", "_storage")
 
@@ -58,10 +58,10 @@ class RestartMarkers:
     def begin(
         self, *, boot_id: str, incarnation: IncarnationId
     ) -> tuple[RestartClass, BrokerEpoch]:
-        """Judge the last life and begin this one; the epoch is that of the clean marker.
+        """Return the restart class and the broker epoch of the clean marker, and write the running marker.
 
-        The running marker is there before the clean one goes: a crash in between, when no log was
-        touched yet, is still a clean restart.
+        The running marker is written before the clean one is deleted: after a crash in between, when no
+        log was changed yet, the next start is still clean.
         """
         clean = self._read(CLEAN)
         running = self._read(RUNNING)
@@ -88,19 +88,19 @@ class RestartMarkers:
         return restart_class, broker_epoch
 
     def told(self) -> None:
-        """The controller has committed what `begin` found: a kill from now on is a PROCESS restart."""
+        """Record that the controller has committed the restart class; a kill is a PROCESS restart from now on."""
         if self._running.pop("untold", None) is not None:
             self._write(RUNNING, self._running)
             self._storage.sync_directory(self._directory)
 
     def end_clean(self, *, boot_id: str, broker_epoch: BrokerEpoch) -> None:
-        """Everything is synced; the next start may trust it."""
+        """Write the clean marker, because everything is synced and the next start may trust it."""
         self._write(CLEAN, {"broker_epoch": broker_epoch, "boot_id": boot_id})
         self._storage.remove(self._directory / RUNNING)
         self._storage.sync_directory(self._directory)
 
     def fail(self) -> None:
-        """A write or a sync failed: nothing that is not synced may be trusted ever."""
+        """Write the failed marker after a failed write or sync: unsynced bytes may no longer be trusted."""
         running = self._directory / RUNNING
         try:
             self._storage.rename(running, self._directory / FAILED)

@@ -1,23 +1,22 @@
-"""Directories of partitions that are no longer live: deleted ones, and logs that nobody claims.
+"""Directories of partitions that are no longer live: deleted ones and strays.
 
     <topic>-<partition>/                                live
     <topic id, hex>-<partition>.<random>-delete/        deleted: a pool thread removes it later
-    <topic id, hex>-<partition>.<random>-stray/         put aside; `stray.json` says what it was, and when
-    <topic>-<partition>/ with stray.json                brought back; the next checkpoint removes the file
+    <topic id, hex>-<partition>.<random>-stray/         a stray; `stray.json` describes the log
+    <topic>-<partition>/ with stray.json                a restored stray; the next checkpoint deletes the file
 
-The new names have no topic in them: a topic's name may be as long as a file's name may be, and a topic
-of that name may be created again.
+The new names do not contain the topic: a topic's name may be as long as a file's name may be, and a
+topic of that name may be created again.
 
-Removing is never urgent, so none of its errors fails the data directory: a directory that cannot be
-renamed is removed under its old name, and one that cannot be removed stays on the list. The rename
-raises an error that only the disk can be blamed for, because the live logs lie on that disk too.
+A removal is never urgent, so its errors do not take the data directory offline: a directory that cannot
+be renamed is removed under its old name, and one that cannot be removed stays on the list. Only a disk
+error of the rename is raised, because the live logs are on that disk, too.
 
-A log is stray when the metadata does not know its partition here and no record that this process saw
-took it away: the topic may have been deleted while the broker was down, or the metadata may be the
-wrong one. Only a person can tell, so nothing is erased. The offsets that a stray vouches for when it
-comes back are those in `stray.json`, and only if it was synced since: a power loss before that may
-have taken any of it. Such a stray is reported as lost at each registration, and so is one without
-that file.
+A log is a stray if the metadata does not assign its partition to this broker and this process has seen no
+record that removed it: the topic may have been deleted while the broker was down, or the broker may
+follow the wrong metadata. Only an operator can decide, so nothing is deleted. A stray that is restored
+has the offsets in `stray.json`, but only if it was synced: before that a power loss may have taken any
+part of it. A stray that was not synced or has no such file is reported as lost at each registration.
 """
 
 from __future__ import annotations
@@ -44,12 +43,12 @@ from odradek_protocol.identity import PartitionIndex, TopicId, TopicIdPartition
 
 STRAY_FILE: Final = "stray.json"
 UNKNOWN_MS: Final = -1
-_NAME_KEPT_MAX: Final = 200  # of a name that an earlier version gave
+_NAME_KEPT_MAX: Final = 200  # kept characters of a name that an earlier version gave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stray:
-    """One log that was put aside. Offsets are those of that moment; `since_ms` is the wall clock's."""
+    """One log that was put aside, with its offsets at that moment; `since_ms` is wall-clock time."""
 
     name: str
     topic: str = ""
@@ -66,22 +65,19 @@ class Stray:
 
     @property
     def id(self) -> TopicIdPartition | None:
-        """The partition that it is of; None where nothing says."""
+        """The partition of the log; None if it is unknown."""
         if not self.topic_id:
             return None
         return TopicIdPartition(TopicId(parse_uuid(self.topic_id)), PartitionIndex(self.partition))
 
 
 def departed_name(partition: TopicIdPartition, suffix: str) -> str:
-    """A name for the directory of a partition that is no longer live; 62 characters at most.
-
-    There is no topic in it: a topic may be as long as a file's name, and may be made again.
-    """
+    """Return a new name for the directory of a partition that is no longer live; at most 62 characters."""
     return f"{partition.topic_id.hex()}-{partition.partition}.{secrets.token_hex(8)}{suffix}"
 
 
 class Strays:
-    """The strays of one data directory. Used on the loop, but for `load` and `sync`."""
+    """The strays of one data directory. Used on the loop, except `load` and `sync`."""
 
     __slots__ = ("_by_name", "_path", "_storage")
 
@@ -98,24 +94,24 @@ class Strays:
 
     @property
     def size_bytes(self) -> int:
-        """Of all of them, without indexes."""
+        """Size of all strays, without indexes."""
         return sum(stray.size_bytes for stray in self)
 
     def find(self, partition: TopicIdPartition) -> Stray | None:
-        """The longest log of a partition that was put aside."""
+        """Return the stray of a partition that has the highest log end offset."""
         strays = [stray for stray in self if stray.id == partition]
         return max(strays, key=lambda stray: stray.log_end_offset, default=None)
 
     def load(self) -> None:
-        """Read what other lives put aside (waits). Raises OSError."""
+        """Find the strays of earlier processes (waits). Raises OSError."""
         self._by_name = {stray.name: stray for stray in read_strays(self._storage, self._path)}
 
     def put_aside(self, path: Path, stray: Stray) -> None:
-        """Rename a live directory, whose log is no longer used; `sync` it soon.
+        """Rename the directory of a log that is no longer used; the caller should `sync` the stray soon.
 
-        Raises OSError if the disk fails. Whatever else the rename meets: the stray keeps the live name for now.
+        Raises OSError if the disk fails. After any other error of the rename the stray keeps its live name.
         """
-        with contextlib.suppress(OSError):  # without the file it is a stray all the same
+        with contextlib.suppress(OSError):  # a directory without the file is still a stray
             write_stray_file(self._storage, path, stray)
         try:
             self._storage.rename(path, self._path / stray.name)
@@ -126,7 +122,7 @@ class Strays:
         self._by_name[stray.name] = stray
 
     def make_way(self, path: Path) -> None:
-        """If a stray still has this live name, rename it again. Raises OSError."""
+        """If a stray still has this live name, try to rename it again. Raises OSError."""
         stray = self._by_name.get(path.name)
         if stray is not None and stray.id is not None:
             name = departed_name(stray.id, STRAY_SUFFIX)
@@ -135,7 +131,7 @@ class Strays:
             self._by_name[name] = replace(stray, name=name)
 
     def sync(self, stray: Stray) -> None:
-        """Make all of a stray durable, and say so in it (waits). Raises OSError."""
+        """Make a stray durable and record that in its `stray.json` (waits). Raises OSError."""
         path = self._path / stray.name
         try:
             for name in self._storage.names(path):
@@ -148,13 +144,13 @@ class Strays:
             write_stray_file(self._storage, path, synced, sync=True)
             self._storage.sync_directory(path)
             self._storage.sync_directory(self._path)
-        except FileNotFoundError:  # removed or brought back meanwhile
+        except FileNotFoundError:  # the stray was removed or restored during the sync
             return
         if stray.name in self._by_name:
             self._by_name[stray.name] = synced
 
     def bring_back(self, stray: Stray, live: Path) -> None:
-        """Give a stray its live name again. Raises OSError: it stays a stray, unless it is gone."""
+        """Rename a stray to its live name. If it raises OSError, the log stays a stray, if it still exists."""
         path = self._path / stray.name
         if path != live:
             try:
@@ -165,30 +161,30 @@ class Strays:
         self._by_name.pop(stray.name, None)
 
     def keep(self, stray: Stray, live: Path) -> None:
-        """A stray that was brought back could not be opened: it is one still, under the live name."""
+        """Keep a log as a stray under its live name, because it could not be opened after `bring_back`."""
         self._by_name[live.name] = replace(stray, name=live.name)
 
     def forget_removed(self) -> None:
-        """Look which of them a person has removed meanwhile (a system call each)."""
+        """Forget strays that an operator has removed (one system call each)."""
         for name in tuple(self._by_name):
             if not self._storage.exists(self._path / name):
                 del self._by_name[name]
 
     def expired(self, *, now_ms: int, retention_ms: int) -> list[Stray]:
-        """Those that were put aside longer ago than that; -1: none. An unknown time never expires."""
+        """Return strays older than `retention_ms`; none if it is -1. A stray of unknown age never expires."""
         if retention_ms < 0:
             return []
         return [s for s in self if s.since_ms >= 0 and now_ms - s.since_ms >= retention_ms]
 
     def remove(self, stray: Stray) -> Path:
-        """Take a stray for deleted; the path that is to be removed. Raises OSError."""
+        """Mark a stray as deleted and return the path of the directory to remove. Raises OSError."""
         target = removed_stray(self._storage, self._path, stray)
         self._by_name.pop(stray.name, None)
         return target
 
 
 def removed_stray(storage: Storage, path: Path, stray: Stray) -> Path:
-    """Rename a stray as deleted, so that nobody brings it back; where it is then. Raises OSError."""
+    """Rename a stray as deleted, so that it is not restored, and return its new path. Raises OSError."""
     target = path / f"{stray.name[:_NAME_KEPT_MAX].removesuffix(STRAY_SUFFIX)}{DELETE_SUFFIX}"
     with contextlib.suppress(FileNotFoundError):
         storage.rename(path / stray.name, target)
@@ -196,7 +192,7 @@ def removed_stray(storage: Storage, path: Path, stray: Stray) -> Path:
 
 
 def read_strays(storage: Storage, path: Path) -> Iterator[Stray]:
-    """The strays in a data directory, by name (waits)."""
+    """Yield the strays in a data directory, by name (waits)."""
     for name in sorted(storage.names(path)):
         if name.endswith(STRAY_SUFFIX) and parse_directory_name(name) is None:
             stray = read_stray_file(storage, path / name) or Stray(
@@ -206,7 +202,7 @@ def read_strays(storage: Storage, path: Path) -> Iterator[Stray]:
 
 
 def read_stray_file(storage: Storage, path: Path) -> Stray | None:
-    """What `stray.json` in a directory says; None if it is not there, or torn."""
+    """Read `stray.json` in a directory; None if it is missing or torn."""
     try:
         return Stray(**json.loads(storage.read(path / STRAY_FILE)))
     except (FileNotFoundError, ValueError, TypeError):
@@ -214,7 +210,7 @@ def read_stray_file(storage: Storage, path: Path) -> Stray | None:
 
 
 def write_stray_file(storage: Storage, path: Path, stray: Stray, *, sync: bool = False) -> None:
-    """Write `stray.json`, synced if wanted. Raises OSError."""
+    """Write `stray.json`, with a sync if `sync` is set. Raises OSError."""
     file = storage.open(path / STRAY_FILE, create=True)
     try:
         file.truncate(0)
@@ -253,7 +249,7 @@ class Departures:
         self._under_old_name: dict[Path, TopicIdPartition] = {}
 
     def delete(self, path: Path, partition: TopicIdPartition) -> None:
-        """Rename a live directory away, to be removed. Raises OSError if the disk fails."""
+        """Rename a live directory and add it to the list. Raises OSError if the disk fails."""
         target = self._path / departed_name(partition, DELETE_SUFFIX)
         try:
             self._storage.rename(path, target)
@@ -267,17 +263,17 @@ class Departures:
         self._waiting.append(target)
 
     def add(self, path: Path) -> None:
-        """A directory that another life deleted."""
+        """Add a directory that was renamed as deleted before."""
         self._waiting.append(path)
 
     def make_way(self, path: Path) -> None:
-        """See that no directory has this name, so that a live one may be made. Raises OSError."""
+        """Ensure that no directory has this name, so that a live one can be created. Raises OSError."""
         if not self._storage.exists(path):
             self._under_old_name.pop(path, None)
             return
         partition = self._under_old_name.pop(path, None)
         if partition is not None:
-            with contextlib.suppress(ValueError):  # it is being removed at this moment
+            with contextlib.suppress(ValueError):  # a pool thread is removing it at this moment
                 self._waiting.remove(path)
                 self.delete(path, partition)
         if self._storage.exists(path):
@@ -286,12 +282,12 @@ class Departures:
             raise FileExistsError(errno.EEXIST, "a directory of another topic has the name")
 
     def take(self) -> list[Path]:
-        """All that are to be removed: `remove` each of them, in the pool."""
+        """Return all directories on the list; the caller runs `remove` of each in the pool."""
         waiting, self._waiting = self._waiting, []
         return waiting
 
     def remove(self, path: Path) -> None:
-        """Remove one of `take` (waits; may take long). Raises OSError: it is on the list again."""
+        """Remove one directory (waits; may take long). If it raises OSError, the directory is on the list again."""
         try:
             with contextlib.suppress(FileNotFoundError):
                 self._storage.remove_tree(path)
