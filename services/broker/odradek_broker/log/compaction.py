@@ -160,7 +160,7 @@ class CompactJob:
         file = self.storage.open(segment.path(Suffix.LOG))
         if segment.is_retired:  # the file of this name may belong to its successor
             file.close()
-            raise FileNotFoundError(errno.ENOENT, "the segment left the log")
+            raise FileNotFoundError(errno.ENOENT, "the segment was removed from the log")
         return file
 
     def _map_dirty(self) -> Iterator[None]:

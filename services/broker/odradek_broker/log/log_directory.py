@@ -216,14 +216,14 @@ class LogDirectory:
         )
         cleaned = self._checkpoints.cleaned.read()
 
-        def add(found: FoundPartition, loaded: LoadedLog) -> None:
+        def add(location: FoundPartition, loaded: LoadedLog) -> None:
             # Unless the last stop was clean, a partition's directory may never have been synced.
             self._add(
-                found,
-                config_of(found.topic, found.id.topic_id) if config_of else LogConfig(),
+                location,
+                config_of(location.topic, location.id.topic_id) if config_of else LogConfig(),
                 loaded,
                 is_new=self.restart_class is not RestartClass.CLEAN,
-                cleaned_offset=cleaned.get(found.id, Offset(0)),
+                cleaned_offset=cleaned.get(location.id, Offset(0)),
             )
 
         report = loading.run(add, on_progress=on_progress, threads_max=threads_max)
@@ -235,7 +235,7 @@ class LogDirectory:
 
     def _add(
         self,
-        found: FoundPartition,
+        location: FoundPartition,
         config: LogConfig,
         loaded: LoadedLog,
         *,
@@ -246,10 +246,10 @@ class LogDirectory:
             storage=self._storage,
             health=self.health,
             recent=self.recent,
-            directory=found.path,
-            topic=found.topic,
-            topic_id=found.id.topic_id,
-            partition=found.id.partition,
+            directory=location.path,
+            topic=location.topic,
+            topic_id=location.id.topic_id,
+            partition=location.id.partition,
             config=config,
             loaded=loaded,
             lower_checkpoints=self._checkpoints.lower,
@@ -308,8 +308,8 @@ class LogDirectory:
             recovery_point=Offset(0),
             recovery_position=0,
         )
-        found = FoundPartition(path, topic, TopicIdPartition(topic_id, partition))
-        return self._add(found, config, loaded, is_new=True, cleaned_offset=Offset(0))
+        location = FoundPartition(path, topic, TopicIdPartition(topic_id, partition))
+        return self._add(location, config, loaded, is_new=True, cleaned_offset=Offset(0))
 
     def recover(self, log: PartitionLog) -> LoadedLog | None:
         """Recover a log whose truncation failed half-way because the disk was full (waits: pool).
@@ -337,8 +337,10 @@ class LogDirectory:
     def replace(self, log: PartitionLog, loaded: LoadedLog) -> PartitionLog:
         """Replace `log` by the result of `recover`."""
         assert self.get(log.topic_id, log.partition) is log, log.id
-        found = FoundPartition(log.directory, log.topic, log.id)
-        return self._add(found, log.config, loaded, is_new=True, cleaned_offset=log.cleaned_offset)
+        location = FoundPartition(log.directory, log.topic, log.id)
+        return self._add(
+            location, log.config, loaded, is_new=True, cleaned_offset=log.cleaned_offset
+        )
 
     def delete(self, topic_id: TopicId, partition: PartitionIndex) -> None:
         """Delete a partition: its directory is renamed, and `take_removals` returns it for removal later.

@@ -146,7 +146,7 @@ def _opened(storage: Storage, segment: Segment) -> Iterator[File]:
     file = storage.open(segment.path(Suffix.LOG))
     try:
         if segment.is_retired:  # the file of this name may belong to its successor
-            raise FileNotFoundError(errno.ENOENT, "the segment left the log")
+            raise FileNotFoundError(errno.ENOENT, "the segment was removed from the log")
         yield file
     finally:
         file.close()

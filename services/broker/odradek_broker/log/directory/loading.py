@@ -94,33 +94,33 @@ class DirectoryLoad:
         kept_watermarks: dict[TopicIdPartition, Offset] = {}
         kept_ends: dict[TopicIdPartition, Offset] = {}
 
-        def recover(found: FoundPartition) -> Recovery:
+        def recover(location: FoundPartition) -> Recovery:
             try:
-                self._take_offsets_of_a_stray(found, points, watermarks, starts)
+                self._take_offsets_of_a_stray(location, points, watermarks, starts)
             except OSError as error:
-                raise self.health.fail_to_read(f"opening {found.path}", error) from error
-            mark = found.path / DAMAGED
+                raise self.health.fail_to_read(f"opening {location.path}", error) from error
+            mark = location.path / DAMAGED
             is_marked = self.storage.exists(mark)
             recovery = Recovery(
                 storage=self.storage,
-                directory=found.path,
-                recovery_point=None if is_marked else points.get(found.id),
-                high_watermark=watermarks.get(found.id),
-                log_start_offset=starts.get(found.id),
+                directory=location.path,
+                recovery_point=None if is_marked else points.get(location.id),
+                high_watermark=watermarks.get(location.id),
+                log_start_offset=starts.get(location.id),
                 is_clean=self.restart_class is RestartClass.CLEAN and not is_marked,
                 is_power_loss=self.restart_class is RestartClass.POWER,
             )
             try:
                 loaded = recovery.run()
             except OSError as error:
-                raise self.health.fail_to_write(f"opening {found.path}", error) from error
+                raise self.health.fail_to_write(f"opening {location.path}", error) from error
             if is_marked:
-                recovery.lost_bytes |= loaded.segments[-1].end_offset < points.get(found.id, 0)
+                recovery.lost_bytes |= loaded.segments[-1].end_offset < points.get(location.id, 0)
                 self._verified(mark, has_lost=recovery.lost_bytes)
-            trusted[found.id] = loaded.recovery_point
-            kept_watermarks[found.id] = loaded.high_watermark
-            kept_ends[found.id] = Offset(loaded.segments[-1].end_offset)
-            add(found, loaded)
+            trusted[location.id] = loaded.recovery_point
+            kept_watermarks[location.id] = loaded.high_watermark
+            kept_ends[location.id] = Offset(loaded.segments[-1].end_offset)
+            add(location, loaded)
             self._done += 1
             if on_progress is not None:
                 on_progress(self._done, len(partitions))
@@ -132,9 +132,11 @@ class DirectoryLoad:
             partition: max(points.get(partition, 0), watermarks.get(partition, 0))
             for partition in {*points, *watermarks}
         }
-        existing = {found.id for found in partitions} | {stray.id for stray in self.strays}
+        existing = {location.id for location in partitions} | {stray.id for stray in self.strays}
         lost = [p for p, offset in durable.items() if offset > 0 and p not in existing]
-        lost += [found.id for found, r in zip(partitions, recoveries, strict=True) if r.lost_bytes]
+        lost += [
+            location.id for location, r in zip(partitions, recoveries, strict=True) if r.lost_bytes
+        ]
         if lost:
             beyond = {p: Offset(kept_ends.get(p, 0) + 1) for p in lost}
             remembered = kept_watermarks | {
@@ -162,7 +164,7 @@ class DirectoryLoad:
 
     def _take_offsets_of_a_stray(
         self,
-        found: FoundPartition,
+        location: FoundPartition,
         points: dict[TopicIdPartition, Offset],
         watermarks: dict[TopicIdPartition, Offset],
         starts: dict[TopicIdPartition, Offset],
@@ -170,19 +172,19 @@ class DirectoryLoad:
         """Use the offsets in `stray.json` for a restored stray that no checkpoint contains.
 
         The last process may have died between the restore and the next checkpoint."""
-        path = found.path / STRAY_FILE
+        path = location.path / STRAY_FILE
         if not self.storage.exists(path):
             return
-        if found.id in points:
+        if location.id in points:
             self.storage.remove(path)
             return
         self.returned.append(path)
-        stray = read_stray_file(self.storage, found.path)
+        stray = read_stray_file(self.storage, location.path)
         if stray is not None:
             is_whole = stray.is_synced or self.restart_class is not RestartClass.POWER
-            points[found.id] = Offset(stray.recovery_point if is_whole else 0)
-            watermarks[found.id] = Offset(stray.high_watermark)
-            starts[found.id] = Offset(stray.log_start_offset)
+            points[location.id] = Offset(stray.recovery_point if is_whole else 0)
+            watermarks[location.id] = Offset(stray.high_watermark)
+            starts[location.id] = Offset(stray.log_start_offset)
 
     def _unsure_strays(self) -> list[TopicIdPartition]:
         """Return partitions whose stray may have lost bytes, so that this replica must not count as in sync."""
@@ -196,7 +198,7 @@ class DirectoryLoad:
         ]
 
     def _find(self) -> list[FoundPartition]:
-        found: list[FoundPartition] = []
+        partitions: list[FoundPartition] = []
         for name in sorted(self.storage.names(self.path)):
             path = self.path / name
             if name.endswith(DELETE_SUFFIX):
@@ -218,8 +220,8 @@ class DirectoryLoad:
                 else:
                     self._stray.append(aside.name)
                 continue
-            found.append(FoundPartition(path, topic, TopicIdPartition(topic_id, index)))
-        return found
+            partitions.append(FoundPartition(path, topic, TopicIdPartition(topic_id, index)))
+        return partitions
 
     def _has_data(self, path: Path) -> bool:
         logs = [name for name in self.storage.names(path) if name.endswith(Suffix.LOG.value)]

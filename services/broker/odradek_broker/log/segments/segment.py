@@ -292,7 +292,7 @@ class Segment:
             file = self._storage.open(self.path(Suffix.LOG))
             try:
                 if self.is_retired:
-                    raise FileNotFoundError(errno.ENOENT, "the segment left the log")
+                    raise FileNotFoundError(errno.ENOENT, "the segment was removed from the log")
                 offsets, times = self._read_indexes(file)
             finally:
                 file.close()
