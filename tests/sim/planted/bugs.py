@@ -21,7 +21,6 @@ from odradek_broker.partition.produces import Produces
 from odradek_broker.partition.replica import Replica
 from odradek_broker.partition.truncation import Divergence, Lineage
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_metadata_quorum.controller import election, partitions, registration
 from odradek_metadata_quorum.controller.election import Standing
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -244,16 +243,6 @@ def _watermark_waits_for_nobody(stack: ExitStack) -> None:
     replace_in(stack, JoinWait, "round_ended", lambda self, round_ms, now_ms: False)
 
 
-def _judged_when_back_in_the_hot_lane(stack: ExitStack) -> None:
-    original = FollowerLinks._distance
-
-    def distance(self: FollowerLinks, stream: Any, host: Any, records: int) -> None:
-        self._returning.clear()
-        original(self, stream, host, records)
-
-    replace_in(stack, FollowerLinks, "_distance", distance)
-
-
 BUGS = {
     bug.number: bug
     for bug in (
@@ -330,11 +319,6 @@ BUGS = {
             number=40,
             name="a follower joins only while producers pause",
             plant=_watermark_waits_for_nobody,
-        ),
-        Bug(
-            number=41,
-            name="a partition back in the hot lane is judged at once",
-            plant=_judged_when_back_in_the_hot_lane,
         ),
         *DISK_BUGS,
         *GROUP_BUGS,

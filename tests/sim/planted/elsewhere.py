@@ -1,4 +1,4 @@
-"""The planted bugs that other tests find: those of the quorum, which is a model here.
+"""The planted bugs that other tests find: those of the quorum, which is a model here, and 41.
 
 (17 and 18 have named tests, too: tests.unit.log.test_planted_bugs.)
 """
@@ -37,6 +37,12 @@ ELSEWHERE = {
             "stale snapshot replaces a newer file",
             _QUORUM,
             "stale_snapshot_replaces_newer",
+        ),
+        (  # a follower whose lane changes too often still joins the ISR
+            41,
+            "a partition back in the hot lane is judged at once",
+            "tests.unit.replication.test_planted_bugs",
+            "judged_when_back_in_the_hot_lane",
         ),
     )
 }

@@ -14,9 +14,10 @@ from odradek_broker.log.directory.loading import DirectoryLoad
 from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_protocol.metadata import image
 from odradek_protocol.metadata.image import MetadataDelta
-from tests.unit.replication import test_damaged_logs, test_stray_logs
+from tests.unit.replication import test_damaged_logs, test_follower_links, test_stray_logs
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 Test = Callable[[], Coroutine[Any, Any, None]]
@@ -50,7 +51,22 @@ def mark_of_damage_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loading, "DAMAGED", "another file")
 
 
+def judged_when_back_in_the_hot_lane(patch: pytest.MonkeyPatch) -> None:
+    original = FollowerLinks._distance
+
+    def distance(self: FollowerLinks, stream: Any, host: Any, records: int) -> None:
+        self._returning.clear()
+        original(self, stream, host, records)
+
+    patch.setattr(FollowerLinks, "_distance", distance)
+
+
+async def return_to_the_hot_lane() -> None:
+    test_follower_links.test_what_is_appended_while_a_partition_returns_to_the_hot_lane_does_not_send_it_back()
+
+
 NAMED: list[tuple[Patch, Test]] = [
+    (judged_when_back_in_the_hot_lane, return_to_the_hot_lane),
     (
         damage_ends_the_directory,
         partial(
