@@ -52,7 +52,7 @@ def _directory_not_synced_at_a_roll(stack: ExitStack) -> None:
 
 DISK_BUGS = (
     Bug(number=17, name="CRC not checked at recovery", plant=_crc_not_checked),
-    Bug(  # the storage in memory keeps what a failed sync left out, so the seeds lose nothing by it
+    Bug(  # the storage in memory keeps what a failed sync left out, so few seeds lose anything by it
         number=18,
         name="retry after a failed fsync",
         plant=_failed_sync_tried_again,
