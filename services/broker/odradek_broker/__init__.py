@@ -1,1 +1,1 @@
-"""The broker: keeps partitions on disk, replicates them, serves clients."""
+"""The broker: stores partitions on disk, replicates them, and serves clients."""

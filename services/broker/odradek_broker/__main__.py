@@ -9,7 +9,7 @@ from odradek_runtime.tls import TlsRefused
 
 
 def main() -> int:
-    """Run a broker; the exit status."""
+    """Run a broker and return the exit status."""
     arguments = parse_arguments("odradek broker", settings_help=_settings_help)
     keep_freed_memory()
     from odradek_broker.process import BrokerProcess

@@ -1,13 +1,13 @@
-"""One broker without its listeners: replicas, membership, coordinators, and the order of their lives.
+"""One broker without its listeners: replicas, membership, coordinators, and the order in which they start and stop.
 
-Clock, disk threads and wires come from outside (`Environment`), so that a simulator runs this same
-broker; `process.py` gives it the real ones, and adds ports, probes and metrics.
+Clock, disk threads and channels come from outside (`Environment`), so that the simulator runs this same
+broker. `process.py` passes the real ones, and adds ports, probes and metrics.
 
-    join       recover the logs while registering; the image then shows the registration
-    activate   the replicas begin to live; from here on other brokers may connect
+    join       recover the logs while registering, then wait until the image shows the registration
+    activate   start the replicas; from here on other brokers may connect
     unfence    the controller lets this broker lead and serve
-    leave      the leaderships move away
-    close      sync, write the clean marker, end the lease
+    leave      the leaderships move to other brokers
+    close      sync, write the clean-shutdown marker, end the lease
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from odradek_runtime.lifecycle import ProcessRefused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What surrounds a broker: its machine's clock and disk, and the ways to other processes."""
+    """What a broker runs on: the clock and the disk threads of its machine, and its channels to other processes."""
 
     clock: Clock
     pool: Pool
@@ -65,7 +65,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Sizes that fit a real cluster; a simulated one, of three brokers and few records, has its own."""
+    """Sizes that fit a real cluster. A simulated cluster, of three brokers and few records, uses smaller ones."""
 
     log_defaults: LogConfig
     behind_records: int = BEHIND_RECORDS
@@ -75,7 +75,7 @@ class Scale:
 
 
 class Broker:
-    """One life of a broker, on the event loop that it is made on. Its parts are public."""
+    """One broker from its start to its end, on the event loop that it is created on. Its parts are public."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class Broker:
         scale: Scale | None = None,
         make_host: Callable[..., PartitionHost] = PartitionHost,
     ) -> None:
-        """`on_end(reason, failure)` is called when this life must end: it is stale, or cannot follow
-        the metadata."""
+        """`on_end(reason, failure)` is called when the broker must stop: because its registration is stale, or
+        because it cannot follow the metadata."""
         scale = scale or Scale(log_defaults=settings.log_defaults())
         self.settings = settings
         self.broker_id = BrokerId(settings.node_id)
@@ -202,7 +202,7 @@ class Broker:
         )
 
     def background(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
-        """Return what runs from the start to the end, by name; each is a task until cancelled."""
+        """Return the work that runs from start to end, by name. Each item is run as a task until it is cancelled."""
         upkeep = self.upkeep
         return {
             "metadata feed": self.feed.run,
@@ -221,10 +221,10 @@ class Broker:
     async def join(
         self, listeners: Sequence[common_pb2.Listener], *, load_threads_max: int = 2
     ) -> None:
-        """Recover the logs, register, and wait for the image to show it; then the replicas live.
+        """Recover the logs, register, wait until the image shows the registration, and start the replicas.
 
         Raises:
-            ProcessRefused: the logs cannot be opened, or the controller does not want this broker.
+            ProcessRefused: the logs cannot be opened, or the controller refused the registration.
         """
         await self.membership.join(
             lambda: self.directory.load(
@@ -254,7 +254,7 @@ class Broker:
         return await self.membership.leave(self.settings.controlled_shutdown_timeout_ms / 1000)
 
     async def close(self, *, is_clean: bool) -> None:
-        """End the streams, close the directory (the clean marker is its last write) and the lease."""
+        """End the streams, close the data directory (its last write is the clean-shutdown marker), end the lease."""
         self.tick.stop()
         if self.table.links is not None:
             await self.table.links.close()
@@ -270,7 +270,10 @@ class Broker:
         await self.controllers.close()
 
     def _image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Tell all who follow the image, the heartbeat last: the controller then knows of it."""
+        """Pass the new image to every part that follows it.
+
+        The membership is last, because its heartbeat tells the controller that this broker acts on the image.
+        """
         self.table.apply(image, delta)
         for listener in self.image_listeners:
             listener(image, delta)

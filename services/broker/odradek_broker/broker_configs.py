@@ -1,4 +1,4 @@
-"""This broker's own configs, as DescribeConfigs tells them."""
+"""This broker's own configs, as DescribeConfigs reports them."""
 
 from __future__ import annotations
 
@@ -21,21 +21,24 @@ _TYPES: Final = {bool: 1, str: 2, int: 3, float: 6, tuple: 7}
 def describe_broker(
     settings: BrokerSettings, image: MetadataImage, resource: pb.ConfigResource
 ) -> pb.ConfigResourceResult:
-    """Settings of this process under what is set at run time, for it or for all brokers."""
+    """Return the configs of this broker.
+
+    A value set at run time for this broker wins over one for all brokers, and both win over the settings.
+    """
     result = pb.ConfigResourceResult(type=resource.type, name=resource.name)
     own = image.config_of(ConfigResourceType.BROKER, resource.name)
-    everyone = image.config_of(ConfigResourceType.BROKER, "")
-    wanted = set(resource.config_names)
+    all_brokers = image.config_of(ConfigResourceType.BROKER, "")
+    requested_names = set(resource.config_names)
     for name, (field, spec) in specs_of(BrokerSettings).items():
-        if wanted and name not in wanted:
+        if requested_names and name not in requested_names:
             continue
         value = getattr(settings, field.name)
         text = settings_text(value)
         source = _SOURCE_STATIC if is_given(settings, name) else _SOURCE_DEFAULT
         if name in own:
             text, source = own[name], _SOURCE_DYNAMIC_BROKER
-        elif name in everyone:
-            text, source = everyone[name], _SOURCE_DYNAMIC_DEFAULT
+        elif name in all_brokers:
+            text, source = all_brokers[name], _SOURCE_DYNAMIC_DEFAULT
         entry = result.entries.add(
             name=name,
             source=source,

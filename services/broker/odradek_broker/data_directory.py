@@ -1,4 +1,4 @@
-"""How a broker takes its data directory when it starts, and leaves it when it stops."""
+"""The broker's data directory: opened and locked at the start, synced and marked clean at the stop."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from odradek_runtime.lifecycle import ProcessRefused, bounded
 from odradek_runtime.logs import event_log
 from odradek_runtime.open_files import descriptors_wanted
 
-_SYNC_S_MAX: Final = 60.0  # when it stops; our manifests let Kubernetes wait for 90 s
+# At a stop. The Kubernetes manifests allow 90 s for the whole stop.
+_SYNC_S_MAX: Final = 60.0
 _log = event_log(__name__)
 
 
 def open_data_directory(
     settings: BrokerSettings, *, broker_id: BrokerId, incarnation: IncarnationId
 ) -> LogDirectory:
-    """Lock it, make it this broker's if it is new, and judge its last life.
+    """Lock the directory, format it for this broker if it is empty, and find out how the last process ended.
 
     Raises:
-        ProcessRefused: it is another's, or cannot be used; no cluster is told.
+        ProcessRefused: the directory belongs to another broker or cannot be used, or cluster.id is not set.
     """
     if not settings.cluster_id:
         raise ProcessRefused(
-            "cluster.id is not set: take the one that `odradek storage format` printed, or that"
-            " `odradek cluster info` tells of a running cluster"
+            "cluster.id is not set: set it to the id that `odradek storage format` printed, or that"
+            " `odradek cluster info` shows for a running cluster"
         )
     cluster_id = ClusterId(settings.cluster_id)
     try:
@@ -52,15 +53,15 @@ def open_data_directory(
 
 
 def warn_of_few_descriptors(directory: LogDirectory, settings: BrokerSettings) -> None:
-    """Say so if the limit of open files is less than these logs and all connections may need."""
+    """Log a warning if the limit of open files is lower than what the logs and all connections may need."""
     partitions = sum(1 for _ in directory.logs())
-    wanted = descriptors_wanted(partitions=partitions, connections_max=settings.connections_max)
+    needed = descriptors_wanted(partitions=partitions, connections_max=settings.connections_max)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if limit < wanted:
+    if limit < needed:
         _log.warning(
-            "The limit of open files is less than partitions and connections may need",
+            "Limit of open files is lower than partitions and connections may need",
             limit=limit,
-            wanted=wanted,
+            needed=needed,
             partitions=partitions,
             remedy="raise it (ulimit -n, LimitNOFILE of systemd), or lower max.connections",
         )
@@ -69,12 +70,11 @@ def warn_of_few_descriptors(directory: LogDirectory, settings: BrokerSettings) -
 async def close_data_directory(
     directory: LogDirectory, pool: Pool, *, broker_epoch: BrokerEpoch | None
 ) -> None:
-    """Sync and mark; `broker_epoch` None: it is no clean end.
+    """Sync the logs and write the clean-shutdown marker; `broker_epoch` None: the stop was not clean, no marker.
 
-    Its leaderships are elsewhere by now: nobody waits but who starts it again, whom the sync saves the scan of as many
-    bytes.
+    The sync may take long: the leaderships are at other brokers by now, so no client waits for it. It saves the next
+    start from scanning the unsynced bytes.
     """
-
     is_clean = False
 
     async def close() -> None:
@@ -86,7 +86,7 @@ async def close_data_directory(
     try:
         await bounded(close(), _SYNC_S_MAX, "the sync of the logs")
     except StorageFailed as failure:
-        _log.error("Could not stop cleanly", reason=str(failure))
+        _log.error("Clean stop failed", reason=str(failure))
     else:
         _log.info("Stopped", clean=is_clean, unsynced_bytes=0 if is_clean else unsynced_bytes)
 
@@ -99,7 +99,7 @@ class DirectoryInventory:
         self._table = table
 
     def local_logs(self) -> Sequence[LocalLog]:
-        """The logs, in no order."""
+        """Return the logs of this broker, in no particular order."""
         return [
             LocalLog(
                 topic_id=host.partition.topic_id,
@@ -110,7 +110,7 @@ class DirectoryInventory:
         ]
 
     def disk_bytes(self) -> tuple[int, int]:
-        """(total, usable) of the volume; -1 when unknown."""
+        """Return the total and the usable bytes of the volume; -1 for each when unknown."""
         try:
             stats = os.statvfs(self.path)
         except OSError:
@@ -119,15 +119,15 @@ class DirectoryInventory:
 
     @property
     def offline_reason(self) -> str:
-        """Why the directory is offline until the broker restarts; "" while it is not."""
+        """Why the directory is offline until the broker restarts; "" while it is online."""
         return self._table.offline_reason
 
     @property
     def full_reason(self) -> str:
-        """Why nothing can be written for now; "" while writes are taken."""
+        """Why nothing can be written at present; "" while writes are accepted."""
         return self._table.full_reason
 
     @property
     def strays(self) -> Strays:
-        """The logs in it that the metadata does not claim."""
+        """The logs in the directory whose partitions the metadata does not assign to this broker."""
         return self._table.strays.kept

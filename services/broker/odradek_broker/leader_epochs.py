@@ -4,9 +4,9 @@ An entry (epoch, start offset) means: from this offset on, up to the start of th
 records carry this epoch. Epochs rise strictly and start offsets never fall. The last entry may have
 no records yet: a leader enters its epoch when it begins to lead (R1), perhaps to write nothing.
 
-The replica's core (`partition`) and the log on disk (`log`) each keep one for a partition: the core
-decides by its own, and the log applies those decisions together with the bytes. The log also
-writes its entries to `leader-epoch-checkpoint`.
+The replica's core (`partition`) and the log on disk (`log`) each keep a `LeaderEpochs` for a partition: the
+core decides by its own, and the log applies those decisions together with the bytes. The log also writes its
+entries to `leader-epoch-checkpoint`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LeaderEpochs:
         self._epochs: list[LeaderEpoch] = []
         self._starts: list[Offset] = []
         self.changes = 0
-        """Counts modifications, so that a checkpoint that was written before one is known to be stale."""
+        """How often the entries changed. A checkpoint that was written at a lower count is stale."""
         for epoch, start_offset in entries:
             self.enter(LeaderEpoch(epoch), Offset(start_offset))
 
@@ -47,8 +47,8 @@ class LeaderEpochs:
         return self._epochs[-1] if self._epochs else NO_LEADER_EPOCH
 
     def enter(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
-        """Let records from `start_offset` on carry `epoch`. Entries that begin there or later have no
-        records and are dropped. The latest epoch may be entered again, which changes nothing."""
+        """Record that `epoch` begins at `start_offset`. Entries that begin there or later have no records and are
+        dropped. Entering the latest epoch again changes nothing."""
         if epoch == self.latest:
             return
         assert epoch > self.latest, (

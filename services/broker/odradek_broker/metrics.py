@@ -1,6 +1,6 @@
-"""What a scrape of /metrics finds: read from counters and replicas at that moment.
+"""The broker's Prometheus metrics, read from counters and replicas at each scrape of /metrics.
 
-`prometheus_client` is imported at the first scrape: a broker starts without it.
+`prometheus_client` is imported at the first scrape, so that a broker starts sooner.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class BrokerMetrics:
         self._lease = lease
         self._tick = tick
         self._loop_lag_seconds = loop_lag_seconds
-        self._registry: Any = None  # prometheus_client is imported late
+        self._registry: Any = None  # Any, because prometheus_client is imported late
 
     def render(self) -> tuple[str, bytes]:
-        """(content type, body) of a scrape."""
+        """Return the content type and the body of a scrape."""
         import prometheus_client as prometheus
 
         if self._registry is None:
@@ -51,7 +51,7 @@ class BrokerMetrics:
         return prometheus.CONTENT_TYPE_LATEST, prometheus.generate_latest(self._registry)
 
     def collect(self) -> Iterator[Any]:
-        """The families, for prometheus_client."""
+        """Yield the metric families; prometheus_client calls this."""
         yield from self._totals()
         yield from self._gauges()
         yield from self._partitions()
@@ -63,14 +63,26 @@ class BrokerMetrics:
 
         counters = self._table.counters
         for name, doc, value in (
-            ("produce_requests", "Produce requests per partition", counters.produce_requests),
-            ("produce_errors", "Produce requests that failed", counters.produce_errors),
+            (
+                "produce_requests",
+                "Produce requests, counted per partition",
+                counters.produce_requests,
+            ),
+            (
+                "produce_errors",
+                "Produce requests that failed, counted per partition",
+                counters.produce_errors,
+            ),
             ("records_produced", "Records appended as a leader", counters.append_records),
             ("batches_produced", "Batches appended as a leader", counters.append_batches),
             ("bytes_in", "Bytes appended as a leader", counters.append_bytes),
             ("bytes_out", "Bytes read for consumers", counters.fetch_bytes),
             ("reads", "Reads for consumers", counters.fetch_reads),
-            ("cold_reads", "Reads that waited for the disk", counters.fetch_reads_cold),
+            (
+                "cold_reads",
+                "Reads for consumers that waited for the disk",
+                counters.fetch_reads_cold,
+            ),
             (
                 "replication_bytes_in",
                 "Bytes appended as a follower",
@@ -80,14 +92,22 @@ class BrokerMetrics:
             ("isr_shrinks", "Proposals to shrink an ISR", counters.isr_shrinks),
             ("isr_expands", "Proposals to expand an ISR", counters.isr_expands),
             ("role_changes", "Changes of a replica's role", counters.leader_changes),
-            ("truncations", "Logs cut at their leader's word", counters.truncations),
-            ("partition_bugs", "Bugs, each of which ended a replica", counters.partition_bugs),
+            ("truncations", "Truncations of a follower's log", counters.truncations),
+            (
+                "partition_bugs",
+                "Replicas that failed on an internal error",
+                counters.partition_bugs,
+            ),
         ):
             yield CounterMetricFamily(PREFIX + name, doc, value=value)
 
         for name, doc, latencies in (
-            ("produce_latency_seconds", "From check to outcome", counters.produce_latencies),
-            ("fsync_seconds", "Syncs of a log", counters.sync_latencies),
+            (
+                "produce_latency_seconds",
+                "Time from the check of a produce request to its outcome",
+                counters.produce_latencies,
+            ),
+            ("fsync_seconds", "Time of a sync of a log to disk", counters.sync_latencies),
         ):
             yield HistogramMetricFamily(
                 PREFIX + name,
@@ -113,21 +133,57 @@ class BrokerMetrics:
         for name, doc, value in (
             ("partitions", "Replicas on this broker", sum(roles.values())),
             ("leader_partitions", "Partitions that this broker leads", roles[Role.LEADER]),
-            ("failed_partitions", "Replicas that a failed disk or a bug ended", roles[Role.FAILED]),
-            ("under_replicated_partitions", "Led here, ISR incomplete", under_replicated),
-            ("partitions_under_min_isr", "Led here, ISR below the minimum", under_min_isr),
+            (
+                "failed_partitions",
+                "Replicas that failed on a disk error or an internal error",
+                roles[Role.FAILED],
+            ),
+            (
+                "under_replicated_partitions",
+                "Partitions led here whose ISR is incomplete",
+                under_replicated,
+            ),
+            (
+                "partitions_under_min_isr",
+                "Partitions led here whose ISR is below min.insync.replicas",
+                under_min_isr,
+            ),
             ("offline_partitions", "Partitions of the cluster without a leader", offline),
             ("metadata_offset", "Offset of the metadata image", image.offset),
-            ("lease_seconds", "What is left of the lease", lease_ms / 1000),
-            ("event_loop_age_seconds", "Age of the loop's last turn", self._tick.age_ms() / 1000),
-            ("event_loop_lag_seconds", "Latest lateness of a timer", self._loop_lag_seconds()),
-            ("disk_pool_pending", "Jobs waiting for the disk", self._table.pool.pending),
+            ("lease_seconds", "Time until the lease ends", lease_ms / 1000),
+            (
+                "event_loop_age_seconds",
+                "Time since the event loop last turned",
+                self._tick.age_ms() / 1000,
+            ),
+            (
+                "event_loop_lag_seconds",
+                "How late the event loop ran its latest timer",
+                self._loop_lag_seconds(),
+            ),
+            ("disk_pool_pending", "Jobs that wait for a disk thread", self._table.pool.pending),
             ("log_bytes", "Size of all logs", self._directory.size_bytes),
-            ("stray_logs", "Logs that nobody claims, put aside", len(self._directory.strays)),
-            ("stray_log_bytes", "Size of these logs", self._directory.strays.size_bytes),
-            ("disk_free_bytes", "Free space of the directory", self._directory.free_bytes()),
-            ("log_directory_offline", "1: a disk error", int(bool(self._table.offline_reason))),
-            ("log_directory_full", "1: no room to write", int(self._directory.full is not None)),
+            (
+                "stray_logs",
+                "Logs set aside because the metadata does not contain their partitions",
+                len(self._directory.strays),
+            ),
+            ("stray_log_bytes", "Size of the stray logs", self._directory.strays.size_bytes),
+            (
+                "disk_free_bytes",
+                "Free bytes on the volume of the data directory",
+                self._directory.free_bytes(),
+            ),
+            (
+                "log_directory_offline",
+                "1 if the data directory is offline after a disk error",
+                int(bool(self._table.offline_reason)),
+            ),
+            (
+                "log_directory_full",
+                "1 if the data directory has no room for writes",
+                int(self._directory.full is not None),
+            ),
         ):
             yield GaugeMetricFamily(PREFIX + name, doc, value=value)
 
@@ -136,13 +192,19 @@ class BrokerMetrics:
 
         labels = ["topic", "partition"]
         families = {
-            "log_end": GaugeMetricFamily(PREFIX + "log_end_offset", "Log end", labels=labels),
+            "log_end": GaugeMetricFamily(
+                PREFIX + "log_end_offset", "Log end offset", labels=labels
+            ),
             "high": GaugeMetricFamily(PREFIX + "high_watermark", "High watermark", labels=labels),
-            "start": GaugeMetricFamily(PREFIX + "log_start_offset", "Log start", labels=labels),
-            "size": GaugeMetricFamily(PREFIX + "partition_log_bytes", "Log size", labels=labels),
+            "start": GaugeMetricFamily(
+                PREFIX + "log_start_offset", "Log start offset", labels=labels
+            ),
+            "size": GaugeMetricFamily(
+                PREFIX + "partition_log_bytes", "Bytes of the log on disk", labels=labels
+            ),
             "lag": GaugeMetricFamily(
                 PREFIX + "replication_lag_records",
-                "At a leader: records above the high watermark",
+                "Records of a leader above the high watermark",
                 labels=labels,
             ),
         }

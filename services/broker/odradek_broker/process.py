@@ -1,8 +1,8 @@
 """The broker process: its parts, the order in which they start, and the order in which they stop.
 
-Start: lock the directory, judge the last life, bind the ports, recover the logs while registering,
-follow the metadata until it shows our registration, activate the replicas, ask to be unfenced,
-serve. Stop: hand the leaderships over, close the listeners, sync, write the clean marker last.
+Start: lock the data directory and find out how the last process ended, bind the ports, recover the logs while
+registering, follow the metadata until it shows the registration, activate the replicas, ask to be unfenced, serve.
+Stop: hand the leaderships over, close the listeners, sync the logs, and write the clean-shutdown marker last.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _log = event_log(__name__)
 
 
 class BrokerProcess:
-    """One broker, from start to end; `run` is its life."""
+    """One broker process, from start to end: `run` does all of it."""
 
     def __init__(self, settings: BrokerSettings, *, insecure: bool) -> None:
         settings.check()
@@ -94,7 +94,7 @@ class BrokerProcess:
         self._ports: dict[str, int] = {}
 
     async def run(self, stop: StopRequest) -> None:
-        """Live until `stop` is set, or something that cannot be mended happens."""
+        """Run the broker until `stop` is set, or until a failure that it cannot recover from."""
         self._stop = stop
         settings = self._settings
         incarnation = IncarnationId(secrets.token_bytes(16))
@@ -154,10 +154,8 @@ class BrokerProcess:
             identity=identity,
         )
 
-    # --- starting --------------------------------------------------------------------------------
-
     def _bind(self) -> None:
-        """Take the ports: the registration tells them, serving begins later."""
+        """Bind the ports: the registration contains them, although serving begins later."""
         self._grpc = GrpcListeners(
             self._settings,
             self._tls,
@@ -202,7 +200,7 @@ class BrokerProcess:
             )
 
     async def _open_for_probes(self) -> None:
-        """Before the logs are opened: that it goes on is what the startup probe wants to know."""
+        """Open the health port before the logs are recovered, so that a startup probe sees a process that is alive."""
         settings, health = self._settings, self._grpc.health
         self._probes = Probes(
             health,
@@ -227,8 +225,8 @@ class BrokerProcess:
         await self._broker.join(
             wire_listeners(
                 [
-                    settings.advertised(one.name, self._ports[one.name])
-                    for one in settings.listeners
+                    settings.advertised(listener.name, self._ports[listener.name])
+                    for listener in settings.listeners
                 ],
                 security_protocol="PLAINTEXT" if self._tls is None else "SSL",
             )
@@ -255,9 +253,10 @@ class BrokerProcess:
         self._is_ready = True
         await self._probes.report()
         gc.collect()
-        gc.freeze()  # what lives from here on lives for ever: the collector need not look at it
-        for told in unused_settings(self._settings, self._broker.feed.image):
-            _log.warning("A setting is the cluster's", told=told)
+        # Objects that exist now live until the process ends: the collector need not scan them again.
+        gc.freeze()
+        for warning in unused_settings(self._settings, self._broker.feed.image):
+            _log.warning("Setting has no effect", reason=warning)
         _log.info("Serving", broker_id=self._broker_id, ports=self._ports)
         announce_ready(id=self._broker_id, pid=os.getpid(), ports=self._ports)
 
@@ -271,10 +270,8 @@ class BrokerProcess:
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(self._kafka.serve(Registry(services), ready=self._serves_kafka))
-            if any(is_kafka_listener(one.name) for one in self._settings.listeners):
+            if any(is_kafka_listener(listener.name) for listener in self._settings.listeners):
                 group.create_task(_warm_up(self._broker.table.counters))
-
-    # --- living ----------------------------------------------------------------------------------
 
     def _image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         if delta.acls:
@@ -284,17 +281,15 @@ class BrokerProcess:
         if delta.quotas:
             self._quotas.quotas_changed(image.quotas)
 
-    # --- stopping --------------------------------------------------------------------------------
-
     async def _shut_down(self) -> bool:
-        """Hand the leaderships over; whether the controller agreed in time."""
+        """Hand the leaderships over; return whether the controller agreed in time."""
         _log.info("Stopping", reason=self._stop.reason)
         self._is_ready = False
         await self._probes.report()
         return await self._broker.leave()
 
     async def _close(self, is_clean: bool) -> None:
-        """Close what was opened, listeners first, the clean marker last but for the heartbeat."""
+        """Close what was opened: the listeners first, then the data directory, and the heartbeat last."""
         self._broker.tick.stop()
         self._kafka.close()
         await self._grpc.stop(_SERVER_GRACE_S)
@@ -306,12 +301,14 @@ class BrokerProcess:
 
 
 async def _warm_up(counters: Counters) -> None:
-    """Half a second of CPU in small pieces, while nobody is served: who asks before pays for his part.
+    """Generate the code of Kafka's messages in small pieces while no request arrives.
 
-    Not in a thread: the loop would then wait for the interpreter's lock at each of its system calls.
+    A request that needs such code earlier generates it itself. A thread would not help: the event loop would then
+    wait for the interpreter's lock at each of its system calls.
     """
     served = -1
     for _ in warm_up():
         while served != (served := counters.served()):  # noqa: ASYNC110
-            await asyncio.sleep(_WARM_UP_PAUSE_S)  # looks again, nothing tells of quiet
+            # The counters only show that requests arrived, so quiet is found by polling.
+            await asyncio.sleep(_WARM_UP_PAUSE_S)
         await asyncio.sleep(0)
