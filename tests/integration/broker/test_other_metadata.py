@@ -105,7 +105,7 @@ async def test_a_running_broker_stops_serving_and_serves_again_with_the_restored
         before = log_bytes(cluster)
         saved = lose_controller(cluster)
         controller.start()
-        await until_logged(broker, "A controller refuses this broker's heartbeats")
+        await until_logged(broker, "Controller refused heartbeats")
         await until_logged(broker, "Metadata feed is refused")
         assert broker.is_running
         assert log_bytes(cluster) == before

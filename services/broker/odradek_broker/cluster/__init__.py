@@ -1,1 +1,1 @@
-"""The link to the controller: registration, heartbeats, metadata feed, image."""
+"""The link to the controllers: registration, heartbeats, lease, metadata feed, and calls to the active one."""

@@ -1,8 +1,8 @@
-"""Whether a broker that came back is whole again, so that the next one may be restarted.
+"""Whether a restarted broker has caught up, so that a rolling restart may go on to the next broker.
 
-It is when each of its replicas is in its partition's ISR, or has no leader to catch up with. A large log takes
-its time to copy, and a rolling restart does not wait for ever: after a bound it counts as whole. From then on it
-stays so: a replica that falls behind later is a matter for alerts, not a reason to take the broker from its clients.
+A broker has caught up when each of its replicas is in its partition's ISR, or has no leader to catch up with.
+Copying a large log takes long, so after a timeout the broker counts as caught up nevertheless. From then on it stays
+so: a replica that falls behind later is a matter for alerts, and no reason to report the broker as not ready.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from odradek_protocol.metadata.records import NO_LEADER
 
 
 class CatchUp:
-    """One life of a broker; times in ms of one monotonic clock."""
+    """Readiness of one broker process. Times are ms of one monotonic clock."""
 
     def __init__(self, broker_id: BrokerId, *, timeout_ms: int) -> None:
         self._broker_id = broker_id
@@ -22,7 +22,7 @@ class CatchUp:
         self._is_over = False
 
     def why_not(self, image: MetadataImage, now_ms: int) -> str:
-        """Empty once the broker has caught up, or had its time since the first call; else what is missing."""
+        """Return what is missing; "" once the broker has caught up or the timeout since the first call has passed."""
         if self._is_over:
             return ""
         if self._began_at_ms is None:

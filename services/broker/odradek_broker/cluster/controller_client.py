@@ -1,15 +1,15 @@
-"""Calls to the active controller, whichever that is now.
+"""Calls to the active controller.
 
-The controllers' addresses are settings; which of them is active is learnt from heartbeats and from
-answers. A call goes to the one believed active and moves on to the next when that one cannot be
-reached or says NOT_CONTROLLER, until the caller's deadline.
+The controllers' addresses are settings. Which controller is active is learnt from heartbeats and from
+responses. A call goes to the controller that is believed to be active, and to the next one when it cannot be
+reached or responds NOT_CONTROLLER, until the caller's deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import grpc
 import grpc.aio
@@ -24,7 +24,6 @@ from odradek_runtime.grpc_endpoints import InternalChannels
 from odradek_runtime.listeners import host_port
 from odradek_runtime.tls import TlsFiles
 
-Answer = TypeVar("Answer", bound=Message)
 _ATTEMPT_TIMEOUT_S: Final = 2.0
 _PAUSE_S: Final = 0.05
 _PASSING = frozenset(
@@ -39,17 +38,17 @@ _PASSING = frozenset(
 
 
 class NoController(Exception):
-    """No active controller answered in time; the message says what each one said."""
+    """No active controller responded in time. The message says for each controller what happened."""
 
 
 class Channels(Protocol):
-    """Channels to other processes, one a peer."""
+    """Channels to other processes, one for each peer."""
 
     def channel(self, peer: str, host: str, port: int) -> grpc.aio.Channel:
-        """Return the channel to `peer` (`controller-1`), opened at its first use."""
+        """Return the channel to `peer`, such as `controller-1`. It is opened at its first use."""
 
     async def close(self) -> None:
-        """Close all channels; calls under way end."""
+        """Close all channels and cancel calls in progress."""
 
 
 class ControllerClient:
@@ -64,9 +63,9 @@ class ControllerClient:
         clock: Clock = SYSTEM_CLOCK,
         channels: Channels | None = None,
     ) -> None:
-        """`identity` goes with each call: a controller of another cluster refuses it.
+        """`identity` is sent with each call, so that a controller of another cluster refuses it.
 
-        `channels` are gRPC's unless others are given.
+        Without `channels`, gRPC channels with `tls` are opened.
         """
         self.identity = identity or ClusterIdentity()
         self._endpoints = {ControllerId(node): (host, port) for node, host, port in controllers}
@@ -76,22 +75,22 @@ class ControllerClient:
         self._active: ControllerId | None = None
 
     def believe(self, controller: int | None) -> None:
-        """A heartbeat or an answer said which controller is active."""
+        """Remember which controller is active, as a heartbeat or another response said."""
         if controller is not None and controller in self._endpoints:
             self._active = ControllerId(controller)
 
     @property
     def active(self) -> ControllerId | None:
-        """The controller believed active."""
+        """The controller that is believed to be active, if any."""
         return self._active
 
     def candidates(self) -> list[ControllerId]:
-        """All controllers, the one believed active first."""
+        """Return all controllers, the one that is believed to be active first."""
         first = [self._active] if self._active is not None else []
         return first + [node for node in self._order if node != self._active]
 
     def channel(self, controller: ControllerId) -> grpc.aio.Channel:
-        """The channel to one controller."""
+        """Return the channel to a controller."""
         host, port = self._endpoints[controller]
         return self._channels.channel(f"controller-{controller}", host, port)
 
@@ -100,36 +99,38 @@ class ControllerClient:
     ) -> Any:
         """Call `method` of ControllerService (or AdminService) at the active controller.
 
-        Retries only what did not reach an active controller, or whose answer was lost: callers
-        must bear a request that was done twice (all controller requests are made for that).
-        Raises NoController at the deadline.
+        A call is repeated only if it did not reach an active controller, or if the response was lost. So the
+        controller may carry a request out twice; all its requests allow for that.
+
+        Raises:
+            NoController: the deadline passed.
         """
         deadline_ms = self._clock.monotonic_ms() + int(timeout_s * 1000)
         # A controller that hangs must not use up the time in which another would answer.
         attempt_s = min(_ATTEMPT_TIMEOUT_S, timeout_s / len(self._endpoints))
-        said: dict[ControllerId, str] = {}
+        failures: dict[ControllerId, str] = {}
         while True:
             for controller in self.candidates():
-                left_s = (deadline_ms - self._clock.monotonic_ms()) / 1000
-                if left_s <= 0:
-                    raise NoController(self._complaint(method, said))
+                remaining_s = (deadline_ms - self._clock.monotonic_ms()) / 1000
+                if remaining_s <= 0:
+                    raise NoController(self._complaint(method, failures))
                 try:
-                    answer = await self._stub(controller, is_admin, method)(
+                    response = await self._stub(controller, is_admin, method)(
                         request,
-                        timeout=min(left_s, attempt_s),
+                        timeout=min(remaining_s, attempt_s),
                         metadata=self.identity.headers(),
                     )
                 except grpc.aio.AioRpcError as error:
                     if error.code() not in _PASSING:
                         raise
-                    said[controller] = f"{error.code().name} {error.details() or ''}".strip()
+                    failures[controller] = f"{error.code().name} {error.details() or ''}".strip()
                     continue
-                if is_not_controller(answer):
-                    said[controller] = "not the active controller"
-                    self._hint(answer)
+                if is_not_controller(response):
+                    failures[controller] = "not the active controller"
+                    self._hint(response)
                     continue
                 self._active = controller
-                return answer
+                return response
             self._active = None
             await asyncio.sleep(_PAUSE_S)
 
@@ -146,25 +147,25 @@ class ControllerClient:
             if is_admin
             else controller_service_pb2_grpc.ControllerServiceStub(channel)
         )
-        found: Callable[..., grpc.aio.UnaryUnaryCall[Any, Any]] = getattr(stub, method)
-        return found
+        bound_method: Callable[..., grpc.aio.UnaryUnaryCall[Any, Any]] = getattr(stub, method)
+        return bound_method
 
-    def _hint(self, answer: Message) -> None:
-        told = getattr(answer, "active_controller_id", -1)
-        if told >= 0:
-            self.believe(told)
+    def _hint(self, response: Message) -> None:
+        active = getattr(response, "active_controller_id", -1)
+        if active >= 0:
+            self.believe(active)
 
-    def _complaint(self, method: str, said: dict[ControllerId, str]) -> str:
+    def _complaint(self, method: str, failures: dict[ControllerId, str]) -> str:
         each = "; ".join(
-            f"controller {node} at {host_port(*endpoint)}: {said.get(node, 'not asked')}"
+            f"controller {node} at {host_port(*endpoint)}: {failures.get(node, 'not called')}"
             for node, endpoint in self._endpoints.items()
         )
-        return f"no active controller answered {method} in time ({each})"
+        return f"no active controller responded to {method} in time ({each})"
 
 
 def is_not_controller(response: Message) -> bool:
-    """Return whether a member of the quorum says that it is not the active controller.
+    """Return whether the response says that its sender is not the active controller.
 
-    AdminService says so by the status FAILED_PRECONDITION instead.
+    AdminService reports this with the status FAILED_PRECONDITION instead.
     """
     return getattr(response, "error_code", ErrorCode.NONE) == ErrorCode.NOT_CONTROLLER

@@ -1,13 +1,13 @@
-"""The heartbeat: what a broker tells every controller, and what their responses change.
+"""The heartbeat: what a broker reports to every controller, and what their responses change.
 
-A broker must be found dead when its process is gone or its event loop hangs, and never because it
-is busy. So a thread beats (heartbeat_threads.py), and says how old the loop's last turn is; past
-`LOOP_AGE_MAX_MS` it stops, and the session at the controller runs out. Every controller gets the
-beats, standbys too: a new active one then knows which brokers were alive; only the active one's
-response renews the lease.
+A broker must be fenced when its process is gone or its event loop hangs, and never because it is busy. So a
+thread sends the heartbeats (heartbeat_threads.py), each with the time since the loop last turned. Beyond
+`LOOP_AGE_MAX_MS` the thread sends none, and the session at the controller expires. Standby controllers get the
+heartbeats too, so that a new active controller knows which brokers are alive. Only a response of the active
+controller renews the lease.
 
-What the loop must know crosses by `call_soon_threadsafe`; the lease is renewed where the response
-arrives.
+Callbacks for the event loop are passed to it by `call_soon_threadsafe`. The lease is renewed at once, in the thread
+that receives the response.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LIFE_IS_OVER: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_RE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatNews:
-    """What the active controller said last, when any of it changed."""
+    """What the latest response of the active controller said. Passed on only when any of it changed."""
 
     controller_id: ControllerId
     controller_epoch: int
@@ -43,7 +43,7 @@ class HeartbeatNews:
 
 
 class LoopTick:
-    """When the event loop last turned; any thread may read it."""
+    """The time at which the event loop last turned. Any thread may read it."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -51,55 +51,54 @@ class LoopTick:
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Tick from now on, in the running loop."""
+        """Begin to tick on the running loop."""
         self.at_ms = self._clock.monotonic_ms()
         self._handle = asyncio.get_running_loop().call_later(LOOP_TICK_MS / 1000, self.start)
 
     def stop(self) -> None:
-        """Tick no longer."""
         if self._handle is not None:
             self._handle.cancel()
 
     def age_ms(self) -> int:
-        """Since the last turn."""
+        """Return the time since the loop last turned."""
         return self._clock.monotonic_ms() - self.at_ms
 
 
 class SentBeats:
-    """When the beats of one stream were sent, by their number, so that responses can be timed."""
+    """The send times of the heartbeats of one stream, by sequence number."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._sent_at_ms: dict[int, int] = {}
 
     def sending(self, request: pb.HeartbeatRequest) -> None:
-        """Note that this beat leaves now."""
+        """Note that this heartbeat is sent now."""
         if len(self._sent_at_ms) >= _SENT_TIMES_MAX:
             self._sent_at_ms.clear()
         self._sent_at_ms[request.seq] = self._clock.boottime_ms()
 
     def take(self, response: pb.HeartbeatResponse) -> int | None:
-        """Return when the beat was sent that this responds to; None if it was not sent here."""
+        """Return when the heartbeat that this responds to was sent; None if this stream did not send it."""
         return self._sent_at_ms.pop(response.seq, None)
 
 
 class Beating(Protocol):
-    """What sends the beats of one Heartbeat: threads, or a simulated wire."""
+    """Sends the heartbeats of one `Heartbeat`, from threads or in the simulator."""
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Begin to send heartbeats."""
 
     def beat_now(self) -> None:
-        """Beat without waiting for the interval."""
+        """Send a heartbeat without waiting for the interval."""
 
     def stop(self) -> None:
-        """End the streams; returns at once."""
+        """End the streams without waiting for them."""
 
 
 class Heartbeat:
-    """What each beat says, and what the responses change. The loop sets the plain attributes.
+    """The content of each heartbeat, and what the responses change.
 
-    `beat` and `received` may be called from any thread.
+    The event loop sets the public attributes. `beat` and `received` may be called from any thread.
     """
 
     def __init__(
@@ -130,13 +129,13 @@ class Heartbeat:
         self._loop = loop
         self._on_news = on_news
         self._on_stale = on_stale
-        self._controller_epoch = 0  # the highest of a response without an error
+        self._controller_epoch = 0  # the highest in a response without an error
         self._last_news: HeartbeatNews | None = None
         self._news_lock = threading.Lock()
         self._seq = 0
 
     def beat(self) -> pb.HeartbeatRequest | None:
-        """Return the next beat; None while the event loop stands still."""
+        """Return the next heartbeat; None while the event loop hangs."""
         loop_age_ms = self._tick.age_ms()
         if loop_age_ms > LOOP_AGE_MAX_MS:
             return None
@@ -157,14 +156,16 @@ class Heartbeat:
     def received(
         self, controller: ControllerId, response: pb.HeartbeatResponse, sent_at_ms: int
     ) -> None:
-        """A controller responded to the beat that was sent at `sent_at_ms` of the boot-time clock."""
+        """Take a controller's response to the heartbeat that was sent at `sent_at_ms` of the boot-time clock."""
         if not response.is_active or self.is_stopped:
             return
         is_good = response.error_code == ErrorCode.NONE
         with self._news_lock:
             if response.controller_epoch < self._controller_epoch:
-                return  # it was deposed, and does not know that yet
-            if is_good:  # the refusal of a stranger says nothing of this cluster's epochs
+                # The sender was deposed and does not know it yet.
+                return
+            # An error may come from a controller of another cluster, whose epochs mean nothing here.
+            if is_good:
                 self._controller_epoch = response.controller_epoch
         if response.error_code in _LIFE_IS_OVER:
             self._lease.end()
@@ -174,23 +175,25 @@ class Heartbeat:
             return
         if not response.is_fenced:
             self._lease.renew(sent_at_ms)
-        news = HeartbeatNews(
+        update = HeartbeatNews(
             controller_id=controller,
             controller_epoch=response.controller_epoch,
             is_fenced=response.is_fenced,
             may_shutdown=response.may_shutdown,
             report_log_ends=tuple(
-                (TopicId(one.topic_id), one.partition) for one in response.report_log_ends
+                (TopicId(partition.topic_id), partition.partition)
+                for partition in response.report_log_ends
             ),
         )
         with self._news_lock:
-            if news == self._last_news and not news.report_log_ends:
+            if update == self._last_news and not update.report_log_ends:
                 return
-            self._last_news = news
-        self._tell(lambda: self._on_news(news))
+            self._last_news = update
+        self._tell(lambda: self._on_news(update))
 
-    def _tell(self, what: Callable[[], None]) -> None:
+    def _tell(self, callback: Callable[[], None]) -> None:
         try:
-            self._loop.call_soon_threadsafe(what)
+            self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            self.is_stopped = True  # the loop is closed: the process is ending
+            # The loop is closed: the process is ending.
+            self.is_stopped = True

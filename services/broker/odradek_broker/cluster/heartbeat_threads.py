@@ -1,7 +1,7 @@
-"""Sends heartbeats from threads of their own, on channels of their own, to every controller.
+"""Sends heartbeats to every controller, from separate threads and on separate channels.
 
-One thread beats; a gRPC stream per controller has a reader thread (and gRPC's own writer). A
-suspended or busy event loop does not delay them: the beat says how old the loop's last turn is.
+One thread makes the heartbeats. The gRPC stream to each controller has a reader thread, and a writer thread of
+gRPC's. A busy event loop does not delay them: each heartbeat says how long ago the loop last turned.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = event_log(__name__)
 
 
 class HeartbeatThreads:
-    """Beats from `start` to `stop`; the threads are daemons."""
+    """Sends heartbeats from `start` to `stop`, in daemon threads."""
 
     def __init__(
         self,
@@ -54,17 +54,17 @@ class HeartbeatThreads:
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Begin to send heartbeats."""
         for stream in self._streams:
             stream.start()
         self._thread.start()
 
     def beat_now(self) -> None:
-        """Beat without waiting for the interval: the controller must know of a change."""
+        """Send a heartbeat without waiting for the interval, because the controller must learn of a change."""
         self._beat_now.set()
 
     def stop(self) -> None:
-        """End the streams; returns at once."""
+        """End the streams without waiting for them."""
         self._heartbeat.is_stopped = True
         self._stopping.set()
         self._beat_now.set()
@@ -84,7 +84,7 @@ class HeartbeatThreads:
 
 
 class _ControllerStream:
-    """The beats to one controller, over a stream that is opened again whenever it breaks."""
+    """The heartbeats to one controller, over a stream that is opened again whenever it breaks."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class _ControllerStream:
         self._thread.start()
 
     def send(self, request: pb.HeartbeatRequest) -> None:
-        """Hand over a beat; the oldest goes when a controller does not take them."""
+        """Queue a heartbeat. If the queue is full because the controller does not read, drop the oldest."""
         while True:
             try:
                 self._unsent.put_nowait(request)
@@ -135,18 +135,19 @@ class _ControllerStream:
             try:
                 if self._stream():
                     backoff_s = _RECONNECT_MIN_S
-            except OSError as error:  # files of TLS that are being replaced
-                _log.warning("Cannot open a heartbeat stream", reason=str(error))
+            except OSError as error:
+                # The TLS files are unreadable for a moment while they are being replaced.
+                _log.warning("Could not open a heartbeat stream", reason=str(error))
             self._stopping.wait(backoff_s)
             backoff_s = min(backoff_s * 2, _RECONNECT_MAX_S)
 
     def _stream(self) -> bool:
-        """One stream from its start to its end; whether it was answered.
+        """Run one stream from its start to its end; return whether any response arrived.
 
-        On a channel of its own: it shows the certificate that the files hold now.
+        Each stream opens a new channel, which shows the certificate that the TLS files hold now.
         """
         host, port, tls = self._endpoint
-        is_answered = False
+        has_response = False
         self._sent = SentBeats(self._heartbeat.clock)
         ended = threading.Event()
         with internal_sync_channel(
@@ -158,26 +159,26 @@ class _ControllerStream:
             self._call = call
             try:
                 for response in call:
-                    is_answered = True
+                    has_response = True
                     self._refusal = ""
                     sent_at_ms = self._sent.take(response)
                     if sent_at_ms is not None:
                         self._heartbeat.received(self._controller, response, sent_at_ms)
             except grpc.RpcError as error:
-                # A controller that is away is no event of ours; others tell of it.
+                # Other parts log that a controller is unreachable; only a refusal is logged here.
                 if isinstance(error, grpc.Call):
                     self._note_refusal(error.code(), error.details() or "")
             finally:
                 ended.set()
                 call.cancel()
-        return is_answered
+        return has_response
 
     def _note_refusal(self, code: grpc.StatusCode, details: str) -> None:
-        """Tell of each reason once."""
+        """Log a refusal, once for each reason."""
         if code is grpc.StatusCode.FAILED_PRECONDITION and details != self._refusal:
             self._refusal = details
             _log.error(
-                "A controller refuses this broker's heartbeats",
+                "Controller refused heartbeats",
                 controller_id=self._controller,
                 reason=details,
             )

@@ -1,8 +1,8 @@
-"""AlterPartition: the leaders' proposals of in-sync replicas, gathered per broker, one in flight.
+"""AlterPartition: the leaders' proposals to change their ISRs, gathered per broker, one request in flight.
 
-Proposals that make an ISR smaller wait 20 ms for company, as a lost follower concerns many
-partitions at once; those that make one larger go with the next turn of the loop. An answer that
-does not come is told as REQUEST_TIMED_OUT: the replica keeps its proposal and sends it again (R16).
+Proposals that shrink an ISR wait 20 ms for others, because a lost follower usually concerns many partitions at
+once. Proposals that expand an ISR are sent at the next turn of the loop. If no response comes, the replica gets
+REQUEST_TIMED_OUT, keeps its proposal and sends it again (R16).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Waiting:
 
 
 class IsrProposals:
-    """Sends proposals; `run` is its task."""
+    """Sends proposals from the task that runs `run`."""
 
     def __init__(
         self, *, broker_id: BrokerId, controllers: ControllerClient, on_stale: Callable[[], None]
@@ -58,7 +58,7 @@ class IsrProposals:
         is_urgent: bool,
         on_answer: OnAnswer,
     ) -> None:
-        """Send it with the next batch; a newer proposal of a partition replaces an unsent one."""
+        """Queue a proposal for the next request. A newer proposal of a partition replaces an unsent one."""
         self._waiting[partition] = _Waiting(proposal, on_answer)
         self._is_urgent |= is_urgent
         self._wake.set()
@@ -78,27 +78,27 @@ class IsrProposals:
             await self._send(batch)
 
     async def _send(self, batch: dict[TopicIdPartition, _Waiting]) -> None:
-        assert self.broker_epoch is not None, "a leader before the registration"
+        assert self.broker_epoch is not None, "a replica led before the registration"
         request = pb.AlterPartitionRequest(
             broker_id=self._broker_id,
             broker_epoch=self.broker_epoch,
-            partitions=[_item(partition, one.proposal) for partition, one in batch.items()],
+            partitions=[_item(partition, waiting.proposal) for partition, waiting in batch.items()],
         )
         codes = dict.fromkeys(batch, ErrorCode.REQUEST_TIMED_OUT)
         try:
-            answer: pb.AlterPartitionResponse = await self._controllers.call(
+            response: pb.AlterPartitionResponse = await self._controllers.call(
                 "AlterPartition", request, timeout_s=_TIMEOUT_S
             )
         except (NoController, grpc.aio.AioRpcError) as error:
-            _log.warning("No answer to ISR proposals", count=len(batch), reason=str(error))
+            _log.warning("ISR proposals got no response", count=len(batch), reason=str(error))
         else:
-            if answer.error_code == ErrorCode.STALE_BROKER_EPOCH:
+            if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
                 self._on_stale()
-            elif answer.error_code == ErrorCode.NONE:
-                for partition, result in zip(batch, answer.partitions, strict=True):
+            elif response.error_code == ErrorCode.NONE:
+                for partition, result in zip(batch, response.partitions, strict=True):
                     codes[partition] = ErrorCode.received(result.error_code)
-        for partition, one in batch.items():
-            one.on_answer(codes[partition])
+        for partition, waiting in batch.items():
+            waiting.on_answer(codes[partition])
 
 
 def _item(partition: TopicIdPartition, proposal: ProposeIsr) -> pb.AlterPartitionItem:

@@ -1,16 +1,16 @@
-"""How long this broker may speak as a leader without hearing from the active controller.
+"""How long this broker may respond as a leader without a response from the active controller.
 
-The lease begins at the *send* time of the last heartbeat that the active controller answered, so a
-slow answer shortens it. It bounds how stale an answer can be, nothing more: safety rests on epochs
-and the maximal ISR, and a new leader may begin while the old one's lease still runs. Times are
-CLOCK_BOOTTIME ms, which goes on while the machine is suspended.
+The lease begins at the *send* time of the last heartbeat to which the active controller responded, so a slow
+response shortens it. It only bounds how stale a response to a client can be: safety rests on epochs and the maximal
+ISR, and a new leader may begin while the lease of the old one still runs. Times are CLOCK_BOOTTIME ms, a clock
+that goes on while the machine is suspended.
 """
 
 from __future__ import annotations
 
 
 class Lease:
-    """Written by the heartbeat's threads, read by the event loop: one attribute, whole at once."""
+    """Written by the heartbeat threads and read by the event loop, without a lock: one attribute, set atomically."""
 
     __slots__ = ("_length_ms", "until_ms")
 
@@ -19,9 +19,9 @@ class Lease:
         self.until_ms = 0
 
     def renew(self, sent_at_ms: int) -> None:
-        """The active controller answered the heartbeat sent at `sent_at_ms`."""
+        """Extend the lease: the active controller responded to the heartbeat that was sent at `sent_at_ms`."""
         self.until_ms = max(self.until_ms, sent_at_ms + self._length_ms)
 
     def end(self) -> None:
-        """Nothing may be answered any more (the broker is fenced, or stops)."""
+        """End the lease: the broker is fenced or stops, and must not respond as a leader any more."""
         self.until_ms = 0

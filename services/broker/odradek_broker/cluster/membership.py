@@ -102,8 +102,6 @@ class Membership:
         self._noting_lock = asyncio.Lock()
         self._noting: asyncio.Task[None] | None = None  # of the metadata's incarnation
 
-    # --- joining -----------------------------------------------------------------------------------
-
     async def join(
         self, load: Callable[[], LoadReport], listeners: Sequence[common_pb2.Listener]
     ) -> None:
@@ -228,8 +226,6 @@ class Membership:
         self._beat_now()  # the answer to a beat from now on begins the lease
         await _patiently(self.unfenced.wait(), "the active controller to answer heartbeats")
 
-    # --- the metadata ------------------------------------------------------------------------------
-
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """The last of those who hear of a new image: from here on the controller may know of it."""
         if self._heartbeat is not None:
@@ -262,8 +258,6 @@ class Membership:
         while not condition(self._feed.image):
             self._image_moved.clear()
             await self._image_moved.wait()
-
-    # --- heartbeats --------------------------------------------------------------------------------
 
     def _heard(self, news: HeartbeatNews) -> None:
         """The active controller's answer said something new."""
@@ -321,8 +315,6 @@ class Membership:
                 for one in broken
             )
             self._beat_now()
-
-    # --- leaving -----------------------------------------------------------------------------------
 
     async def leave(self, timeout_s: float) -> bool:
         """Hand the leaderships over; whether the controller agreed in time."""
