@@ -106,7 +106,7 @@ async def test_a_running_broker_stops_serving_and_serves_again_with_the_restored
         saved = lose_controller(cluster)
         controller.start()
         await until_logged(broker, "Controller refused heartbeats")
-        await until_logged(broker, "Metadata feed is refused")
+        await until_logged(broker, "Controller refused the metadata feed")
         assert broker.is_running
         assert log_bytes(cluster) == before
         await asyncio.to_thread(restore_controller, cluster, saved)

@@ -1,11 +1,11 @@
-"""This broker as a member of the cluster: registered, unfenced, heard, asked for its leave, or stale.
+"""This broker as a member of the cluster, from its registration to its stop.
 
-joining   the logs are recovered while the broker registers; what they lost is told before
-          anything is led again, if need be by a second registration
-fenced    registered, following the metadata; serves nobody
-member    unfenced; the lease runs from the answers to heartbeats
-leaving   the controller moves the leaderships away, then lets go
-stale     another process has this id, or it was unregistered: this one ends
+joining   The logs are recovered while the broker registers. It reports lost records before it leads
+          any partition again, if necessary with a second registration.
+fenced    The broker is registered and follows the metadata, but serves no clients.
+member    The broker is unfenced. Responses to heartbeats renew the lease.
+leaving   The controller moves the leaderships to other brokers, then lets the broker stop.
+stale     Another process has registered this id, or the id was unregistered: this process stops.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ _log = event_log(__name__)
 
 
 class LogEnds(Protocol):
-    """Whoever knows where the local logs end."""
+    """Knows where the local logs end."""
 
     def log_ends(
         self, partitions: Sequence[tuple[TopicId, int]]
     ) -> Iterator[tuple[TopicIdPartition, int, int]]:
-        """(partition, last epoch, log end) of those that are here."""
+        """Yield partition, last epoch and log end offset of each of these partitions that has a log here."""
         ...
 
 
 class Membership:
-    """See above. Lives on the event loop."""
+    """The membership of one broker process. Use it on the event loop only."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Membership:
         on_stale: Callable[[ProcessRefused], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`beating` makes what sends the beats of a heartbeat."""
+        """`beating` makes the object that sends the heartbeats of a `Heartbeat`."""
         self.broker_id = BrokerId(settings.node_id)
         self.epoch = NO_BROKER_EPOCH
         self.unfenced = asyncio.Event()
@@ -98,17 +98,20 @@ class Membership:
         self._on_stale = on_stale
         self._heartbeat: Heartbeat | None = None
         self._beating: Beating | None = None
-        self._report: asyncio.Task[None] | None = None  # of log ends; one at a time
+        self._report: asyncio.Task[None] | None = None  # the latest report of log ends
         self._noting_lock = asyncio.Lock()
-        self._noting: asyncio.Task[None] | None = None  # of the metadata's incarnation
+        # Writes the incarnation of the metadata log to disk.
+        self._noting: asyncio.Task[None] | None = None
 
     async def join(
         self, load: Callable[[], LoadReport], listeners: Sequence[common_pb2.Listener]
     ) -> None:
-        """Register before the logs are recovered, unless that takes no time; tell what was lost.
+        """Recover the logs and register, and report records that were lost.
+
+        The broker registers before the recovery ends, unless that takes less than `_EARLY_LOAD_S`.
 
         Raises:
-            ProcessRefused: the logs cannot be opened, or the controller does not want this broker.
+            ProcessRefused: the logs cannot be opened, or the controller refused the registration.
         """
         loading: asyncio.Task[LoadReport] = asyncio.ensure_future(self._pool.call(load))
         await asyncio.wait({loading}, timeout=_EARLY_LOAD_S)
@@ -117,7 +120,8 @@ class Membership:
         if report is None:
             await asyncio.wait({loading})
             report = _loaded(loading)
-            if report.power_loss:  # the controller must know before anything is led again
+            # The controller must know of lost records before this broker leads any partition again.
+            if report.power_loss:
                 self._incarnation = IncarnationId(secrets.token_bytes(16))
                 self.stop()
                 await self._register(report, listeners)
@@ -139,10 +143,11 @@ class Membership:
         await self._follow_metadata(self._feed.image)
 
     async def _follow_metadata(self, image: MetadataImage) -> None:
-        """Note durably which metadata log the image is of, once it has an incarnation.
+        """Write to disk which metadata log this broker follows, once that log has an incarnation.
 
         Raises:
-            ProcessRefused: it has none, and this broker has followed one; or it cannot be noted.
+            ProcessRefused: the log has no incarnation although this broker has followed one that has, or the
+                incarnation cannot be written.
         """
         async with self._noting_lock:
             await self._note_incarnation(image.incarnation_id)
@@ -156,28 +161,28 @@ class Membership:
             raise ProcessRefused(
                 f"broker {self.broker_id} has followed the metadata log"
                 f" {identity.metadata_incarnation_id.hex()}, the controllers' log has no"
-                " incarnation: it was written by an older program, or is another one. Start the"
-                " controllers with the program and the data directories that they had"
+                " incarnation: it was written by an older release, or it is another log. Start the"
+                " controllers with the release and the data directories that they had"
             )
         try:
             await self._pool.call(lambda: self._directory.follow_metadata(incarnation_id))
         except StorageFailed as failure:
             raise ProcessRefused(f"the data directory cannot be written: {failure}") from None
         identity.metadata_incarnation_id = incarnation_id
-        _log.info("Follows a metadata log", incarnation=incarnation_id.hex())
+        _log.info("Recorded the metadata log to follow", incarnation=incarnation_id.hex())
 
     async def _note_raised_level(self, image: MetadataImage) -> None:
-        """The log got its incarnation while this broker was serving."""
+        """Write the incarnation to disk when the metadata log gets one while this broker serves."""
         try:
             await self._follow_metadata(image)
         except ProcessRefused as refused:
-            _log.error("Could not note the metadata's incarnation", reason=str(refused))
+            _log.error("Metadata incarnation could not be recorded", reason=str(refused))
 
     async def _register(
         self, report: LoadReport | None, listeners: Sequence[common_pb2.Listener]
     ) -> None:
         settings = self._settings
-        # The second registration goes on from the first, which has proved what the last life left.
+        # The second registration follows the first, which has already accounted for the previous process.
         previous = self.epoch if self.epoch >= 0 else self._directory.previous_broker_epoch
         request = pb.RegisterRequest(
             cluster_id=settings.cluster_id,
@@ -223,20 +228,23 @@ class Membership:
             ),
             "the active controller to unfence this broker",
         )
-        self._beat_now()  # the answer to a beat from now on begins the lease
+        # The response to a heartbeat that is sent from now on begins the lease.
+        self._beat_now()
         await _patiently(self.unfenced.wait(), "the active controller to answer heartbeats")
 
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """The last of those who hear of a new image: from here on the controller may know of it."""
+        """Report the offset of a new image to the controller. Called last, after all parts have seen the image."""
         if self._heartbeat is not None:
             self._heartbeat.image_offset = image.offset
-            if delta.brokers:  # somebody who stops waits until all have heard of it
+            # A broker that stops waits until all others have seen its new state.
+            if delta.brokers:
                 self._beat_now()
         registered = image.brokers.get(self.broker_id)
         if (
             registered is not None
             and 0 <= self.epoch < registered.broker_epoch
-            and registered.incarnation_id != self._incarnation  # our own, still to be answered
+            # This process's own registration can appear before its response.
+            and registered.incarnation_id != self._incarnation
         ):
             self.found_stale()
         if (
@@ -249,30 +257,30 @@ class Membership:
         self._image_moved.set()
 
     def is_registered(self, image: MetadataImage) -> bool:
-        """Whether the image has this life of the broker."""
+        """Return whether the image contains the registration of this process."""
         broker = image.brokers.get(self.broker_id)
         return broker is not None and broker.broker_epoch == self.epoch
 
     async def image_shows(self, condition: Callable[[MetadataImage], bool]) -> None:
-        """Wait for an image of which that holds."""
+        """Wait for an image that satisfies the condition."""
         while not condition(self._feed.image):
             self._image_moved.clear()
             await self._image_moved.wait()
 
-    def _heard(self, news: HeartbeatNews) -> None:
-        """The active controller's answer said something new."""
-        self._controllers.believe(news.controller_id)
-        self._feed.active_moved(news.controller_id)
-        if not news.is_fenced:
+    def _heard(self, update: HeartbeatNews) -> None:
+        """Act on a response of the active controller that differs from the previous one."""
+        self._controllers.believe(update.controller_id)
+        self._feed.active_moved(update.controller_id)
+        if not update.is_fenced:
             self.unfenced.set()
-        if news.may_shutdown:
+        if update.may_shutdown:
             self._may_leave.set()
-        if news.report_log_ends and (self._report is None or self._report.done()):
-            self._report = asyncio.ensure_future(self._report_log_ends(news.report_log_ends))
+        if update.report_log_ends and (self._report is None or self._report.done()):
+            self._report = asyncio.ensure_future(self._report_log_ends(update.report_log_ends))
 
-    async def _report_log_ends(self, wanted: tuple[tuple[TopicId, int], ...]) -> None:
+    async def _report_log_ends(self, partitions: tuple[tuple[TopicId, int], ...]) -> None:
         request = pb.ReportLogEndsRequest(broker_id=self.broker_id, broker_epoch=self.epoch)
-        for partition, last_epoch, log_end in self._logs.log_ends(wanted):
+        for partition, last_epoch, log_end in self._logs.log_ends(partitions):
             request.partitions.add(
                 partition=common_pb2.TopicIdPartition(
                     topic_id=partition.topic_id, partition=partition.partition
@@ -282,21 +290,22 @@ class Membership:
             )
         try:
             await self._controllers.call("ReportLogEnds", request, timeout_s=_REPORT_TIMEOUT_S)
-        except Exception as error:  # the controller asks again with the next heartbeat
-            _log.warning("Could not report log ends", reason=str(error))
+        except Exception as error:
+            # The controller asks again with the next heartbeat.
+            _log.warning("Log ends could not be reported", reason=str(error))
 
     def found_stale(self) -> None:
-        """Somebody heard that another life of this broker is registered: this one ends."""
+        """Stop this process: another one has registered this broker id, or the id was unregistered."""
         self._lease.end()
         self._on_stale(
             ProcessRefused(
                 f"broker {self.broker_id} was registered again by another process, or unregistered"
-                f" (broker epoch {self.epoch} is stale): this process ends; find the other one"
+                f" (broker epoch {self.epoch} is stale): this process stops; find the other one"
             )
         )
 
     def directory_full(self, is_full: bool) -> None:
-        """Tell the controller that nothing can be written, or can again."""
+        """Tell the controller whether the disk is full, so that nothing can be written."""
         if self._heartbeat is not None:
             self._heartbeat.cannot_write = is_full
             self._beat_now()
@@ -308,40 +317,44 @@ class Membership:
             self._beat_now()
 
     def partitions_broken(self, broken: tuple[TopicIdPartition, ...]) -> None:
-        """Tell the controller which replicas bugs have ended, all of them."""
+        """Tell the controller all replicas that failed on an internal error."""
         if self._heartbeat is not None:
             self._heartbeat.broken_partitions = tuple(
-                common_pb2.TopicIdPartition(topic_id=one.topic_id, partition=one.partition)
-                for one in broken
+                common_pb2.TopicIdPartition(
+                    topic_id=partition.topic_id, partition=partition.partition
+                )
+                for partition in broken
             )
             self._beat_now()
 
     async def leave(self, timeout_s: float) -> bool:
-        """Hand the leaderships over; whether the controller agreed in time."""
+        """Hand the leaderships over; return whether the controller agreed in time."""
         assert self._heartbeat is not None
         self._heartbeat.want_shutdown = True
         self._beat_now()
-        return await bounded(self._may_leave.wait(), timeout_s, "the controller's leave to stop")
+        return await bounded(
+            self._may_leave.wait(), timeout_s, "the controller's permission to stop"
+        )
 
     def stop(self) -> None:
-        """Stop beating."""
+        """Stop sending heartbeats."""
         if self._heartbeat is not None and self._beating is not None:
             self._heartbeat.is_stopped = True
             self._beating.stop()
 
     def _beat_now(self) -> None:
-        assert self._beating is not None, "a beat before the registration"
+        assert self._beating is not None, "heartbeats begin at the registration"
         self._beating.beat_now()
 
 
 async def _patiently(waiting: Coroutine[Any, Any, object], what: str) -> None:
-    """Wait as long as it takes, and say so now and then: or it looks like a hang."""
+    """Wait without a time limit, and log that now and then, so that it does not look like a hang."""
     task = asyncio.ensure_future(waiting)
     try:
         while not task.done():
             done, _ = await asyncio.wait({task}, timeout=_PATIENCE_S)
             if not done:
-                _log.warning("Still starting: waits for the controllers", wanted=what)
+                _log.warning("Waiting for the controllers", wanted=what)
         await task
     finally:
         task.cancel()

@@ -1,6 +1,6 @@
 """Changes of the metadata at the active controller, and when this broker can read them.
 
-A change is committed when the controller responds, but this broker hears of it by its feed, a moment
+A change is committed when the controller responds, but this broker receives it by its feed a moment
 later. The response names the entry that made the change (`metadata_offset`), and `change` waits for
 exactly that entry, so that a client that reads here next sees its own write. What other clients
 change meanwhile neither ends the wait nor extends it.
@@ -48,7 +48,7 @@ class Controllers(Protocol):
 async def change(
     controllers: Controllers, images: Images, method: str, request: Message, *, timeout_s: float
 ) -> Any:  # the response to `request`
-    """Call a method of AdminService that changes metadata, and wait until the image shows its response.
+    """Call a method of AdminService that changes metadata, and wait until the image includes the change.
 
     Both together take at most `timeout_s`. Raises what `ControllerClient.call` raises.
     """
@@ -85,9 +85,9 @@ async def at_least(images: Images, metadata_offset: int, *, timeout_s: float) ->
 
 
 async def _committed_offset(controllers: Controllers, deadline_ms: int) -> int:
-    """The offset that a controller of an older program does not send: all that it has committed by now.
+    """Return the offset of the last committed entry, for a controller of an older release that sends no offset.
 
-    That is the change's own entry or a later one. 0 when it cannot be learned.
+    That entry is the change itself or a later one. Returns 0 if no controller responds.
     """
     timeout_s = min(_seconds_left(deadline_ms), READABLE_S_MAX)
     try:

@@ -1,15 +1,15 @@
-"""The broker's copy of the metadata: follows the committed records of a controller, for ever.
+"""The metadata feed: keeps the broker's copy of the metadata up to date with the controllers' committed records.
 
-The feed only goes forward. It is read from the active controller when that is known (it commits
-first), from any other when not, and from the next one when the stream breaks. Any other is left
-after a while: it may be cut off from its leader, and then hears of nothing. A broker that is too
-far behind gets a snapshot: it is built beside the present image and applied as the difference
-between the two, in slices, so that the loop turns meanwhile.
+The feed only goes forward. The broker reads it from the active controller if that one is known, because it commits
+first; otherwise from any controller, and from the next one when the stream breaks. It leaves a standby after a while,
+because a standby may be cut off from its leader and then receives no commits. A broker that is too far behind
+gets a snapshot. The snapshot is built beside the present image and applied as the difference between the two, in
+slices, so that the event loop keeps turning.
 
-`on_change(image, delta)` is called after each batch: the image is already what the delta leads to.
+`on_change(image, delta)` is called after each batch, when the image already includes the delta.
 
-The feed ends, and `on_refused` says why, when no other controller could help: the metadata needs a
-newer program than this one, or it is not the log that this broker has followed so far.
+The feed ends with a call of `on_refused` when no other controller could help: the metadata needs a newer release than
+this program, or it is another log than the one that this broker has followed so far.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from odradek_runtime.logs import event_log
 
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
-_STANDBY_S: Final = 5.0  # then it is asked anew who is active, and read there
+# How long a standby is read before the feed looks for the active controller again.
+_STANDBY_S: Final = 5.0
 SNAPSHOT_BYTES_MAX: Final = 1 << 30
 _NOT_ITS_HISTORY: Final = (grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.FAILED_PRECONDITION)
 _log = event_log(__name__)
@@ -43,15 +44,15 @@ _Call = grpc.aio.UnaryStreamCall[pb.MetadataFeedRequest, pb.MetadataFeedResponse
 
 
 class FeedBroken(Exception):
-    """The controller sent what does not follow; another one is asked."""
+    """The controller sent an entry or a snapshot that does not fit. The feed tries the next controller."""
 
 
 class OtherMetadata(Exception):
-    """The log has another incarnation than the one that this broker has followed."""
+    """The metadata log has another incarnation than the one that this broker has followed."""
 
 
 class MetadataFeed:
-    """Keeps `image` up to date."""
+    """Keeps `image` up to date while `run` runs."""
 
     def __init__(
         self,
@@ -66,25 +67,25 @@ class MetadataFeed:
         self._controllers = controllers
         self._on_change = on_change
         self._on_refused = on_refused
-        self._refusals: set[ControllerId] = set()  # whose refusal was logged
+        self._refusals: set[ControllerId] = set()  # controllers whose refusal was logged
         self._source: ControllerId | None = None
         self._call: _Call | None = None
 
     def active_moved(self, active: ControllerId) -> None:
-        """Another controller is active: read there, it hears of commits first."""
+        """End the stream from another controller: the active one commits first, so it is read instead."""
         if self._source is not None and self._source != active and self._call is not None:
             self._call.cancel()
 
     async def run(self) -> None:
-        """Follow until cancelled, or until `on_refused`."""
+        """Follow the metadata until cancelled, or until `on_refused` is called."""
         try:
             await self._follow_any()
         except NewerProgramNeeded as error:
             self._on_refused(str(error))
         except OtherMetadata as error:
             self._on_refused(
-                f"{error}: the controllers lost their data directories and began anew, or belong to"
-                " another cluster. This broker's logs are kept. Restore the data directories of the"
+                f"{error}: the controllers lost their data directories and started with empty ones, or"
+                " belong to another cluster. This broker's logs are kept. Restore the data directories of the"
                 " controllers, or correct controller.rpc.endpoints, and start the broker again"
             )
 
@@ -105,7 +106,7 @@ class MetadataFeed:
                 except NewerProgramNeeded:
                     raise
                 except (FeedBroken, MetadataDecodeError) as error:
-                    _log.error("Metadata feed is wrong", controller=controller, reason=str(error))
+                    _log.error("Metadata feed broke", controller=controller, reason=str(error))
                 except asyncio.CancelledError:
                     task = asyncio.current_task()
                     if task is None or task.cancelling():
@@ -114,15 +115,16 @@ class MetadataFeed:
                     self._source = self._call = None
                 if self.image.offset != before:
                     backoff_s = _RETRY_MIN_S
-                    break  # ask anew which one is active
+                    # The feed made progress. Start again at the controller that is active by now.
+                    break
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
             backoff_s = min(backoff_s * 2, _RETRY_MAX_S)
 
     def _log_refusal(self, controller: ControllerId, reason: str) -> None:
-        """Once until it is read again: a controller may be of another cluster for long."""
+        """Log a refusal once until the controller can be read again: one of another cluster refuses every attempt."""
         if controller not in self._refusals:
             self._refusals.add(controller)
-            _log.error("Metadata feed is refused", controller=controller, reason=reason)
+            _log.error("Controller refused the metadata feed", controller=controller, reason=reason)
 
     async def _follow(self, controller: ControllerId) -> None:
         stub = pb_grpc.ControllerServiceStub(self._controllers.channel(controller))
@@ -135,7 +137,7 @@ class MetadataFeed:
             ),
             metadata=self._controllers.identity.headers(),
         )
-        leave = (
+        leave_timer = (
             None
             if controller == self._controllers.active
             else asyncio.get_running_loop().call_later(_STANDBY_S, call.cancel)
@@ -143,8 +145,8 @@ class MetadataFeed:
         try:
             await self._receive(call)
         finally:
-            if leave is not None:
-                leave.cancel()
+            if leave_timer is not None:
+                leave_timer.cancel()
 
     async def _receive(self, call: _Call) -> None:
         snapshot: _IncomingSnapshot | None = None
@@ -163,12 +165,13 @@ class MetadataFeed:
                     snapshot = None
 
     async def _replay(self, message: pb.MetadataBatches) -> None:
-        """Replay the entries, with a turn of the loop between them: each may bring many partitions."""
+        """Replay the entries. The loop turns between two of them, because each may change many partitions."""
         for number, entry in enumerate(message.batches):
             if number:
                 await asyncio.sleep(0)
             if entry.offset <= self.image.offset:
-                continue  # sent twice over a reconnection
+                # After a reconnection, an entry may be sent twice.
+                continue
             self._require_next(entry.offset)
             delta = MetadataDelta()
             offset = MetadataOffset(entry.offset)
@@ -182,12 +185,12 @@ class MetadataFeed:
             self._on_change(self.image, delta)
 
     def _require_next(self, offset: int) -> None:
-        """Raise FeedBroken if entries before this one are missing: the image would never have them."""
+        """Raise FeedBroken if entries before this one are missing, because the image would never get them."""
         if 0 <= self.image.offset < offset - 1:
             raise FeedBroken(f"entry {offset} follows entry {self.image.offset}")
 
     def _require_own(self, image: MetadataImage) -> None:
-        """Raises OtherMetadata, before anybody has acted on the image."""
+        """Raise OtherMetadata if the image is of another log. Called before any part acts on the image."""
         followed = self._controllers.identity.metadata_incarnation_id
         if followed is not None and image.incarnation_id not in (None, followed):
             assert image.incarnation_id is not None
@@ -214,7 +217,7 @@ class MetadataFeed:
 
 
 class _IncomingSnapshot:
-    """A snapshot that comes in pieces."""
+    """A snapshot that arrives in pieces."""
 
     def __init__(self, first: pb.MetadataSnapshotChunk) -> None:
         self._offset = first.offset

@@ -1,4 +1,4 @@
-"""Producer ids, out of blocks that the controller allocates: one call a block."""
+"""Producer ids, taken from blocks that the controller allocates with one call for each block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 class ProducerIdSource:
-    """Hands out ids that no other producer of the cluster gets."""
+    """Hands out producer ids that are unique in the cluster."""
 
     def __init__(self, *, broker_id: BrokerId, controllers: ControllerClient) -> None:
         self.broker_epoch: BrokerEpoch | None = None  # set after the registration
@@ -27,9 +27,10 @@ class ProducerIdSource:
         self._refill: asyncio.Task[ErrorCode] | None = None
 
     async def next(self) -> tuple[ErrorCode, ProducerId]:
-        """An id; COORDINATOR_NOT_AVAILABLE while no controller gives any."""
+        """Return a new id, or COORDINATOR_NOT_AVAILABLE while no controller allocates a block."""
         while self._next == self._end:
-            if self._refill is None:  # one call for all who wait, its failure too
+            # All waiting callers share one call, and its failure.
+            if self._refill is None:
                 self._refill = asyncio.get_running_loop().create_task(
                     self._allocate(), name="allocate producer ids"
                 )
@@ -47,7 +48,7 @@ class ProducerIdSource:
         if self.broker_epoch is None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:
-            answer: pb.AllocateProducerIdsResponse = await self._controllers.call(
+            response: pb.AllocateProducerIdsResponse = await self._controllers.call(
                 "AllocateProducerIds",
                 pb.AllocateProducerIdsRequest(
                     broker_id=self._broker_id, broker_epoch=self.broker_epoch
@@ -56,8 +57,8 @@ class ProducerIdSource:
             )
         except (NoController, grpc.aio.AioRpcError):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        if answer.error_code != ErrorCode.NONE:
+        if response.error_code != ErrorCode.NONE:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self._next = answer.producer_id_start
-        self._end = answer.producer_id_start + answer.producer_id_count
+        self._next = response.producer_id_start
+        self._end = response.producer_id_start + response.producer_id_count
         return ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""The first thing a broker says to the controller: who it is, and what its last life left."""
+"""The registration: a broker tells the controller its id and addresses, and which logs lost records."""
 
 from __future__ import annotations
 
@@ -31,37 +31,40 @@ _log = event_log(__name__)
 def wire_listeners(
     listeners: Sequence[ListenerAddress], *, security_protocol: str
 ) -> list[common_pb2.Listener]:
-    """The advertised listeners as the registration carries them."""
+    """Return the advertised listeners as messages of the registration."""
     return [
         common_pb2.Listener(
-            name=one.name, host=one.host, port=one.port, security_protocol=security_protocol
+            name=listener.name,
+            host=listener.host,
+            port=listener.port,
+            security_protocol=security_protocol,
         )
-        for one in listeners
+        for listener in listeners
     ]
 
 
 def wire_restart_class(restart_class: RestartClass) -> pb.RestartClass:
-    """What kind of stop came before, as messages name it."""
+    """Return the wire value for how the previous process ended."""
     return _RESTART_CLASSES[restart_class]
 
 
 def wire_partitions(partitions: Sequence[TopicIdPartition]) -> list[common_pb2.TopicIdPartition]:
-    """Partitions as messages name them."""
+    """Return partitions as wire messages."""
     return [
-        common_pb2.TopicIdPartition(topic_id=one.topic_id, partition=one.partition)
-        for one in partitions
+        common_pb2.TopicIdPartition(topic_id=partition.topic_id, partition=partition.partition)
+        for partition in partitions
     ]
 
 
 async def register(controllers: ControllerClient, request: pb.RegisterRequest) -> BrokerEpoch:
-    """Register, waiting for an active controller as long as it takes; the broker epoch.
+    """Register and return the broker epoch. Waits for an active controller without a time limit.
 
     Raises:
-        ProcessRefused: the controller does not want this broker.
+        ProcessRefused: the controller refused the registration.
     """
     while True:
         try:
-            answer: pb.RegisterResponse = await controllers.call(
+            response: pb.RegisterResponse = await controllers.call(
                 "Register", request, timeout_s=_ATTEMPT_TIMEOUT_S
             )
         except NoController as error:
@@ -69,17 +72,20 @@ async def register(controllers: ControllerClient, request: pb.RegisterRequest) -
             continue
         except grpc.aio.AioRpcError as error:
             raise ProcessRefused(
-                f"the controller does not take the registration: {error.code().name}"
-                f" {error.details()}"
+                f"the registration at the controller failed: {error.code().name} {error.details()}"
             ) from None
-        if answer.error_code == ErrorCode.NONE:
-            return BrokerEpoch(answer.broker_epoch)
-        code = ErrorCode.received(answer.error_code)
+        if response.error_code == ErrorCode.NONE:
+            return BrokerEpoch(response.broker_epoch)
+        code = ErrorCode.received(response.error_code)
         if code.retriable and code is not ErrorCode.STALE_BROKER_EPOCH:
-            _log.warning("Registration is delayed", code=code.name, reason=answer.error_message)
+            _log.warning(
+                "Controller delayed the registration",
+                code=code.name,
+                reason=response.error_message,
+            )
             await asyncio.sleep(_PAUSE_S)
             continue
         raise ProcessRefused(
-            f"broker {request.broker_id} is refused by the controller: {code.name}:"
-            f" {answer.error_message}"
+            f"the controller refused to register broker {request.broker_id}: {code.name}:"
+            f" {response.error_message}"
         )

@@ -19,7 +19,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_runtime.logs import event_log
 
 _TIMEOUT_S: Final = 5.0
-_THE_CLUSTERS: Final = -1  # the controller replaces it by the cluster's default
+_CLUSTER_DEFAULT: Final = -1  # the controller replaces it by the cluster's default
 _log = event_log(__name__)
 
 
@@ -35,7 +35,7 @@ class TopicCreation:
         partition_count: int,
         replication_factor: int,
     ) -> None:
-        """The last three are this broker's own settings: each holds where the cluster sets nothing for it."""
+        """The last three are this broker's own settings. Each counts only if the cluster config has no value for it."""
         self._controllers = controllers
         self._images = images
         self._is_enabled = is_enabled
@@ -51,20 +51,26 @@ class TopicCreation:
         return self._is_enabled if value is None else bool(BROKER_CONFIGS[name].parse(value))
 
     async def ensure(self, names: Sequence[str]) -> dict[str, ErrorCode]:
-        """Create the topics that do not exist, and return the error of each that failed.
+        """Create the topics that do not exist, and return the error of each that could not be created.
 
-        The counts of partitions and replicas are the cluster's, or else this broker's.
+        The counts of partitions and replicas are the defaults of the cluster config, or else this broker's.
         """
         missing = [name for name in names if TopicName(name) not in self._images.image.topic_ids]
         cluster = self._images.image.config_of(*ALL_BROKERS)
-        partitions = _THE_CLUSTERS if "num.partitions" in cluster else self._partition_count
+        partitions = _CLUSTER_DEFAULT if "num.partitions" in cluster else self._partition_count
         replicas = (
-            _THE_CLUSTERS if "default.replication.factor" in cluster else self._replication_factor
+            _CLUSTER_DEFAULT
+            if "default.replication.factor" in cluster
+            else self._replication_factor
         )
         codes = await asyncio.gather(
             *(self._once(name, partitions, replicas, {}) for name in missing)
         )
-        return {n: c for n, c in zip(missing, codes, strict=True) if c is not ErrorCode.NONE}
+        return {
+            name: code
+            for name, code in zip(missing, codes, strict=True)
+            if code is not ErrorCode.NONE
+        }
 
     async def ensure_internal(
         self,
@@ -74,7 +80,7 @@ class TopicCreation:
         replication_factor: int,
         configs: Mapping[str, str],
     ) -> ErrorCode:
-        """Create an internal topic, with fewer replicas while fewer brokers are live."""
+        """Create an internal topic if it does not exist, with fewer replicas if fewer brokers are live."""
         if TopicName(name) in self._images.image.topic_ids:
             return ErrorCode.NONE
         live = sum(broker.is_live for broker in self._images.image.brokers.values())
@@ -85,7 +91,7 @@ class TopicCreation:
     async def _once(
         self, name: str, partitions: int, replicas: int, configs: dict[str, str]
     ) -> ErrorCode:
-        """Create a topic by one request, however many clients use it at once."""
+        """Create a topic with one request, however many clients use the topic at once."""
         task = self._under_way.get(name)
         if task is None:
             task = asyncio.get_running_loop().create_task(
@@ -114,13 +120,13 @@ class TopicCreation:
                 self._controllers, self._images, "CreateTopics", request, timeout_s=_TIMEOUT_S
             )
         except (NoController, grpc.aio.AioRpcError) as error:
-            _log.warning("Could not create a topic", topic=name, reason=str(error))
+            _log.warning("Topic could not be created", topic=name, reason=str(error))
             return ErrorCode.LEADER_NOT_AVAILABLE
         code = ErrorCode.received(response.topics[0].error_code)
-        # Another broker may have created it a moment ago: that change is waited for, too.
+        # Another broker may have created the topic a moment ago: `change` waited for that entry as well.
         if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             _log.warning(
-                "Could not create a topic",
+                "Topic could not be created",
                 topic=name,
                 code=code.name,
                 reason=response.topics[0].error_message,
