@@ -1,6 +1,6 @@
-"""Generic host of replicated state machines on internal topics: load, handle, write, answer, timers.
+"""A host for replicated state machines on internal topics, and the group coordinator that runs on it.
 
-coordinator_host    one internal topic: which of its partitions are led here, loading and unloading them
-hosted_shard        one partition's state machine: its queue of answers that wait for the watermark
-internal_topics     creates the topic when it is first needed
+coordinator_host     loads and unloads a state machine on each partition of an internal topic that this broker leads
+hosted_shard         the state machine of one partition, and its responses that wait for the high watermark
+group_coordinator    the group coordinator of this broker, as both protocols' request handlers call it
 """

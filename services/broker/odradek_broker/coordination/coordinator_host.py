@@ -1,9 +1,10 @@
 """The coordinators of one internal topic: a state machine on each of its partitions that this broker leads.
 
-Loading reads the whole partition and replays it, once the watermark has passed its end: what earlier leaders wrote, and
-what a broken shard of our own wrote and could not see committed, may still be committed, and then the next coordinator
-replays it. At most `_LOADS_MAX` load at once. A new leadership, or a broken shard, is a new load; one that breaks again
-and again waits longer each time, so that a request that meets a bug, repeated for ever, does not cost a load each time.
+Loading reads the whole partition and replays it. It begins when the high watermark has reached the log end: records
+that earlier leaders wrote, or that a failed shard of this broker wrote without seeing them committed, may still become
+committed, and the next coordinator would then replay them. At most `_LOADS_MAX` partitions load at once. Each new
+leadership and each failed shard is loaded again. A shard that fails repeatedly waits longer each time, so that a client
+that repeats a request that triggers a bug does not cause a load each time.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ Shard = TypeVar("Shard")
 _LOADS_MAX = 4
 _LOAD_RETRY_S = 0.1
 _RELOAD_S_MAX = 5.0
-_CALM_S = 60.0  # broken later than that after it became active: as if for the first time
+# A shard that fails after it was active for longer counts as failed for the first time.
+_CALM_S = 60.0
 _READ_BYTES = 1024 * 1024
 _BATCH_BYTES_MAX = 16 * 1024 * 1024
 _WRITE_TIMEOUT_MS = 15_000
@@ -42,26 +44,26 @@ _log = event_log(__name__)
 
 
 class ShardKind(Protocol[Shard]):
-    """What a kind of coordinator brings: how to make, load and write its state machine."""
+    """What a kind of coordinator provides: how its state machine is created, loaded and written."""
 
     def create(self) -> Shard:
-        """An empty one."""
+        """Return an empty state machine."""
 
     def replay(self, shard: Shard, key: bytes, value: bytes | None) -> None:
         """Apply one record of the log."""
 
     def loaded(self, shard: Shard) -> DecidedStep:
-        """The log is replayed; timers begin. What is to be written at once."""
+        """Start the timers after the log was replayed, and return what must be written at once."""
 
     def tick(self, shard: Shard) -> DecidedStep:
-        """What time brings."""
+        """Return what timers that have expired decide."""
 
     def encode(self, record: Any) -> tuple[bytes, bytes | None]:
-        """Key and value of a record."""
+        """Return the key and the value of a record."""
 
 
 class CoordinatorHost(Generic[Shard]):
-    """Implements LeadershipWatcher. Run `run()` in a task group; everything else is called on the loop."""
+    """Implements LeadershipWatcher. Run `run()` in a task group, and call all other methods on its event loop."""
 
     def __init__(
         self,
@@ -90,22 +92,21 @@ class CoordinatorHost(Generic[Shard]):
                 tasks.create_task(self._load_all())
             tasks.create_task(self._tick_all())
 
-    # --- asking ----------------------------------------------------------------------------------
-
     def partition_of(self, name: str, partition_count: int) -> PartitionIndex:
-        """Where the state of that group or transactional id is kept: Kafka's `abs(hashCode) % count`."""
+        """Return the partition that holds the state of a group or transactional id: Kafka's `abs(hashCode) % count`."""
         return PartitionIndex(absolute_java_hash(name) % partition_count)
 
     async def ask(
         self, partition: PartitionIndex, decide: Callable[[Shard, int], DecidedStep]
     ) -> Any:
-        """Let the shard of that partition decide, and wait until its answer may leave.
+        """Let the shard of this partition decide, and wait until its response may be sent.
 
-        The answer passes the gate of all leaders (R13) in the turn of the loop in which the caller writes it: a
-        coordinator that was cut off does not go on telling yesterday's offsets once its lease is over.
+        The lease is checked as for all leaders (R13), in the turn of the loop in which the caller sends the response.
+        A coordinator that was cut off thus stops returning old offsets when its lease ends.
 
         Raises:
-            CoordinatorError: NOT_COORDINATOR when it is not led here (any more), COORDINATOR_LOAD_IN_PROGRESS.
+            CoordinatorError: NOT_COORDINATOR when this broker does not lead the partition, or does no longer;
+                COORDINATOR_LOAD_IN_PROGRESS while it loads.
         """
         hosted = self._hosted.get(partition)
         if hosted is None:
@@ -116,29 +117,29 @@ class CoordinatorHost(Generic[Shard]):
         return response
 
     def active_shards(self) -> Iterable[Shard]:
-        """Those that answer now (lists over all groups)."""
-        return [h.shard for h in self._hosted.values() if h.state is ShardState.ACTIVE]
+        """Return the shards that are loaded, for lists over all groups."""
+        return [
+            hosted.shard for hosted in self._hosted.values() if hosted.state is ShardState.ACTIVE
+        ]
 
     def is_loading(self) -> bool:
-        """Whether any partition led here is still being loaded."""
-        return any(h.state is ShardState.LOADING for h in self._hosted.values())
+        """Return whether any partition that this broker leads is still being loaded."""
+        return any(hosted.state is ShardState.LOADING for hosted in self._hosted.values())
 
     def take_all(self, decide: Callable[[Shard], DecidedStep]) -> None:
-        """Let every active shard take a step of its own (expiry of offsets)."""
+        """Run a step that no request asked for, such as the expiry of offsets, on every active shard."""
         for hosted in list(self._hosted.values()):
             hosted.take_of(decide)
-
-    # --- leadership ------------------------------------------------------------------------------
 
     def on_leader(
         self, topic: TopicName, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> None:
-        """LeadershipWatcher: load it."""
+        """Load the partition that this broker leads now."""
         self.on_resigned(topic, partition)
         self._loads.put_nowait(self._host(partition, leader_epoch))
 
     def on_resigned(self, topic: TopicName, partition: PartitionIndex) -> None:
-        """LeadershipWatcher: drop it."""
+        """Close the shard of a partition that this broker does not lead any more."""
         hosted = self._hosted.pop(partition, None)
         if hosted is not None:
             hosted.close()
@@ -162,7 +163,7 @@ class CoordinatorHost(Generic[Shard]):
         if self._hosted.get(partition) is not broken:
             return
         loop = self._loop
-        assert loop is not None, "what breaks was loaded, by `run`"
+        assert loop is not None, "only `run` loads shards, and it sets the loop"
         is_first = loop.time() - broken.active_since_s > _CALM_S
         breaks = 1 if is_first else broken.breaks + 1
         wait_s = reload_wait_s(breaks)
@@ -175,8 +176,6 @@ class CoordinatorHost(Generic[Shard]):
         hosted = self._host(partition, broken.leader_epoch, breaks=breaks)
         loop.call_later(wait_s, self._loads.put_nowait, hosted)
 
-    # --- loading ---------------------------------------------------------------------------------
-
     async def _load_all(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -186,16 +185,18 @@ class CoordinatorHost(Generic[Shard]):
             try:
                 is_loaded = await self._load(hosted)
                 if hosted.state is not ShardState.LOADING:
-                    continue  # it went meanwhile
+                    # The partition got another leader meanwhile.
+                    continue
                 if is_loaded:
                     step = self._kind.loaded(hosted.shard)
                     hosted.activate(loop.time())
                     hosted.take(step)
                     continue
             except Exception as error:
-                # records that cannot be read: no coordinator there, and none elsewhere either
+                # The records cannot be read, and another broker could not read them either. The partition stays
+                # without a coordinator.
                 _log.error(
-                    "A coordinator cannot be loaded",
+                    "Coordinator could not be loaded",
                     exc=error,
                     topic=self.topic,
                     partition=hosted.partition,
@@ -203,15 +204,17 @@ class CoordinatorHost(Generic[Shard]):
                 hosted.close()
                 continue
             hosted.shard = self._kind.create()
-            loop.call_later(_LOAD_RETRY_S, self._loads.put_nowait, hosted)  # others go on
+            # A delayed retry lets other partitions load meanwhile.
+            loop.call_later(_LOAD_RETRY_S, self._loads.put_nowait, hosted)
 
     async def _load(self, hosted: HostedShard[Shard]) -> bool:
-        """Whether all of it could be read."""
+        """Replay the partition into the shard; return whether all of it could be read."""
         log_end = self._partitions.log_end(self.topic, hosted.partition)
         ends = await self._partitions.list_offsets(self.topic, hosted.partition, OFFSET_LATEST)
         starts = await self._partitions.list_offsets(self.topic, hosted.partition, OFFSET_EARLIEST)
         if ends.error is not ErrorCode.NONE or starts.error is not ErrorCode.NONE:
-            return False  # the watermark is behind the epoch's start, or leadership went
+            # The high watermark is behind the start of the leader epoch, or the leadership moved.
+            return False
         if ends.offset < log_end:
             return False
         offset, end = starts.offset, ends.offset
@@ -236,7 +239,8 @@ class CoordinatorHost(Generic[Shard]):
                 return False
             for buffer in read.records:
                 self._replay(hosted.shard, buffer, offset)
-                await asyncio.sleep(0)  # others may go on between two buffers
+                # Let other tasks run between two buffers.
+                await asyncio.sleep(0)
             offset = Offset(read.next_offset)
         return True
 
@@ -249,16 +253,16 @@ class CoordinatorHost(Generic[Shard]):
                 if record.offset >= start_offset and record.key is not None:
                     self._kind.replay(shard, record.key, record.value)
 
-    # --- writing and time ------------------------------------------------------------------------
-
     def _append(
         self,
         hosted: HostedShard[Shard],
         records: Sequence[Any],
         on_done: Callable[[ProduceOutcome], None],
     ) -> None:
-        """One batch, so that all of it or nothing is loaded again; of more than `_BATCH_BYTES_MAX`, which only
-        tombstones of offsets come to, several."""
+        """Append the records as one batch, so that a load sees all of them or none.
+
+        Only the tombstones of expired offsets can exceed `_BATCH_BYTES_MAX`; they become several batches.
+        """
         now_ms = self._now_wall_ms()
         builder = BatchBuilder(_BATCH_BYTES_MAX)
         full = bytearray()
@@ -287,14 +291,14 @@ class CoordinatorHost(Generic[Shard]):
 
 
 def reload_wait_s(breaks: int) -> float:
-    """How long a shard that broke so often in a row waits for its next load: not at all, then 0.4 s to 5 s."""
+    """Return how long a shard that failed `breaks` times in a row waits for its load: first 0 s, then 0.4 s to 5 s."""
     return 0.0 if breaks <= 1 else min(_LOAD_RETRY_S * 2 ** min(breaks, 10), _RELOAD_S_MAX)
 
 
 def absolute_java_hash(text: str) -> int:
-    """Java's `String.hashCode()` over UTF-16 units, without its sign: how Kafka spreads groups over partitions.
+    """Return the absolute value of Java's `String.hashCode()`, by which Kafka spreads groups over partitions.
 
-    The lowest int has no positive twin; Kafka takes 0 for it (`Utils.abs`).
+    The lowest int has no positive counterpart; like Kafka's `Utils.abs`, this returns 0 for it.
     """
     value = 0
     units = text.encode("utf-16-be")

@@ -1,8 +1,8 @@
-"""The group coordinator of this broker: what both listeners ask, in terms of groups.messages.
+"""The group coordinator of this broker. Kafka and gRPC requests reach it as values of `groups.messages`.
 
-A group lives on partition `hash(group id) % count` of `__consumer_offsets`; that partition's leader coordinates it.
-Every call here is for groups that this broker coordinates; others raise CoordinatorError(NOT_COORDINATOR), and
-`coordinator_of` tells who does.
+The state of a group is on partition `hash(group id) % count` of `__consumer_offsets`, and the leader of that partition
+coordinates the group. Calls for groups of other brokers raise CoordinatorError(NOT_COORDINATOR); `coordinator_of`
+returns the broker that coordinates a group.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _log = event_log(__name__)
 
 
 class GroupCoordinator:
-    """Run `run()` in a task group; all methods are called on the loop."""
+    """Run `run()` in a task group, and call all other methods on its event loop."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class GroupCoordinator:
         authorizer: Authorizer | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Sessions run on the monotonic clock; wall time stands in records.
+        """Sessions are timed by the monotonic clock; records contain wall-clock time.
 
-        Without an authorizer everybody may see all topics.
+        Without an authorizer, every client may see all topics.
         """
         self._settings = settings
         self._now_ms = clock.monotonic_ms
@@ -93,7 +93,7 @@ class GroupCoordinator:
         self._catalog_offset = NO_METADATA_OFFSET
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Coordinate groups until cancelled."""
         unwatch = self._partitions.watch_image(self._image_changed)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -107,10 +107,8 @@ class GroupCoordinator:
             await asyncio.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
             self._host.take_all(lambda shard: shard.expire_offsets(wall_ms=self._now_wall_ms()))
 
-    # --- who coordinates -------------------------------------------------------------------------
-
     async def ensure_topic(self) -> ErrorCode:
-        """Create `__consumer_offsets` if it is not there."""
+        """Create `__consumer_offsets` if it does not exist."""
         return await self._topic_creation.ensure_internal(
             OFFSETS_TOPIC,
             partition_count=self._settings.offsets_topic_num_partitions,
@@ -123,7 +121,7 @@ class GroupCoordinator:
         )
 
     def coordinator_of(self, group_id: str) -> LeaderNow | None:
-        """The broker that coordinates the group; None while the topic is not there."""
+        """Return the broker that coordinates the group; None while `__consumer_offsets` does not exist."""
         partition = self._partition_of(group_id)
         return None if partition is None else self._partitions.leader_of(OFFSETS_TOPIC, partition)
 
@@ -141,10 +139,8 @@ class GroupCoordinator:
             partition, lambda shard, request: decide(shard, RequestId(request))
         )
 
-    # --- members -----------------------------------------------------------------------------------
-
     async def join(self, request: JoinGroup) -> Joined:
-        """JoinGroup; waits for the rebalance."""
+        """Handle JoinGroup: wait until the group has completed its rebalance."""
         catalog = self.catalog()
         joined: Joined = await self._ask(
             request.group_id,
@@ -155,7 +151,7 @@ class GroupCoordinator:
         return joined
 
     async def sync(self, request: SyncGroup) -> Synced:
-        """SyncGroup; waits for the leader's assignment."""
+        """Handle SyncGroup: wait for the assignment from the leader of the group."""
         synced: Synced = await self._ask(
             request.group_id,
             lambda shard, i: shard.handle_sync(
@@ -165,7 +161,7 @@ class GroupCoordinator:
         return synced
 
     async def heartbeat(self, request: Heartbeat) -> ErrorCode:
-        """Heartbeat of the classic protocol."""
+        """Handle a heartbeat of the classic protocol."""
         catalog = self.catalog()
         code: ErrorCode = await self._ask(
             request.group_id,
@@ -174,42 +170,39 @@ class GroupCoordinator:
         return code
 
     async def leave(self, request: LeaveGroup) -> Left:
-        """LeaveGroup."""
-        left: Left = await self._ask(
+        response: Left = await self._ask(
             request.group_id,
             lambda shard, i: shard.handle_leave(
                 i, request, now_ms=self._now_ms(), wall_ms=self._now_wall_ms()
             ),
         )
-        return left
+        return response
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatAnswer:
-        """ConsumerGroupHeartbeat (KIP-848)."""
+        """Handle ConsumerGroupHeartbeat (KIP-848)."""
         catalog = self.catalog()
-        told: ConsumerHeartbeatAnswer = await self._ask(
+        response: ConsumerHeartbeatAnswer = await self._ask(
             request.group_id,
             lambda shard, i: shard.handle_consumer_heartbeat(
                 i, request, catalog, now_ms=self._now_ms(), wall_ms=self._now_wall_ms()
             ),
         )
-        return told
-
-    # --- offsets -----------------------------------------------------------------------------------
+        return response
 
     async def commit(self, request: CommitOffsets) -> OffsetsAnswer:
-        """OffsetCommit."""
         catalog = self.catalog()
-        told: OffsetsAnswer = await self._ask(
+        response: OffsetsAnswer = await self._ask(
             request.group_id,
             lambda shard, i: shard.handle_commit(
                 i, request, catalog, now_ms=self._now_ms(), wall_ms=self._now_wall_ms()
             ),
         )
-        return told
+        return response
 
     async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
-        """OffsetFetch of one group."""
-        self.catalog()  # what is committed of deleted topics goes first
+        """Handle OffsetFetch of one group."""
+        # A new catalog first removes the committed offsets of deleted topics.
+        self.catalog()
         fetched: FetchedOffsets = await self._ask(
             request.group_id, lambda shard, i: shard.handle_fetch_offsets(i, request)
         )
@@ -218,34 +211,30 @@ class GroupCoordinator:
     async def delete_offsets(
         self, group_id: GroupId, partitions: Sequence[TopicPartition]
     ) -> OffsetsAnswer:
-        """OffsetDelete."""
-        told: OffsetsAnswer = await self._ask(
+        response: OffsetsAnswer = await self._ask(
             group_id,
             lambda shard, i: shard.handle_delete_offsets(i, group_id, partitions),
         )
-        return told
-
-    # --- administration ----------------------------------------------------------------------------
+        return response
 
     async def delete_group(self, group_id: GroupId) -> ErrorCode:
-        """DeleteGroups, one of them."""
         code: ErrorCode = await self._ask(
             group_id, lambda shard, i: shard.handle_delete_group(i, group_id)
         )
         return code
 
     async def describe(self, group_id: GroupId) -> GroupDescription:
-        """One group, of either kind."""
+        """Describe a classic or a consumer group."""
         described: GroupDescription = await self._ask(
             group_id, lambda shard, i: answer(i, shard.table.describe(group_id))
         )
         return described
 
     def listings(self) -> list[GroupListing]:
-        """The groups that this broker coordinates.
+        """Return the groups that this broker coordinates.
 
         Raises:
-            CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS while some are being loaded.
+            CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS while some of them are being loaded.
         """
         if self._host.is_loading():
             raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -253,16 +242,14 @@ class GroupCoordinator:
             listing for shard in self._host.active_shards() for listing in shard.table.listings()
         ]
 
-    # --- topics ------------------------------------------------------------------------------------
-
     def _image_changed(self, image: MetadataImage) -> None:
         self.catalog()
 
     def catalog(self) -> TopicCatalog:
-        """The topics of the present image, those that may be subscribed to; another one only when they changed."""
-        image, known = self._partitions.image, self._catalog
-        if known is not None and image.offset == self._catalog_offset:
-            return known
+        """Return the topics of the present image; the same object as before unless topics or ACLs changed."""
+        image, previous = self._partitions.image, self._catalog
+        if previous is not None and image.offset == self._catalog_offset:
+            return previous
         self._catalog_offset = image.offset
         topics = {
             topic.name: (topic.topic_id, len(topic.partitions))
@@ -270,27 +257,31 @@ class GroupCoordinator:
             if topic.partitions
         }
         rights_version = self._authorizer.version
-        if known is not None and known.topics == topics and rights_version == self._rights_version:
-            return known
+        if (
+            previous is not None
+            and previous.topics == topics
+            and rights_version == self._rights_version
+        ):
+            return previous
         self._rights_version = rights_version
         catalog = self._catalog = TopicCatalog(
-            version=0 if known is None else known.version + 1,
+            version=0 if previous is None else previous.version + 1,
             topics=topics,
             matching=_Patterns(frozenset(topics)),
             visible=_Visible(self._authorizer) if self._authorizer.is_on else all_are_visible,
         )
-        if known is not None and any(
+        if previous is not None and any(
             topic_id != topics.get(name, (None, 0))[0]
-            for name, (topic_id, _) in known.topics.items()
+            for name, (topic_id, _) in previous.topics.items()
         ):
             self._host.take_all(lambda shard: shard.forget_deleted_topics(catalog))
         return catalog
 
 
 class _Patterns:
-    """Which of these names a pattern matches; RE2, so in time linear in their length.
+    """Matches topic names against patterns with RE2, whose time is linear in the length of a name.
 
-    Internal topics are matched like others, as in Kafka: leaving them out is the client's choice there.
+    Internal topics match like others, as in Kafka, where the client decides whether to leave them out.
     """
 
     def __init__(self, names: frozenset[TopicName]) -> None:
@@ -314,7 +305,7 @@ class _Patterns:
 
 
 class _Visible:
-    """Which topics a principal may describe, of those that a pattern matched."""
+    """Selects the topics that a principal may describe from those that a pattern matched."""
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
@@ -324,9 +315,9 @@ class _Visible:
         self, principal: str, host: str, names: frozenset[TopicName]
     ) -> frozenset[TopicName]:
         key = (principal, host, names)
-        seen = self._known.get(key)
-        if seen is None:
-            seen = frozenset(
+        visible = self._known.get(key)
+        if visible is None:
+            visible = frozenset(
                 name
                 for name in names
                 if self._authorizer.allows(
@@ -335,12 +326,12 @@ class _Visible:
             )
             if len(self._known) >= _PATTERNS_KEPT_MAX:
                 self._known.clear()
-            self._known[key] = seen
-        return seen
+            self._known[key] = visible
+        return visible
 
 
 def group_settings(settings: BrokerSettings) -> GroupSettings:
-    """The group settings of a broker as its groups take them."""
+    """Return the group settings of a broker in the form that the groups use."""
     return GroupSettings(
         min_session_timeout_ms=settings.group_min_session_timeout_ms,
         max_session_timeout_ms=settings.group_max_session_timeout_ms,
@@ -361,7 +352,7 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class GroupKind:
-    """A ShardKind. The clocks are the caller's: ms, monotonic and wall; `catalog` gives the topics as they are now."""
+    """The ShardKind of groups. `catalog` returns the present topics; the clocks return ms, monotonic and wall."""
 
     settings: GroupSettings
     catalog: Callable[[], TopicCatalog]
@@ -373,24 +364,25 @@ class GroupKind:
         return GroupShard(settings=self.settings)
 
     def replay(self, shard: GroupShard, key: bytes, value: bytes | None) -> None:
-        """Apply one record of the log; types of newer releases are passed over."""
+        """Apply one record of the log. Record types of newer releases are ignored."""
         record = record_codec.decode(key, value)
         if record is not None:
             shard.table.replay(record)
 
     def loaded(self, shard: GroupShard) -> Step:
-        """Sessions begin; topics may have gone while nobody coordinated.
+        """Start the sessions, and remove the offsets of topics that were deleted while no broker coordinated.
 
-        A broker learns of its leadership from the image that it is in. So its topics are not older than those that an
-        earlier leader's commits were decided on: what is not among them was deleted, not created since.
+        A broker learns of its leadership from an image that contains it. The topics of that image are not older than
+        those on which an earlier leader decided commits. So a topic that the image lacks was deleted, and is not one
+        that this broker does not know yet.
         """
         shard.table.loaded(now_ms=self.now_ms())
         return shard.forget_deleted_topics(self.catalog())
 
     def tick(self, shard: GroupShard) -> Step:
-        """Sessions and rebalances whose time is up."""
+        """Expire sessions and rebalances."""
         return shard.tick(now_ms=self.now_ms(), wall_ms=self.now_wall_ms())
 
     def encode(self, record: GroupRecord) -> tuple[bytes, bytes | None]:
-        """Key and value of a record."""
+        """Return the key and the value of a record."""
         return record_codec.encode(record)

@@ -1,13 +1,13 @@
 """One state machine on one partition that this broker leads.
 
-    LOADING --all records below the end replayed--> ACTIVE --resigned, or an append failed--> CLOSED
+    LOADING --all records below the log end replayed--> ACTIVE --leadership lost, or a failure--> CLOSED
 
-A handler decides on state that has everything appended so far replayed; its answer waits until all of that is
-committed, so that nobody is told, or reads, what may yet be lost. Answers leave in the order of the decisions.
-If an append fails, or a handler does, the state is ahead of the log and is of no more use: the shard closes, everyone
-who waits is told NOT_COORDINATOR, and the host loads a new one. A failed handler is a bug: it costs this partition a
-load, and the others nothing. A handler that raises NothingApplied met its bug while it judged the request: only that
-request fails, so that nobody can end a shard by repeating it.
+A handler decides on state that includes all records appended so far. Its response waits until all of them are
+committed, so that no client sees state that may still be lost. Responses are sent in the order of the decisions.
+If an append or a handler fails, the state is ahead of the log and cannot be used any more: the shard closes, all
+waiting requests fail with NOT_COORDINATOR, and the host loads a new shard. A failed handler is a bug. It costs this
+partition a load and does not affect other partitions. A handler that raises NothingApplied failed before it changed
+any state: only its request fails, so that a client cannot close the shard by repeating the request.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = event_log(__name__)
 
 
 class CoordinatorError(Exception):
-    """The request cannot be decided here and now; `code` says why, for the wire."""
+    """This coordinator cannot decide the request now; `code` is the error code of the response."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -48,7 +48,7 @@ class DecidedAnswer(Protocol):
 
 
 class DecidedStep(Protocol):
-    """What a handler gives: records, replayed already, and answers."""
+    """What a handler returns: records, which it has replayed already, and responses."""
 
     @property
     def records(self) -> Sequence[Any]: ...
@@ -57,7 +57,7 @@ class DecidedStep(Protocol):
 
 
 class ShardState(Enum):
-    """See the module's essay."""
+    """Whether a shard loads, decides requests, or is closed for good."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -66,7 +66,7 @@ class ShardState(Enum):
 
 @dataclass(slots=True)
 class _Write:
-    """One appended batch, and the answers that leave when it is committed."""
+    """One appended batch, and the responses to send when it is committed."""
 
     answers: deque[DecidedAnswer]
     is_committed: bool = False
@@ -74,30 +74,36 @@ class _Write:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class HostedShard(Generic[Shard]):
-    """`append(records, on_done)` writes one batch at the leader epoch of this life of the shard."""
+    """The state machine of one partition during one leader epoch.
+
+    `append(records, on_done)` writes one batch at that leader epoch.
+    """
 
     partition: PartitionIndex
     leader_epoch: LeaderEpoch
     shard: Shard
     append: Callable[[Sequence[Any], Callable[[ProduceOutcome], None]], None]
     on_broken: Callable[[], None]
-    breaks: int = 0  # how often in a row those before it broke
+    breaks: int = 0  # how many earlier shards of this partition failed in a row
     state: ShardState = ShardState.LOADING
-    active_since_s: float = 0.0  # of the loop's clock
+    active_since_s: float = 0.0  # on the event loop's clock
     _waiting: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
     _writes: deque[_Write] = field(default_factory=deque)
     _next_request_id: int = 0
 
     def activate(self, now_s: float) -> None:
-        """It is loaded: it decides from now on."""
+        """Begin to decide requests, after the load."""
         self.state, self.active_since_s = ShardState.ACTIVE, now_s
 
     def ask(self, decide: Callable[[Shard, int], DecidedStep]) -> asyncio.Future[Any]:
-        """Decide one request; the future gives its response when it may leave.
+        """Decide one request, and return a future of its response, which is set when the response may be sent.
+
+        The future fails with a CoordinatorError too: NOT_COORDINATOR when the shard closes while the response waits,
+        UNKNOWN_SERVER_ERROR when the handler failed.
 
         Raises:
-            CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR; the future raises it too, when the
-                shard closes while the answer waits, and UNKNOWN_SERVER_ERROR when the handler failed.
+            CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, or COORDINATOR_NOT_AVAILABLE when too
+                many requests wait.
         """
         self._require_active()
         self._next_request_id += 1
@@ -108,7 +114,9 @@ class HostedShard(Generic[Shard]):
             self.take(decide(self.shard, request_id))
         except NothingApplied as error:
             _log.error(
-                "A coordinator could not judge a request", exc=error, partition=self.partition
+                "Coordinator failed on a request before it changed any state",
+                exc=error,
+                partition=self.partition,
             )
             del self._waiting[request_id]
             future.set_exception(CoordinatorError(ErrorCode.UNKNOWN_SERVER_ERROR))
@@ -119,7 +127,7 @@ class HostedShard(Generic[Shard]):
         return future
 
     def take_of(self, decide: Callable[[Shard], DecidedStep]) -> None:
-        """Let the shard decide, if it is active, and take the step."""
+        """If the shard is active, let it decide without a request, and take the step."""
         if self.state is not ShardState.ACTIVE:
             return
         try:
@@ -128,7 +136,7 @@ class HostedShard(Generic[Shard]):
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        _log.error("A coordinator failed", exc=error, partition=self.partition)
+        _log.error("Coordinator failed", exc=error, partition=self.partition)
         self._break()
 
     def _break(self) -> None:
@@ -136,7 +144,7 @@ class HostedShard(Generic[Shard]):
         self.on_broken()
 
     def take(self, step: DecidedStep) -> None:
-        """Write a step's records and let its answers leave in their turn; timers' steps come here too."""
+        """Append the records of a step, and queue its responses behind all earlier ones."""
         if self.state is not ShardState.ACTIVE:
             return
         if step.records:
@@ -159,10 +167,11 @@ class HostedShard(Generic[Shard]):
             self._release(self._writes.popleft().answers)
 
     def _release(self, answers: Sequence[DecidedAnswer] | deque[DecidedAnswer]) -> None:
-        for told in answers:
-            future = self._waiting.pop(told.request_id, None)
-            if future is not None and not future.done():  # a client may have gone
-                future.set_result(told.response)
+        for answer in answers:
+            future = self._waiting.pop(answer.request_id, None)
+            # The future is done already if the client disconnected.
+            if future is not None and not future.done():
+                future.set_result(answer.response)
 
     def _require_active(self) -> None:
         if self.state is ShardState.LOADING:
@@ -170,16 +179,21 @@ class HostedShard(Generic[Shard]):
         if self.state is ShardState.CLOSED:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
         if len(self._waiting) >= WAITING_MAX:
-            self._waiting = {i: one for i, one in self._waiting.items() if not one.done()}
+            self._waiting = {
+                request_id: future
+                for request_id, future in self._waiting.items()
+                if not future.done()
+            }
         if len(self._waiting) >= WAITING_MAX:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def close(self) -> None:
-        """No more decisions; all who wait are told to look for another coordinator."""
+        """Stop deciding, and fail all waiting requests with NOT_COORDINATOR, so that clients look for the new one."""
         self.state = ShardState.CLOSED
         waiting, self._waiting = self._waiting, {}
         self._writes.clear()
         for future in waiting.values():
             if not future.done():
                 future.set_exception(CoordinatorError(ErrorCode.NOT_COORDINATOR))
-                future.exception()  # whoever waits sees it; nobody may
+                # Retrieve the exception: a request that nothing awaits any more must not be logged as unhandled.
+                future.exception()
