@@ -74,7 +74,7 @@ async def test_a_concurrent_change_does_not_end_the_wait() -> None:
     )
     asked = request(served, ApiKey.ELECT_LEADERS, 2, None)
     changing = asyncio.create_task(
-        forwarding.change(asked, "ElectLeaders", pb.ElectLeadersRequest())
+        forwarding.change(asked, "ElectLeaders", pb.ElectLeadersRequest(), pb.ElectLeadersResponse)
     )
     await settle()
     images.advance(11)  # another client's change
