@@ -62,7 +62,7 @@ def test_an_open_consumer_ends_without_noise() -> None:
 
 def test_records_that_cannot_be_sent_at_the_end_are_counted_in_one_line() -> None:
     hurry = "import odradek.sync.producer as module\nmodule.EXIT_FLUSH_S_MAX = 0.2"
-    ended = run(before=hurry, after="cluster.frozen.add(1)")
+    ended = run(before=f"{hurry}\ncluster.frozen.add(1)")
     assert ended.stderr.count("\n") == 1, ended.stderr
     assert "7 records were not acknowledged before the program ended" in ended.stderr
     assert "with" in ended.stderr
