@@ -429,7 +429,7 @@ def send_by_rest(gateway_url: str, topic: str, flights: Sequence[Flight]) -> lis
             if response.status != 200:
                 errors.append(f"HTTP {response.status}: {body.get('message')}")
                 continue
-            errors += [str(one["error"]) for one in body["offsets"] if one["error_code"]]
+            errors += [str(offset["error"]) for offset in body["offsets"] if offset["error_code"]]
     finally:
         connection.close()
     return errors

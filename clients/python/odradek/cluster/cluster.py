@@ -309,7 +309,7 @@ class Cluster:
             await asyncio.sleep(pause_s)
 
     def explained(self, error: OdradekError) -> OdradekError:
-        """The same error, or one that names the broker whose advertised name does not resolve."""
+        """Return the error, or one that names the broker whose advertised name does not resolve."""
         if type(error) is NameUnresolvable:
             broker_id = self.cache.broker_at(error.endpoint)
             if broker_id is not None and error.endpoint not in self.bootstrap:

@@ -134,7 +134,7 @@ class Consumer(Facade[AsyncConsumer]):
 
 
 def with_listeners_in_threads(options: GroupOptions) -> GroupOptions:
-    """The same options with listeners that may block: they run in threads, not on the loop."""
+    """Return `options` with listeners that may block: they run in threads, not on the loop."""
     return replace(
         options,
         on_assign=_in_thread(options.on_assign),

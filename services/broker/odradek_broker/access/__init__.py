@@ -1,1 +1,1 @@
-"""Who may do what: logins, authorization and quotas, for both wires."""
+"""Logins, authorization and quotas, for the Kafka protocol and gRPC."""

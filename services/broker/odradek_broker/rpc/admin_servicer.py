@@ -183,12 +183,12 @@ class AdminServicer:
         stub = await self._peer(broker_id)
         if stub is not None:
             timeout_s = request.timeout_ms / 1000 if request.timeout_ms > 0 else _TIMEOUT_DEFAULT_S
-            asked = pb.DescribeLogDirsRequest(
+            forwarded = pb.DescribeLogDirsRequest(
                 broker_ids=[broker_id], include_partitions=request.include_partitions
             )
             try:
                 response: pb.DescribeLogDirsResponse = await stub.DescribeLogDirs(
-                    asked, timeout=min(timeout_s, _TIMEOUT_MAX_S)
+                    forwarded, timeout=min(timeout_s, _TIMEOUT_MAX_S)
                 )
                 return response.brokers[0]
             except grpc.aio.AioRpcError as error:

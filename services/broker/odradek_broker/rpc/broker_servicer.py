@@ -77,24 +77,24 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     ) -> pb.ListOffsetsResponse:
         """Look up the offset of each partition. Some partitions at a time wait for the disk together."""
         results = await results_in_turns(
-            request.partitions, lambda one: self._list_offset(one, request.read_committed)
+            request.partitions, lambda wanted: self._list_offset(wanted, request.read_committed)
         )
         return pb.ListOffsetsResponse(partitions=results)
 
     async def _list_offset(
-        self, one: pb.ListOffsetsPartition, read_committed: bool
+        self, wanted: pb.ListOffsetsPartition, read_committed: bool
     ) -> pb.ListOffsetsResult:
-        topic, index = TopicName(one.topic), PartitionIndex(one.partition)
+        topic, index = TopicName(wanted.topic), PartitionIndex(wanted.partition)
         outcome = await self._service.list_offsets(
             topic,
             index,
-            one.timestamp_ms,
+            wanted.timestamp_ms,
             read_committed=read_committed,
-            current_leader_epoch=LeaderEpoch(one.current_leader_epoch),
+            current_leader_epoch=LeaderEpoch(wanted.current_leader_epoch),
         )
         result = pb.ListOffsetsResult(
-            topic=one.topic,
-            partition=one.partition,
+            topic=wanted.topic,
+            partition=wanted.partition,
             error_code=outcome.error,
             timestamp_ms=outcome.timestamp_ms,
             offset=outcome.offset,
@@ -117,16 +117,16 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     ) -> pb.OffsetForLeaderEpochResponse:
         """Return where leader epochs end."""
         response = pb.OffsetForLeaderEpochResponse()
-        async for one in in_turns(request.partitions):
+        async for wanted in in_turns(request.partitions):
             outcome = self._service.offset_for_leader_epoch(
-                TopicName(one.topic),
-                PartitionIndex(one.partition),
-                LeaderEpoch(one.leader_epoch),
-                current_leader_epoch=LeaderEpoch(one.current_leader_epoch),
+                TopicName(wanted.topic),
+                PartitionIndex(wanted.partition),
+                LeaderEpoch(wanted.leader_epoch),
+                current_leader_epoch=LeaderEpoch(wanted.current_leader_epoch),
             )
             response.partitions.add(
-                topic=one.topic,
-                partition=one.partition,
+                topic=wanted.topic,
+                partition=wanted.partition,
                 error_code=outcome.error,
                 leader_epoch=outcome.leader_epoch,
                 end_offset=outcome.offset,

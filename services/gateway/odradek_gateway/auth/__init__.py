@@ -1,1 +1,1 @@
-"""Who calls, what one caller may use, and acting as the caller."""
+"""Callers of the gateway: authentication, their shares of its capacity, and requests to brokers on their behalf."""

@@ -34,7 +34,7 @@ ACCESS: Final = "odradek.cluster"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who made a request. `principal` is like User:alice, empty without authentication; `host` is its address."""
+    """The author of a request. `principal` is like User:alice, empty without authentication; `host` is its address."""
 
     principal: str = ""
     host: str = ""

@@ -1,4 +1,4 @@
-"""Who leads: votes, consent before a vote, stickiness, check-quorum and reads that only a leader may answer.
+"""Elections: votes, consent before a vote, stickiness, check-quorum and reads that only a leader may answer.
 
 pysyncobj decides when to campaign and who has won. `Elections` stands between it and the messages, and
 adds these rules:
@@ -181,7 +181,7 @@ class Elections:
             self._check_quorum(now_s)
 
     def _forgive(self, stall_s: float) -> None:
-        """Count time in which this process did not run as nobody's silence."""
+        """Count time in which this process did not run as silence of no peer."""
         engine = self._engine
         self._heard_s += stall_s
         engine.election_deadline_s += stall_s

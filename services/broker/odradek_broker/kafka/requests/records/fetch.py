@@ -78,10 +78,10 @@ async def fetch(request: Request[FetchRequest]) -> Encoded:
         wanted for wanted, refused in zip(begun.wanted, outcomes, strict=True) if refused is None
     ]
     if is_long:
-        wants = [_want(one) async for one in request.in_turns(allowed)]
+        wants = [_want(partition) async for partition in request.in_turns(allowed)]
         await request.pace.turn()
     else:
-        wants = [_want(one) for one in allowed]
+        wants = [_want(partition) for partition in allowed]
     bytes_max = max(0, min(message.bytes_max, services.settings.fetch_bytes_max))
     if services.unsent.total_bytes:
         bytes_max = services.unsent.room_for(bytes_max)
