@@ -282,4 +282,5 @@ class AppliedEntries:
     async def latest_snapshot(self) -> StateSnapshot | None:
         log = self._node.log
         offset = log.trimmed - 1
+        self._node.scheduler.counters["broker snapshots"] += 1
         return StateSnapshot(offset, log.entries[offset].term, log.snapshot)

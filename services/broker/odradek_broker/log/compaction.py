@@ -35,7 +35,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from time import perf_counter
+from time import monotonic
 from typing import Any, Final, Protocol
 
 from odradek_broker.log.log_config import LogConfig
@@ -111,14 +111,16 @@ class CompactJob:
     # Producer ids with kept batches of a transaction whose marker the pass has not reached yet.
     _open_transactions: set[int] = field(default_factory=set)
 
-    def run_slice(self, slice_ms: int = SLICE_MS) -> None:
-        """Work for about `slice_ms`, or until a run is ready (pool). An error is stored in `error`."""
-        deadline = perf_counter() + slice_ms / 1000
+    def run_slice(
+        self, slice_ms: int = SLICE_MS, *, clock_s: Callable[[], float] = monotonic
+    ) -> None:
+        """Work for about `slice_ms` of `clock_s`, or until a run is ready (pool). An error is stored in `error`."""
+        deadline = clock_s() + slice_ms / 1000
         if self._steps is None:
             self._steps = self._work()
         try:
             for _ in self._steps:
-                if self.ready or perf_counter() >= deadline:
+                if self.ready or clock_s() >= deadline:
                     return
         except (
             FileNotFoundError

@@ -146,7 +146,7 @@ class Upkeep:
     async def _compact(self, host: PartitionHost) -> None:
         job = host.log.begin_compaction(now_ms=self._clock.wall_ms())
         while job is not None and not host.is_removed:
-            await self._table.pool.call(job.run_slice)
+            await self._table.pool.call(partial(job.run_slice, clock_s=self._clock_s))
             if host.is_removed or host.is_failed:
                 return
             host.log.install_compacted(job)
@@ -158,6 +158,9 @@ class Upkeep:
                     records_kept=job.records_kept,
                 )
                 return
+
+    def _clock_s(self) -> float:
+        return self._clock.monotonic_ms() / 1000
 
     async def measure_loop_lag(self) -> None:
         """Update `loop_lag_s`, for the metrics: how late the event loop runs a timer."""
