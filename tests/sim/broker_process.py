@@ -90,9 +90,13 @@ class ObservedHost(PartitionHost):
                 if effect.base_offset < self.log.log_end_offset:
                     oracle.cut(effect.base_offset)
             elif kind is fx.TruncateTo:
-                life.note_cut(self, "truncations", effect.end_offset)
+                life.scheduler.counters["truncations"] += (
+                    self.log.log_end_offset > effect.end_offset
+                )
+                life.note_cut(self, effect.end_offset)
             elif kind is fx.ResetLog:
-                life.note_cut(self, "logs begun anew", effect.start_offset)
+                life.scheduler.counters["logs begun anew"] += 1
+                life.note_cut(self, effect.start_offset)
             invariants.before_effect(life, self, effect)
             if kind is fx.TruncateTo or kind is fx.ResetLog:
                 oracle.catch_up()
@@ -354,7 +358,6 @@ class BrokerProcess:
 
         links._ready = watched
 
-    def note_cut(self, host: ObservedHost, name: str, end: int) -> None:
-        """A replica is about to drop what lies at `end` and after."""
-        self.scheduler.counters[name] += host.log.log_end_offset > end
+    def note_cut(self, host: ObservedHost, end: int) -> None:
+        """Note that a replica is about to truncate its log to `end`, or to begin it again there."""
         self.scheduler.note(f"broker {self.broker_id} cuts {host.log.log_end_offset} to {end}")
