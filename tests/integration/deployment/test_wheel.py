@@ -90,12 +90,13 @@ def test_the_wheel_has_the_codec_the_generated_code_and_no_tests(wheel: Path) ->
     assert packages == {
         "odradek",
         "odradek_broker",
+        "odradek_demo",
         "odradek_gateway",
         "odradek_metadata_quorum",
+        "odradek_pipelines",
         "odradek_protocol",
         "odradek_runtime",
         "pyspark_odradek",
-        "odradek_pipelines",
     }
 
 
