@@ -32,7 +32,7 @@ def _commit_of_an_old_generation(stack: ExitStack) -> None:
 
 
 def _state_lost_at_a_move(stack: ExitStack) -> None:
-    replace_in(stack, GroupKind, "replay", lambda self, shard, key, value: None)
+    replace_in(stack, GroupKind, "replay", lambda self, shard, record: None)
 
 
 def _answers_without_lease(stack: ExitStack) -> None:
@@ -43,7 +43,7 @@ def _answers_before_replication(stack: ExitStack) -> None:
     original = HostedShard.take
 
     def take(self: HostedShard[Any], step: Any) -> None:
-        self._release(step.answers)
+        self._release(step.responses)
         original(self, step)
 
     replace_in(stack, HostedShard, "take", take)

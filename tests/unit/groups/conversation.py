@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from odradek_broker.coordinator_step import RequestId, Step
 from odradek_broker.groups.formats.record_codec import decode, encode
 from odradek_broker.groups.group_shard import GroupShard
 from odradek_broker.groups.messages import (
@@ -21,7 +22,6 @@ from odradek_broker.groups.messages import (
 )
 from odradek_broker.groups.records import GroupRecord
 from odradek_broker.groups.settings import GroupSettings
-from odradek_broker.groups.step import RequestId, Step
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 
@@ -53,9 +53,9 @@ class Conversation:
     log: list[GroupRecord] = field(default_factory=list)
     requests: int = 0
 
-    def take(self, step: Step) -> None:
+    def take(self, step: Step[GroupRecord]) -> None:
         self.log += step.records
-        for told in step.answers:
+        for told in step.responses:
             assert told.request_id not in self.answers, "answered twice"
             self.answers[told.request_id] = told.response
 

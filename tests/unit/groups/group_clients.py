@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from odradek_broker.coordinator_step import RequestId, Step
 from odradek_broker.groups.assignors import assign_uniform
 from odradek_broker.groups.formats.consumer_protocol import read_assignment, read_subscription
 from odradek_broker.groups.formats.record_codec import decode, encode
@@ -26,8 +27,8 @@ from odradek_broker.groups.messages import (
     SyncGroup,
     TopicCatalog,
 )
+from odradek_broker.groups.records import GroupRecord
 from odradek_broker.groups.settings import GroupSettings
-from odradek_broker.groups.step import RequestId, Step
 from odradek_protocol.identity import TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.primitives import write_array_count, write_bytes, write_string
@@ -80,7 +81,7 @@ class Coordinator:
         default_factory=lambda: GroupSettings(initial_rebalance_delay_ms=0)
     )
     now_ms: int = 0
-    batches: list[Step] = field(default_factory=list)
+    batches: list[Step[GroupRecord]] = field(default_factory=list)
     answers: dict[int, Any] = field(default_factory=dict)
     requests: int = 0
     lives: int = 0  # how often it has died
@@ -93,12 +94,12 @@ class Coordinator:
         self.requests += 1
         return RequestId(self.requests)
 
-    def take(self, step: Step) -> None:
+    def take(self, step: Step[GroupRecord]) -> None:
         if self.is_dying:
             return
         if step.records:
             self.batches.append(step)
-        for told in step.answers:
+        for told in step.responses:
             assert told.request_id not in self.answers, "answered twice"
             self.answers[told.request_id] = told.response
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from odradek_broker.coordinator_step import Step
 from odradek_broker.groups.classic_group import ClassicGroup
 from odradek_broker.groups.classic_members import ClassicState
 from odradek_broker.groups.group_shard import GroupShard
-from odradek_broker.groups.records import GROUP_BYTES_MAX, MEMBER_BYTES_MAX
+from odradek_broker.groups.records import GROUP_BYTES_MAX, MEMBER_BYTES_MAX, GroupRecord
 from odradek_broker.groups.settings import GroupSettings
-from odradek_broker.groups.step import Step
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.groups.conversation import DELAY_MS, REBALANCE_MS, SESSION_MS, Conversation
 from tests.unit.groups.group_clients import Partition, subscription
@@ -346,7 +346,7 @@ def test_time_passes_only_groups_by_with_something_due(monkeypatch: pytest.Monke
     looked: list[int] = []
     tick = ClassicGroup.tick
 
-    def watched(self: ClassicGroup, *, now_ms: int) -> Step:
+    def watched(self: ClassicGroup, *, now_ms: int) -> Step[GroupRecord]:
         looked.append(now_ms)
         return tick(self, now_ms=now_ms)
 

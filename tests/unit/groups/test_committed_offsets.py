@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from odradek_broker.coordinator_step import NOTHING, RequestId
 from odradek_broker.groups.formats.record_codec import encode
 from odradek_broker.groups.messages import (
     CommitOffsets,
@@ -15,7 +16,6 @@ from odradek_broker.groups.messages import (
     FetchOffsets,
 )
 from odradek_broker.groups.records import OffsetCommitRecord
-from odradek_broker.groups.step import NOTHING, RequestId
 from odradek_protocol.identity import TopicId, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.groups.conversation import DELAY_MS, FIRST, TOPIC_ID, Conversation, catalog
@@ -39,7 +39,7 @@ def test_a_commit_for_a_partition_that_is_not_there_is_refused_alone(
         offsets={partition: CommittedOffset(offset=3), FIRST: CommittedOffset(offset=4)},
     )
     step = talk.shard.handle_commit(RequestId(1), commit, talk.catalog, now_ms=0, wall_ms=0)
-    (told,) = step.answers
+    (told,) = step.responses
     assert told.response.error is ErrorCode.NONE
     assert told.response.partitions == {
         partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek_broker.coordinator_step import NothingApplied, RequestId, Step
 from odradek_broker.groups.assignors import assign_range, assign_uniform
 from odradek_broker.groups.formats.record_codec import decode, encode
 from odradek_broker.groups.group_shard import GroupShard
@@ -22,7 +23,6 @@ from odradek_broker.groups.messages import (
 )
 from odradek_broker.groups.records import MEMBER_BYTES_MAX, GroupRecord
 from odradek_broker.groups.settings import GroupSettings
-from odradek_broker.groups.step import NothingApplied, RequestId, Step
 from odradek_protocol.identity import TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 
@@ -87,10 +87,10 @@ class Group:
         )
         return self.take(step)
 
-    def take(self, step: Step) -> ConsumerHeartbeatAnswer:
+    def take(self, step: Step[GroupRecord]) -> ConsumerHeartbeatAnswer:
         self.log += step.records
         self.check()
-        (told,) = step.answers
+        (told,) = step.responses
         assert isinstance(told.response, ConsumerHeartbeatAnswer)
         return told.response
 
@@ -199,7 +199,7 @@ def test_a_commit_counts_only_at_the_present_epoch() -> None:
             offsets={partition: CommittedOffset(offset=3)},
         )
         step = group.shard.handle_commit(RequestId(1), request, group.topics, now_ms=0, wall_ms=0)
-        told = step.answers[0].response
+        told = step.responses[0].response
         return told.error or told.partitions[partition]
 
     assert commit(1) is ErrorCode.NONE

@@ -61,6 +61,7 @@ class PartitionsInMemory:
         self.refuses: ErrorCode = ErrorCode.NONE
         self.holds = False
         self.batch_bytes_max = 1 << 20
+        self._has_written = asyncio.Event()
         self.before_read: Callable[[], None] = lambda: None
         self.watcher: LeadershipWatcher | None = None  # the latest
         self.watchers: asyncio.Queue[LeadershipWatcher] = asyncio.Queue()
@@ -93,6 +94,13 @@ class PartitionsInMemory:
         """The broker's watchers hear of the image."""
         for watcher in tuple(self._image_watchers):
             watcher(self.image)
+
+    async def written(self, count: int) -> None:
+        """Wait until `produce` was called so many times."""
+        async with asyncio.timeout(5):
+            while len(self.writes) < count:
+                self._has_written.clear()
+                await self._has_written.wait()
 
     def records(self) -> list[GroupRecord]:
         """All that is in the log."""
@@ -137,6 +145,7 @@ class PartitionsInMemory:
     ) -> None:
         write = Write(self.log_end_offset, b"", on_done, expected_leader_epoch)
         self.writes.append(write)
+        self._has_written.set()
         sizes = [header.size_bytes for _, header in iter_headers(records)]
         if self.refuses is not ErrorCode.NONE:
             on_done(ProduceOutcome(self.refuses))

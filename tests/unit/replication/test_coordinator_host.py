@@ -13,11 +13,23 @@ from odradek_broker.coordination import coordinator_host, hosted_shard
 from odradek_broker.coordination.coordinator_host import CoordinatorHost, reload_wait_s
 from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC
 from odradek_broker.coordination.hosted_shard import CoordinatorError
-from odradek_broker.groups.step import Answer, RequestId, judges
+from odradek_broker.coordination.turn_writes import TurnWrites
+from odradek_broker.coordinator_step import (
+    NOTHING,
+    LoadedMarker,
+    LoadedRecord,
+    RequestId,
+    Response,
+    Step,
+    TransactionalRecords,
+    TransactionMarker,
+    judges,
+)
 from odradek_broker.replication.partition_service import ProduceOutcome
-from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex
+from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.primitives import Malformed
+from odradek_protocol.records import decode_batch, iter_headers
 from tests.unit.replication.partitions_in_memory import PartitionsInMemory
 from tests.unit.replication.running import when_answered
 
@@ -30,14 +42,7 @@ class Tally:
     """A shard: how often it was added to."""
 
     count: int = 0
-
-
-@dataclass(frozen=True)
-class Told:
-    """A step."""
-
-    records: tuple[str, ...] = ()
-    answers: tuple[Answer, ...] = ()
+    loaded: list[LoadedRecord | LoadedMarker] = field(default_factory=list)
 
 
 @dataclass
@@ -47,26 +52,47 @@ class TallyKind:
     failures: int = 0  # how many ticks fail
     has_failed: asyncio.Event = field(default_factory=asyncio.Event)
     made: list[Tally] = field(default_factory=list)
+    obeyed: list[tuple[int, int, str]] = field(default_factory=list)
+    lives_closed: list[tuple[int, int]] = field(default_factory=list)
 
     def create(self) -> Tally:
         self.made.append(Tally())
         return self.made[-1]
 
-    def replay(self, shard: Tally, key: bytes, value: bytes | None) -> None:
-        if key == b"poison":
+    def replay(self, shard: Tally, record: LoadedRecord) -> None:
+        if record.key == b"poison":
             raise Malformed("not a record of this kind")
         shard.count += 1
+        shard.loaded.append(record)
 
-    def loaded(self, shard: Tally) -> Told:
-        return Told()
+    def replay_marker(self, shard: Tally, marker: LoadedMarker) -> None:
+        shard.loaded.append(marker)
 
-    def tick(self, shard: Tally) -> Told:
+    def loaded(
+        self, shard: Tally, partition: PartitionIndex, leader_epoch: LeaderEpoch
+    ) -> Step[str]:
+        return NOTHING
+
+    def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
+        self.lives_closed.append((partition, leader_epoch))
+
+    def tick(self, shard: Tally) -> Step[str]:
         if self.failures:
             self.failures -= 1
             if not self.failures:
                 self.has_failed.set()
             raise AssertionError("a bug")
-        return Told()
+        return NOTHING
+
+    def state_key(self, record: str) -> str | None:
+        """Records such as `a=1` replace earlier ones of `a`."""
+        name, separator, _ = record.partition("=")
+        return name if separator else None
+
+    def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: str) -> None:
+        if order == "bug":
+            raise AssertionError("a bug")
+        self.obeyed.append((partition, leader_epoch, order))
 
     def encode(self, record: str) -> tuple[bytes, bytes | None]:
         if len(record) > 32_767:
@@ -77,9 +103,9 @@ class TallyKind:
 def add(*records: str) -> Any:
     """Count them, write them, and answer the count."""
 
-    def decide(shard: Tally, request_id: int) -> Told:
+    def decide(shard: Tally, request_id: RequestId) -> Step[str]:
         shard.count += len(records)
-        return Told(records, (Answer(RequestId(request_id), shard.count),))
+        return Step(records, (Response(request_id, shard.count),))
 
     return decide
 
@@ -204,10 +230,7 @@ async def test_who_went_while_waiting_is_not_counted_among_those_that_wait(
     monkeypatch.setattr(hosted_shard, "WAITING_MAX", 3)
     host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
     await ask(host, FIRST, add())
-    waiting = [
-        asyncio.ensure_future(host.ask(FIRST, lambda *_: Told(records=(), answers=())))
-        for _ in range(3)
-    ]
+    waiting = [asyncio.ensure_future(host.ask(FIRST, lambda *_: NOTHING)) for _ in range(3)]
     await asyncio.sleep(0)
     with pytest.raises(CoordinatorError) as refused:
         await host.ask(FIRST, add("a"))
@@ -253,17 +276,17 @@ async def test_after_a_calm_time_a_shard_is_loaded_at_once(
 async def test_a_request_that_fails_leaves_nothing_behind(
     host: CoordinatorHost[Tally], partitions: Partitions, why: str
 ) -> None:
-    def fail(shard: Tally, request_id: int) -> Told:
+    def fail(shard: Tally, request_id: RequestId) -> Step[str]:
         shard.count += 1  # as handlers do, which decide step by step
         if why == "it raises":
             raise AssertionError("a bug")
-        return Told(("x" * 32_768,), (Answer(RequestId(request_id), shard.count),))
+        return Step(("x" * 32_768,), (Response(request_id, shard.count),))
 
     host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
     assert await ask(host, FIRST, add("a")) == 1
     partitions.holds = True
     waits = asyncio.ensure_future(host.ask(FIRST, add("b")))
-    await asyncio.sleep(0)
+    await partitions.written(2)
     with pytest.raises(CoordinatorError) as refused:
         await host.ask(FIRST, fail)
     assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
@@ -278,14 +301,14 @@ async def test_a_request_that_cannot_be_judged_fails_alone(
     host: CoordinatorHost[Tally], kind: TallyKind, partitions: Partitions
 ) -> None:
     @judges
-    def refuse(shard: Tally) -> Told:
+    def refuse(shard: Tally) -> Step[str]:
         raise AssertionError("a bug")
 
     host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
     assert await ask(host, FIRST, add("a")) == 1
     partitions.holds = True
     waits = asyncio.ensure_future(host.ask(FIRST, add("b")))
-    await asyncio.sleep(0)
+    await partitions.written(2)
     for _ in range(3):
         with pytest.raises(CoordinatorError) as refused:
             await host.ask(FIRST, lambda shard, _: refuse(shard))
@@ -321,3 +344,144 @@ async def test_a_step_of_any_size_is_written(
     assert len(partitions.log) == 1
     host.on_leader(OFFSETS_TOPIC, FIRST, LeaderEpoch(2))
     assert await ask(host, FIRST, add("y")) == 601
+
+
+async def test_steps_of_one_turn_become_one_append_with_responses_in_order(
+    host: CoordinatorHost[Tally], partitions: Partitions
+) -> None:
+    host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
+    await ask(host, FIRST, add())
+    order: list[int] = []
+
+    async def count(*records: str) -> None:
+        order.append(await host.ask(FIRST, add(*records)))
+
+    await asyncio.gather(count("a"), count(), count("b", "c"))
+    assert order == [1, 1, 3]
+    assert len(partitions.writes) == 1
+    await count("d")
+    assert len(partitions.writes) == 2, "a request of a later turn is not held up for others"
+
+
+async def test_of_states_decided_in_one_turn_only_the_last_is_written(
+    host: CoordinatorHost[Tally], partitions: Partitions, kind: TallyKind
+) -> None:
+    host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
+    await ask(host, FIRST, add())
+    await asyncio.gather(
+        *(host.ask(FIRST, add(*r)) for r in (["x=1", "y=1"], ["a"], ["x=2"], ["a"], ["x=3"]))
+    )
+    await host.ask(FIRST, add("x=4"))
+    host.on_leader(OFFSETS_TOPIC, FIRST, LeaderEpoch(2))
+    await ask(host, FIRST, add())
+    keys = [r.key for r in kind.made[-1].loaded if isinstance(r, LoadedRecord)]
+    assert keys == [b"y=1", b"a", b"a", b"x=3", b"x=4"]
+
+
+async def test_batches_of_transactions_keep_their_place_and_are_loaded_with_their_identity(
+    host: CoordinatorHost[Tally], partitions: Partitions, kind: TallyKind
+) -> None:
+    producer, epoch = ProducerId(7), ProducerEpoch(2)
+    written = TransactionalRecords(producer, epoch, ("pending",))
+    marker = TransactionMarker(producer, epoch, is_commit=True, coordinator_epoch=5)
+
+    def write(*writes: Any) -> Any:
+        return lambda shard, request_id: Step(
+            writes=writes, responses=(Response(request_id, None),)
+        )
+
+    host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
+    await ask(host, FIRST, add())
+    await asyncio.gather(
+        host.ask(FIRST, add("a")),
+        host.ask(FIRST, write(written)),
+        host.ask(FIRST, write(marker, written)),
+        host.ask(FIRST, add("b")),
+    )
+    assert len(partitions.writes) == 1
+    host.on_leader(OFFSETS_TOPIC, FIRST, LeaderEpoch(2))
+    await ask(host, FIRST, add())
+    nobody = ProducerId(-1), ProducerEpoch(-1), False
+    assert kind.made[-1].loaded == [
+        LoadedRecord(b"a", b"", Offset(0), *nobody),
+        LoadedRecord(b"pending", b"", Offset(1), producer, epoch, True),
+        LoadedMarker(producer, epoch, True, 5, Offset(2)),
+        LoadedRecord(b"pending", b"", Offset(3), producer, epoch, True),
+        LoadedRecord(b"b", b"", Offset(4), *nobody),
+    ]
+
+
+def order(name: str, *records: str) -> Any:
+    return lambda shard, request_id: Step(records, (Response(request_id, None),), orders=(name,))
+
+
+async def test_orders_are_obeyed_in_line_once_their_records_are_committed(
+    host: CoordinatorHost[Tally], partitions: Partitions, kind: TallyKind
+) -> None:
+    host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
+    await ask(host, FIRST, order("at once"))
+    assert kind.obeyed == [(FIRST, EPOCH, "at once")]
+    kind.obeyed.clear()
+    partitions.holds = True
+    waiting = [
+        asyncio.ensure_future(host.ask(FIRST, order(*names)))
+        for names in (("first", "a"), ("second",))
+    ]
+    await partitions.written(1)
+    assert kind.obeyed == [], "what is not committed may still be lost"
+    write = partitions.writes[-1]
+    write.on_done(ProduceOutcome(ErrorCode.NONE, Offset(write.base_offset)))
+    await asyncio.gather(*waiting)
+    assert [name for _, _, name in kind.obeyed] == ["first", "second"]
+
+
+async def test_orders_of_a_step_that_is_lost_are_never_obeyed(
+    host: CoordinatorHost[Tally], partitions: Partitions, kind: TallyKind
+) -> None:
+    host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
+    await ask(host, FIRST, add())
+    partitions.refuses = ErrorCode.NOT_ENOUGH_REPLICAS
+    with pytest.raises(CoordinatorError):
+        await host.ask(FIRST, order("lost", "a"))
+    partitions.refuses = ErrorCode.NONE
+    await ask(host, FIRST, add())
+    assert kind.obeyed == []
+    assert kind.lives_closed == [(FIRST, EPOCH)]
+
+
+async def test_an_order_that_fails_costs_one_load(
+    host: CoordinatorHost[Tally], kind: TallyKind
+) -> None:
+    host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
+    assert await ask(host, FIRST, add("a")) == 1
+    await host.ask(FIRST, order("bug", "b"))
+    assert await ask(host, FIRST, add("c")) == 3
+    assert len(kind.made) == 2
+
+
+async def test_an_event_reaches_only_the_leader_epoch_that_it_is_meant_for(
+    host: CoordinatorHost[Tally],
+) -> None:
+    def count(shard: Tally) -> Step[str]:
+        shard.count += 1
+        return Step(("told",))
+
+    host.tell(FIRST, EPOCH, count)
+    host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
+    host.tell(FIRST, EPOCH, count)
+    assert await ask(host, FIRST, add()) == 0, "a shard that loads is not told"
+    host.tell(FIRST, LeaderEpoch(2), count)
+    host.tell(SECOND, EPOCH, count)
+    host.tell(FIRST, EPOCH, count)
+    assert await host.ask(FIRST, add()) == 1
+
+
+def test_a_state_is_not_replaced_by_one_in_another_batch() -> None:
+    """A crash may keep the first batch of an append and lose the second."""
+    kind = TallyKind()
+    writes = TurnWrites(lambda record: (record.encode(), b"x" * (9 << 20)), kind.state_key)
+    for record in ("x=1", "x=2"):
+        writes.add(Step((record,)))
+    buffer = writes.build(0)
+    batches = [[r.key for r in decode_batch(buffer, at)] for at, _ in iter_headers(buffer)]
+    assert batches == [[b"x=1"], [b"x=2"]]

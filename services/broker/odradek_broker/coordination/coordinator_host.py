@@ -10,25 +10,16 @@ that repeats a request that triggers a bug does not cause a load each time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
-from odradek_broker.coordination.hosted_shard import (
-    CoordinatorError,
-    DecidedStep,
-    HostedShard,
-    ShardState,
-)
-from odradek_broker.replication.partition_service import (
-    OFFSET_EARLIEST,
-    OFFSET_LATEST,
-    FetchWant,
-    PartitionService,
-    ProduceOutcome,
-)
-from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex, TopicName
+from odradek_broker.coordination.hosted_shard import CoordinatorError, HostedShard, ShardState
+from odradek_broker.coordination.shard_loading import load_partition
+from odradek_broker.coordination.turn_writes import EncodedRecord, TurnWrites
+from odradek_broker.coordinator_step import LoadedMarker, LoadedRecord, RequestId, Step
+from odradek_broker.replication.partition_service import PartitionService, ProduceOutcome
+from odradek_protocol.identity import LeaderEpoch, PartitionIndex, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.records import BatchBuilder, Record, decode_batch, iter_headers
 from odradek_runtime.logs import event_log
 
 Shard = TypeVar("Shard")
@@ -37,8 +28,6 @@ _LOAD_RETRY_S = 0.1
 _RELOAD_S_MAX = 5.0
 # A shard that fails after it was active for longer counts as failed for the first time.
 _CALM_S = 60.0
-_READ_BYTES = 1024 * 1024
-_BATCH_BYTES_MAX = 16 * 1024 * 1024
 _WRITE_TIMEOUT_MS = 15_000
 _log = event_log(__name__)
 
@@ -49,17 +38,31 @@ class ShardKind(Protocol[Shard]):
     def create(self) -> Shard:
         """Return an empty state machine."""
 
-    def replay(self, shard: Shard, key: bytes, value: bytes | None) -> None:
+    def replay(self, shard: Shard, record: LoadedRecord) -> None:
         """Apply one record of the log."""
 
-    def loaded(self, shard: Shard) -> DecidedStep:
+    def replay_marker(self, shard: Shard, marker: LoadedMarker) -> None:
+        """Apply the end of a producer's transaction in this partition."""
+
+    def loaded(
+        self, shard: Shard, partition: PartitionIndex, leader_epoch: LeaderEpoch
+    ) -> Step[Any]:
         """Start the timers after the log was replayed, and return what must be written at once."""
 
-    def tick(self, shard: Shard) -> DecidedStep:
+    def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
+        """Forget the orders of a shard that `loaded` was called for. It coordinates no longer."""
+
+    def tick(self, shard: Shard) -> Step[Any]:
         """Return what timers that have expired decide."""
 
-    def encode(self, record: Any) -> tuple[bytes, bytes | None]:
+    def encode(self, record: Any) -> EncodedRecord:
         """Return the key and the value of a record."""
+
+    def state_key(self, record: Any) -> Hashable | None:
+        """Return a key if the record is a whole state, which replaces earlier records with that key; None if not."""
+
+    def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:
+        """Carry out an order of a step, whose records are committed."""
 
 
 class CoordinatorHost(Generic[Shard]):
@@ -97,7 +100,7 @@ class CoordinatorHost(Generic[Shard]):
         return PartitionIndex(absolute_java_hash(name) % partition_count)
 
     async def ask(
-        self, partition: PartitionIndex, decide: Callable[[Shard, int], DecidedStep]
+        self, partition: PartitionIndex, decide: Callable[[Shard, RequestId], Step[Any]]
     ) -> Any:
         """Let the shard of this partition decide, and wait until its response may be sent.
 
@@ -116,6 +119,17 @@ class CoordinatorHost(Generic[Shard]):
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
         return response
 
+    def tell(
+        self,
+        partition: PartitionIndex,
+        leader_epoch: LeaderEpoch,
+        decide: Callable[[Shard], Step[Any]],
+    ) -> None:
+        """Let the shard decide on an event that has no response, if it is still the one of that leader epoch."""
+        hosted = self._hosted.get(partition)
+        if hosted is not None and hosted.leader_epoch == leader_epoch:
+            hosted.take_of(decide)
+
     def active_shards(self) -> Iterable[Shard]:
         """Return the shards that are loaded, for lists over all groups."""
         return [
@@ -126,7 +140,7 @@ class CoordinatorHost(Generic[Shard]):
         """Return whether any partition that this broker leads is still being loaded."""
         return any(hosted.state is ShardState.LOADING for hosted in self._hosted.values())
 
-    def take_all(self, decide: Callable[[Shard], DecidedStep]) -> None:
+    def take_all(self, decide: Callable[[Shard], Step[Any]]) -> None:
         """Run a step that no request asked for, such as the expiry of offsets, on every active shard."""
         for hosted in list(self._hosted.values()):
             hosted.take_of(decide)
@@ -151,8 +165,11 @@ class CoordinatorHost(Generic[Shard]):
             partition=partition,
             leader_epoch=leader_epoch,
             shard=self._kind.create(),
-            append=lambda records, on_done: self._append(hosted, records, on_done),
+            new_writes=lambda: TurnWrites(self._kind.encode, self._kind.state_key),
+            append=lambda writes, on_done: self._append(hosted, writes, on_done),
+            obey=lambda order: self._kind.obey(partition, leader_epoch, order),
             on_broken=lambda: self._reload(hosted),
+            on_closed=lambda: self._kind.closed(partition, leader_epoch),
             breaks=breaks,
         )
         self._hosted[partition] = hosted
@@ -188,7 +205,7 @@ class CoordinatorHost(Generic[Shard]):
                     # The partition got another leader meanwhile.
                     continue
                 if is_loaded:
-                    step = self._kind.loaded(hosted.shard)
+                    step = self._kind.loaded(hosted.shard, hosted.partition, hosted.leader_epoch)
                     hosted.activate(loop.time())
                     hosted.take(step)
                     continue
@@ -209,73 +226,31 @@ class CoordinatorHost(Generic[Shard]):
 
     async def _load(self, hosted: HostedShard[Shard]) -> bool:
         """Replay the partition into the shard; return whether all of it could be read."""
-        log_end = self._partitions.log_end(self.topic, hosted.partition)
-        ends = await self._partitions.list_offsets(self.topic, hosted.partition, OFFSET_LATEST)
-        starts = await self._partitions.list_offsets(self.topic, hosted.partition, OFFSET_EARLIEST)
-        if ends.error is not ErrorCode.NONE or starts.error is not ErrorCode.NONE:
-            # The high watermark is behind the start of the leader epoch, or the leadership moved.
-            return False
-        if ends.offset < log_end:
-            return False
-        offset, end = starts.offset, ends.offset
-        while offset < end:
-            if hosted.state is not ShardState.LOADING:
-                return False
-            (read,) = await self._partitions.fetch(
-                [
-                    FetchWant(
-                        topic=self.topic,
-                        partition=hosted.partition,
-                        offset=offset,
-                        bytes_max=_READ_BYTES,
-                    )
-                ],
-                bytes_min=0,
-                bytes_max=_READ_BYTES,
-                wait_ms_max=0,
-                read_committed=False,
-            )
-            if read.error is not ErrorCode.NONE or read.next_offset <= offset:
-                return False
-            for buffer in read.records:
-                self._replay(hosted.shard, buffer, offset)
-                # Let other tasks run between two buffers.
-                await asyncio.sleep(0)
-            offset = Offset(read.next_offset)
-        return True
 
-    def _replay(self, shard: Shard, buffer: bytes | memoryview, start_offset: Offset) -> None:
-        for position, header in iter_headers(buffer):
-            if header.is_control:
-                continue
-            records: Sequence[Record] = decode_batch(buffer, position)
-            for record in records:
-                if record.offset >= start_offset and record.key is not None:
-                    self._kind.replay(shard, record.key, record.value)
+        def replay(loaded: LoadedRecord | LoadedMarker) -> None:
+            if isinstance(loaded, LoadedRecord):
+                self._kind.replay(hosted.shard, loaded)
+            else:
+                self._kind.replay_marker(hosted.shard, loaded)
+
+        return await load_partition(
+            self._partitions,
+            self.topic,
+            hosted.partition,
+            replay=replay,
+            is_wanted=lambda: hosted.state is ShardState.LOADING,
+        )
 
     def _append(
         self,
         hosted: HostedShard[Shard],
-        records: Sequence[Any],
+        writes: TurnWrites,
         on_done: Callable[[ProduceOutcome], None],
     ) -> None:
-        """Append the records as one batch, so that a load sees all of them or none.
-
-        Only the tombstones of expired offsets can exceed `_BATCH_BYTES_MAX`; they become several batches.
-        """
-        now_ms = self._now_wall_ms()
-        builder = BatchBuilder(_BATCH_BYTES_MAX)
-        full = bytearray()
-        for record in records:
-            key, value = self._kind.encode(record)
-            if not builder.append(key, value, None, now_ms):
-                full += builder.build()
-                builder = BatchBuilder(_BATCH_BYTES_MAX)
-                builder.append(key, value, None, now_ms)
         self._partitions.produce(
             self.topic,
             hosted.partition,
-            full + builder.build(),
+            writes.build(self._now_wall_ms()),
             acks=-1,
             timeout_ms=_WRITE_TIMEOUT_MS,
             on_done=on_done,

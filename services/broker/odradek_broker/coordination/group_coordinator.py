@@ -18,6 +18,13 @@ from odradek_broker.access.authorizer import Authorizer, EverybodyMay
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.coordination.coordinator_host import CoordinatorHost
 from odradek_broker.coordination.hosted_shard import CoordinatorError
+from odradek_broker.coordinator_step import (
+    LoadedMarker,
+    LoadedRecord,
+    RequestId,
+    Step,
+    respond,
+)
 from odradek_broker.groups.formats import record_codec
 from odradek_broker.groups.group_shard import GroupShard
 from odradek_broker.groups.messages import (
@@ -42,11 +49,16 @@ from odradek_broker.groups.messages import (
 )
 from odradek_broker.groups.records import GroupRecord
 from odradek_broker.groups.settings import ConsumerGroupSettings, GroupSettings, MigrationPolicy
-from odradek_broker.groups.step import RequestId, Step, answer
 from odradek_broker.replication.partition_service import LeaderNow, PartitionService
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.access import Operation, ResourceType
-from odradek_protocol.identity import GroupId, PartitionIndex, TopicName, TopicPartition
+from odradek_protocol.identity import (
+    GroupId,
+    LeaderEpoch,
+    PartitionIndex,
+    TopicName,
+    TopicPartition,
+)
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import NO_METADATA_OFFSET, MetadataImage
 from odradek_runtime.clock import SYSTEM_CLOCK, Clock
@@ -131,13 +143,13 @@ class GroupCoordinator:
             return None
         return self._host.partition_of(group_id, len(topic.partitions))
 
-    async def _ask(self, group_id: str, decide: Callable[[GroupShard, RequestId], Step]) -> Any:
+    async def _ask(
+        self, group_id: str, decide: Callable[[GroupShard, RequestId], Step[GroupRecord]]
+    ) -> Any:
         partition = self._partition_of(group_id)
         if partition is None:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
-        return await self._host.ask(
-            partition, lambda shard, request: decide(shard, RequestId(request))
-        )
+        return await self._host.ask(partition, decide)
 
     async def join(self, request: JoinGroup) -> Joined:
         """Handle JoinGroup: wait until the group has completed its rebalance."""
@@ -226,7 +238,7 @@ class GroupCoordinator:
     async def describe(self, group_id: GroupId) -> GroupDescription:
         """Describe a classic or a consumer group."""
         described: GroupDescription = await self._ask(
-            group_id, lambda shard, i: answer(i, shard.table.describe(group_id))
+            group_id, lambda shard, i: respond(i, shard.table.describe(group_id))
         )
         return described
 
@@ -363,13 +375,18 @@ class GroupKind:
         """An empty shard."""
         return GroupShard(settings=self.settings)
 
-    def replay(self, shard: GroupShard, key: bytes, value: bytes | None) -> None:
+    def replay(self, shard: GroupShard, record: LoadedRecord) -> None:
         """Apply one record of the log. Record types of newer releases are ignored."""
-        record = record_codec.decode(key, value)
-        if record is not None:
-            shard.table.replay(record)
+        group_record = record_codec.decode(record.key, record.value)
+        if group_record is not None:
+            shard.table.replay(group_record)
 
-    def loaded(self, shard: GroupShard) -> Step:
+    def replay_marker(self, shard: GroupShard, marker: LoadedMarker) -> None:
+        """Ignore the end of a transaction: no record of a group belongs to one."""
+
+    def loaded(
+        self, shard: GroupShard, partition: PartitionIndex, leader_epoch: LeaderEpoch
+    ) -> Step[GroupRecord]:
         """Start the sessions, and remove the offsets of topics that were deleted while no broker coordinated.
 
         A broker learns of its leadership from an image that contains it. The topics of that image are not older than
@@ -379,10 +396,20 @@ class GroupKind:
         shard.table.loaded(now_ms=self.now_ms())
         return shard.forget_deleted_topics(self.catalog())
 
-    def tick(self, shard: GroupShard) -> Step:
+    def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
+        """Groups leave nothing outside of their shard."""
+
+    def tick(self, shard: GroupShard) -> Step[GroupRecord]:
         """Expire sessions and rebalances."""
         return shard.tick(now_ms=self.now_ms(), wall_ms=self.now_wall_ms())
 
     def encode(self, record: GroupRecord) -> tuple[bytes, bytes | None]:
         """Return the key and the value of a record."""
         return record_codec.encode(record)
+
+    def state_key(self, record: GroupRecord) -> None:
+        """Groups write each record: a rebalance of one turn has several records of one group."""
+
+    def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:
+        """No step of a group has orders."""
+        raise AssertionError(f"order {order!r} in {partition}")

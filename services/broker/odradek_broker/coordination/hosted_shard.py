@@ -3,7 +3,12 @@
     LOADING --all records below the log end replayed--> ACTIVE --leadership lost, or a failure--> CLOSED
 
 A handler decides on state that includes all records appended so far. Its response waits until all of them are
-committed, so that no client sees state that may still be lost. Responses are sent in the order of the decisions.
+committed, so that no client sees state that may still be lost. Responses are sent in the order of the decisions, and
+orders (work that a step hands to the shell) are obeyed in the same order.
+
+Steps of one turn of the event loop become one append. So many requests that arrive together cost one write, and a
+request that arrives alone does not wait for others.
+
 If an append or a handler fails, the state is ahead of the log and cannot be used any more: the shard closes, all
 waiting requests fail with NOT_COORDINATOR, and the host loads a new shard. A failed handler is a bug. It costs this
 partition a load and does not affect other partitions. A handler that raises NothingApplied failed before it changed
@@ -17,9 +22,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from odradek_broker.groups.step import NothingApplied
+from odradek_broker.coordination.turn_writes import TurnWrites
+from odradek_broker.coordinator_step import NothingApplied, RequestId, Response, Step
 from odradek_broker.replication.partition_service import ProduceOutcome
 from odradek_protocol.identity import LeaderEpoch, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -38,24 +44,6 @@ class CoordinatorError(Exception):
         self.code = code
 
 
-class DecidedAnswer(Protocol):
-    """A response to one request."""
-
-    @property
-    def request_id(self) -> int: ...
-    @property
-    def response(self) -> Any: ...
-
-
-class DecidedStep(Protocol):
-    """What a handler returns: records, which it has replayed already, and responses."""
-
-    @property
-    def records(self) -> Sequence[Any]: ...
-    @property
-    def answers(self) -> Sequence[DecidedAnswer]: ...
-
-
 class ShardState(Enum):
     """Whether a shard loads, decides requests, or is closed for good."""
 
@@ -66,28 +54,41 @@ class ShardState(Enum):
 
 @dataclass(slots=True)
 class _Write:
-    """One appended batch, and the responses to send when it is committed."""
+    """One append, and what happens when it is committed."""
 
-    answers: deque[DecidedAnswer]
+    effects: deque[Response | Order] = field(default_factory=deque)
     is_committed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A value of a step's `orders`, in line with the responses."""
+
+    order: Any
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class HostedShard(Generic[Shard]):
     """The state machine of one partition during one leader epoch.
 
-    `append(records, on_done)` writes one batch at that leader epoch.
+    `append(writes, on_done)` writes the records of one turn at that leader epoch.
     """
 
     partition: PartitionIndex
     leader_epoch: LeaderEpoch
     shard: Shard
-    append: Callable[[Sequence[Any], Callable[[ProduceOutcome], None]], None]
+    new_writes: Callable[[], TurnWrites]
+    append: Callable[[TurnWrites, Callable[[ProduceOutcome], None]], None]
+    obey: Callable[[Any], None]
     on_broken: Callable[[], None]
+    on_closed: Callable[[], None]  # only after it was active
     breaks: int = 0  # how many earlier shards of this partition failed in a row
     state: ShardState = ShardState.LOADING
     active_since_s: float = 0.0  # on the event loop's clock
     _waiting: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
+    _turn: TurnWrites | None = (
+        None  # the writes of this turn, whose effects belong to the last of `_writes`
+    )
     _writes: deque[_Write] = field(default_factory=deque)
     _next_request_id: int = 0
 
@@ -95,7 +96,7 @@ class HostedShard(Generic[Shard]):
         """Begin to decide requests, after the load."""
         self.state, self.active_since_s = ShardState.ACTIVE, now_s
 
-    def ask(self, decide: Callable[[Shard, int], DecidedStep]) -> asyncio.Future[Any]:
+    def ask(self, decide: Callable[[Shard, RequestId], Step[Any]]) -> asyncio.Future[Any]:
         """Decide one request, and return a future of its response, which is set when the response may be sent.
 
         The future fails with a CoordinatorError too: NOT_COORDINATOR when the shard closes while the response waits,
@@ -107,7 +108,7 @@ class HostedShard(Generic[Shard]):
         """
         self._require_active()
         self._next_request_id += 1
-        request_id = self._next_request_id
+        request_id = RequestId(self._next_request_id)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[request_id] = future
         try:
@@ -126,7 +127,7 @@ class HostedShard(Generic[Shard]):
             self._failed(error)
         return future
 
-    def take_of(self, decide: Callable[[Shard], DecidedStep]) -> None:
+    def take_of(self, decide: Callable[[Shard], Step[Any]]) -> None:
         """If the shard is active, let it decide without a request, and take the step."""
         if self.state is not ShardState.ACTIVE:
             return
@@ -143,18 +144,32 @@ class HostedShard(Generic[Shard]):
         self.close()
         self.on_broken()
 
-    def take(self, step: DecidedStep) -> None:
-        """Append the records of a step, and queue its responses behind all earlier ones."""
+    def take(self, step: Step[Any]) -> None:
+        """Add the records of a step to the append of this turn, and queue its effects behind all earlier ones."""
         if self.state is not ShardState.ACTIVE:
             return
-        if step.records:
-            write = _Write(deque(step.answers))
-            self._writes.append(write)
-            self.append(step.records, lambda outcome: self._written(write, outcome))
-        elif self._writes:
-            self._writes[-1].answers.extend(step.answers)
+        if step.records or step.writes:
+            turn = self._turn
+            if turn is None:
+                turn = self._turn = self.new_writes()
+                self._writes.append(_Write())
+                asyncio.get_running_loop().call_soon(self._write_turn)
+            turn.add(step)
+        effects: list[Response | Order] = [*step.responses, *map(Order, step.orders)]
+        if self._writes:
+            self._writes[-1].effects.extend(effects)
         else:
-            self._release(step.answers)
+            self._release(effects)
+
+    def _write_turn(self) -> None:
+        turn, self._turn = self._turn, None
+        if turn is None or self.state is not ShardState.ACTIVE:
+            return
+        write = self._writes[-1]
+        try:
+            self.append(turn, lambda outcome: self._written(write, outcome))
+        except Exception as error:
+            self._failed(error)
 
     def _written(self, write: _Write, outcome: ProduceOutcome) -> None:
         if self.state is not ShardState.ACTIVE:
@@ -164,14 +179,25 @@ class HostedShard(Generic[Shard]):
             return
         write.is_committed = True
         while self._writes and self._writes[0].is_committed:
-            self._release(self._writes.popleft().answers)
+            self._release(self._writes.popleft().effects)
 
-    def _release(self, answers: Sequence[DecidedAnswer] | deque[DecidedAnswer]) -> None:
-        for answer in answers:
-            future = self._waiting.pop(answer.request_id, None)
+    def _release(self, effects: Sequence[Response | Order] | deque[Response | Order]) -> None:
+        for effect in effects:
+            if isinstance(effect, Order):
+                self._obey(effect.order)
+                continue
+            future = self._waiting.pop(effect.request_id, None)
             # The future is done already if the client disconnected.
             if future is not None and not future.done():
-                future.set_result(answer.response)
+                future.set_result(effect.response)
+
+    def _obey(self, order: Any) -> None:
+        if self.state is not ShardState.ACTIVE:
+            return
+        try:
+            self.obey(order)
+        except Exception as error:
+            self._failed(error)
 
     def _require_active(self) -> None:
         if self.state is ShardState.LOADING:
@@ -189,11 +215,14 @@ class HostedShard(Generic[Shard]):
 
     def close(self) -> None:
         """Stop deciding, and fail all waiting requests with NOT_COORDINATOR, so that clients look for the new one."""
-        self.state = ShardState.CLOSED
+        was_active, self.state = self.state is ShardState.ACTIVE, ShardState.CLOSED
         waiting, self._waiting = self._waiting, {}
         self._writes.clear()
+        self._turn = None
         for future in waiting.values():
             if not future.done():
                 future.set_exception(CoordinatorError(ErrorCode.NOT_COORDINATOR))
                 # Retrieve the exception: a request that nothing awaits any more must not be logged as unhandled.
                 future.exception()
+        if was_active:
+            self.on_closed()

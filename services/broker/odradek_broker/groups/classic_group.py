@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from odradek_broker.coordinator_step import NOTHING, RequestId, Response, Step, respond
 from odradek_broker.groups.classic_members import (
     NEVER_MS,
     NO_MEMBER,
@@ -40,8 +41,12 @@ from odradek_broker.groups.messages import (
     SyncGroup,
     make_room,
 )
-from odradek_broker.groups.records import GROUP_BYTES_MAX, ClassicGroupRecord, ClassicGroupState
-from odradek_broker.groups.step import NOTHING, Answer, RequestId, Step, answer
+from odradek_broker.groups.records import (
+    GROUP_BYTES_MAX,
+    ClassicGroupRecord,
+    ClassicGroupState,
+    GroupRecord,
+)
 from odradek_protocol.identity import GroupId, MemberId
 from odradek_protocol.kafka.error_codes import ErrorCode
 
@@ -72,11 +77,13 @@ class ClassicGroup:
     def is_empty(self) -> bool:
         return not self.members
 
-    def handle_join(self, request_id: RequestId, join: JoinGroup, *, now_ms: int) -> Step:
+    def handle_join(
+        self, request_id: RequestId, join: JoinGroup, *, now_ms: int
+    ) -> Step[GroupRecord]:
         """JoinGroup: the response comes when the rebalance that it begins or joins is complete."""
         refusal = self._refuse_join(join)
         if refusal is not ErrorCode.NONE:
-            return answer(request_id, Joined(error=refusal, member_id=join.member_id))
+            return respond(request_id, Joined(error=refusal, member_id=join.member_id))
         if join.member_id == NO_MEMBER:
             if self.members.static_holder(join.instance_id) is not None:
                 return self._replace_static(request_id, join, now_ms)
@@ -84,7 +91,7 @@ class ClassicGroup:
                 make_room(self.pending_members)
                 self.pending_members[join.new_member_id] = now_ms + join.session_timeout_ms
                 refused = Joined(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=join.new_member_id)
-                return answer(request_id, refused)
+                return respond(request_id, refused)
             return self._add_and_rebalance(request_id, join, join.new_member_id, now_ms)
         if self.pending_members.pop(join.member_id, None) is not None:
             return self._add_and_rebalance(request_id, join, join.member_id, now_ms)
@@ -118,7 +125,7 @@ class ClassicGroup:
 
     def _add_and_rebalance(
         self, request_id: RequestId, join: JoinGroup, member_id: MemberId, now_ms: int
-    ) -> Step:
+    ) -> Step[GroupRecord]:
         if not self.members:
             self.protocol_type = join.protocol_type
         member = Member(
@@ -139,14 +146,14 @@ class ClassicGroup:
             self._join_ends_ms = max(self._join_ends_ms, min(extended, self._initial_ends_ms))
         return self._prepare(now_ms)
 
-    def _rejoin(self, request_id: RequestId, join: JoinGroup, now_ms: int) -> Step:
+    def _rejoin(self, request_id: RequestId, join: JoinGroup, now_ms: int) -> Step[GroupRecord]:
         member = self.members[join.member_id]
         changed = member.protocols != join.protocols
         if self.state is ClassicState.COMPLETING and not changed:
-            return answer(request_id, self._joined(member))
+            return respond(request_id, self._joined(member))
         if self.state is ClassicState.STABLE and not changed and member.member_id != self.leader:
             member.session_ends_ms = now_ms + member.session_timeout_ms
-            return answer(request_id, self._joined(member))
+            return respond(request_id, self._joined(member))
         self._update(member, join, now_ms)
         superseded = self._supersede_join(member, ErrorCode.UNKNOWN_MEMBER_ID)
         member.join_request = request_id
@@ -159,7 +166,9 @@ class ClassicGroup:
         member.rebalance_timeout_ms = join.rebalance_timeout_ms
         member.session_ends_ms = now_ms + join.session_timeout_ms
 
-    def _replace_static(self, request_id: RequestId, join: JoinGroup, now_ms: int) -> Step:
+    def _replace_static(
+        self, request_id: RequestId, join: JoinGroup, now_ms: int
+    ) -> Step[GroupRecord]:
         """Replace a static member that joins again without its member id; it gets a new one (KIP-345)."""
         holder = self.members.static_holder(join.instance_id)
         assert holder is not None, join
@@ -199,11 +208,11 @@ class ClassicGroup:
                     leader=old.member_id,
                     member_id=member.member_id,
                 )
-            return step + Step((self._record(now_ms),), (Answer(request_id, joined),))
+            return step + Step((self._record(now_ms),), (Response(request_id, joined),))
         member.join_request = request_id
         return step + self._prepare(now_ms)
 
-    def _prepare(self, now_ms: int) -> Step:
+    def _prepare(self, now_ms: int) -> Step[GroupRecord]:
         step = NOTHING
         if self.state is not ClassicState.PREPARING:
             step += self.interrupt_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -219,7 +228,7 @@ class ClassicGroup:
             self.state = ClassicState.PREPARING
         return step + self._complete_if_all_joined(now_ms)
 
-    def _complete_if_all_joined(self, now_ms: int) -> Step:
+    def _complete_if_all_joined(self, now_ms: int) -> Step[GroupRecord]:
         if self.state is not ClassicState.PREPARING or self._initial_ends_ms is not None:
             return NOTHING
         if self.pending_members:
@@ -228,7 +237,7 @@ class ClassicGroup:
             return NOTHING
         return self._complete_join(now_ms)
 
-    def _complete_join(self, now_ms: int) -> Step:
+    def _complete_join(self, now_ms: int) -> Step[GroupRecord]:
         absent = [
             m for m in self.members.values() if m.join_request is None and m.instance_id is None
         ]
@@ -250,16 +259,18 @@ class ClassicGroup:
             self.leader = next(joined)
         self.state = ClassicState.COMPLETING
         self._sync_ends_ms = now_ms + self.members.rebalance_timeout_ms()
-        answers = []
+        responses = []
         for member in self.members.values():
             member.assignment, member.consumer_epoch = b"", None
             if member.join_request is not None:
-                answers.append(Answer(member.join_request, self._joined(member)))
+                responses.append(Response(member.join_request, self._joined(member)))
                 member.join_request = None
                 member.session_ends_ms = now_ms + member.session_timeout_ms
-        return Step(answers=tuple(answers))
+        return Step(responses=tuple(responses))
 
-    def handle_sync(self, request_id: RequestId, sync: SyncGroup, *, now_ms: int) -> Step:
+    def handle_sync(
+        self, request_id: RequestId, sync: SyncGroup, *, now_ms: int
+    ) -> Step[GroupRecord]:
         """SyncGroup: the response comes when the leader's assignment is written."""
         error = self._check_member(sync.member_id, sync.instance_id, sync.generation)
         if error is ErrorCode.NONE and self.state is ClassicState.PREPARING:
@@ -270,11 +281,11 @@ class ClassicGroup:
         ):
             error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if error is not ErrorCode.NONE:
-            return answer(request_id, Synced(error=error))
+            return respond(request_id, Synced(error=error))
         member = self.members[sync.member_id]
         member.session_ends_ms = now_ms + member.session_timeout_ms
         if self.state is ClassicState.STABLE:
-            return answer(request_id, self._synced(member))
+            return respond(request_id, self._synced(member))
         step = self._supersede_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)
         member.sync_request = request_id
         if sync.member_id != self.leader:
@@ -286,13 +297,13 @@ class ClassicGroup:
         for other in self.members.values():
             other.assignment = bytes(sync.assignments.get(other.member_id, b""))
         self.state, self._sync_ends_ms = ClassicState.STABLE, None
-        answers = []
+        responses = []
         for other in self.members.values():
             if other.sync_request is not None:
-                answers.append(Answer(other.sync_request, self._synced(other)))
+                responses.append(Response(other.sync_request, self._synced(other)))
                 other.sync_request = None
                 other.session_ends_ms = now_ms + other.session_timeout_ms
-        return step + Step((self._record(now_ms),), tuple(answers))
+        return step + Step((self._record(now_ms),), tuple(responses))
 
     def handle_heartbeat(self, heartbeat: Heartbeat, *, now_ms: int) -> ErrorCode:
         """Heartbeat: return NONE, or REBALANCE_IN_PROGRESS to make the member join again."""
@@ -304,7 +315,9 @@ class ClassicGroup:
         preparing = self.state is ClassicState.PREPARING
         return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
 
-    def handle_leave(self, request_id: RequestId, leave: LeaveGroup, *, now_ms: int) -> Step:
+    def handle_leave(
+        self, request_id: RequestId, leave: LeaveGroup, *, now_ms: int
+    ) -> Step[GroupRecord]:
         """LeaveGroup: the members are removed at once, and the others rebalance."""
         results: list[tuple[MemberId, str | None, ErrorCode]] = []
         step, removed = NOTHING, False
@@ -323,11 +336,11 @@ class ClassicGroup:
                 step += self._remove(member)
                 removed = True
             results.append((member_id, instance_id, error))
-        response = Answer(request_id, Left(error=ErrorCode.NONE, members=tuple(results)))
+        response = Response(request_id, Left(error=ErrorCode.NONE, members=tuple(results)))
         rebalance = self._after_removal(now_ms) if removed else self._complete_if_all_joined(now_ms)
-        return step + rebalance + Step(answers=(response,))
+        return step + rebalance + Step(responses=(response,))
 
-    def tick(self, *, now_ms: int) -> Step:
+    def tick(self, *, now_ms: int) -> Step[GroupRecord]:
         """Remove members whose session has ended, and continue a rebalance whose time-out has passed."""
         for member_id in [m for m, ends_ms in self.pending_members.items() if ends_ms <= now_ms]:
             del self.pending_members[member_id]
@@ -354,7 +367,7 @@ class ClassicGroup:
     def _is_over(ends_ms: int | None, now_ms: int) -> bool:
         return ends_ms is not None and ends_ms <= now_ms
 
-    def _after_removal(self, now_ms: int) -> Step:
+    def _after_removal(self, now_ms: int) -> Step[GroupRecord]:
         match self.state:
             case ClassicState.STABLE | ClassicState.COMPLETING:
                 return self._prepare(now_ms) if self.members else self._empty(now_ms)
@@ -364,13 +377,13 @@ class ClassicGroup:
                 return self._complete_if_all_joined(now_ms)
         return NOTHING
 
-    def _empty(self, now_ms: int) -> Step:
+    def _empty(self, now_ms: int) -> Step[GroupRecord]:
         self._join_ends_ms = self._initial_ends_ms = self._sync_ends_ms = None
         self.generation += 1
         self.state, self.protocol, self.leader = ClassicState.EMPTY, None, NO_MEMBER
         return Step((self._record(now_ms),))
 
-    def _remove(self, member: Member) -> Step:
+    def _remove(self, member: Member) -> Step[GroupRecord]:
         step = self._supersede_join(member, ErrorCode.UNKNOWN_MEMBER_ID)
         step += self._supersede_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self.members.remove(member)
@@ -467,24 +480,24 @@ class ClassicGroup:
             member.join_request = None
         return taken
 
-    def interrupt_syncs(self, error: ErrorCode) -> Step:
+    def interrupt_syncs(self, error: ErrorCode) -> Step[GroupRecord]:
         """Respond to all syncs that wait with this error."""
         step = NOTHING
         for member in self.members.values():
             step += self._supersede_sync(member, error)
         return step
 
-    def _supersede_join(self, member: Member, error: ErrorCode) -> Step:
+    def _supersede_join(self, member: Member, error: ErrorCode) -> Step[GroupRecord]:
         if member.join_request is None:
             return NOTHING
         request_id, member.join_request = member.join_request, None
-        return answer(request_id, Joined(error=error, member_id=member.member_id))
+        return respond(request_id, Joined(error=error, member_id=member.member_id))
 
-    def _supersede_sync(self, member: Member, error: ErrorCode) -> Step:
+    def _supersede_sync(self, member: Member, error: ErrorCode) -> Step[GroupRecord]:
         if member.sync_request is None:
             return NOTHING
         request_id, member.sync_request = member.sync_request, None
-        return answer(request_id, Synced(error=error))
+        return respond(request_id, Synced(error=error))
 
     def _record(self, now_ms: int) -> ClassicGroupRecord:
         state = ClassicGroupState(

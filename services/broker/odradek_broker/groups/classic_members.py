@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from odradek_broker.coordinator_step import RequestId
 from odradek_broker.groups.records import ClassicMember
-from odradek_broker.groups.step import RequestId
 from odradek_protocol.identity import MemberId
 
 NO_MEMBER = MemberId("")

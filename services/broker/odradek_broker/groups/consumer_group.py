@@ -21,6 +21,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from odradek_broker.coordinator_step import judges
 from odradek_broker.groups.assignors import ASSIGNORS
 from odradek_broker.groups.classic_members import NEVER_MS
 from odradek_broker.groups.consumer_group_state import ConsumerGroupState
@@ -45,7 +46,6 @@ from odradek_broker.groups.records import (
     TopicSnapshot,
 )
 from odradek_broker.groups.settings import ConsumerGroupSettings
-from odradek_broker.groups.step import judges
 from odradek_protocol.identity import GroupId, MemberId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 

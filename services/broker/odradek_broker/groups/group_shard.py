@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from odradek_broker.coordinator_step import NOTHING, RequestId, Response, Step, judges, respond
 from odradek_broker.groups import classic_membership, migration
 from odradek_broker.groups.classic_group import ClassicGroup
 from odradek_broker.groups.classic_members import NO_MEMBER, ClassicState
@@ -39,7 +40,6 @@ from odradek_broker.groups.records import (
     says_too_much,
 )
 from odradek_broker.groups.settings import GroupSettings
-from odradek_broker.groups.step import NOTHING, Answer, RequestId, Step, answer, judges
 from odradek_protocol.identity import NO_TOPIC_ID, GroupId, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 
@@ -62,18 +62,18 @@ class GroupShard:
         *,
         now_ms: int,
         wall_ms: int,
-    ) -> Step:
+    ) -> Step[GroupRecord]:
         """JoinGroup; the response comes when the rebalance is complete, or at once in a consumer group."""
         refusal = self._refuse_join(join)
         if refusal is not ErrorCode.NONE:
-            return answer(request_id, Joined(error=refusal, member_id=join.member_id))
+            return respond(request_id, Joined(error=refusal, member_id=join.member_id))
         self.table.due_ms.pop(join.group_id, None)
         step, group = NOTHING, self.table.groups.get(join.group_id)
         if isinstance(group, ConsumerGroup):
             step += self._replace_last_of_consumer_protocol(group, join, now_ms, wall_ms)
             if self.table.groups[join.group_id] is group and not group.is_empty:
                 records, joined = classic_membership.join(group, join, catalog, now_ms=now_ms)
-                return Step(tuple(records), (Answer(request_id, joined),))
+                return Step(tuple(records), (Response(request_id, joined),))
             if group.is_empty:
                 successor = self.table.new_classic(join.group_id, generation=group.state.epoch)
                 step += Step(tuple(group.state.tombstones()))
@@ -89,7 +89,7 @@ class GroupShard:
 
     def _replace_last_of_consumer_protocol(
         self, group: ConsumerGroup, join: JoinGroup, now_ms: int, wall_ms: int
-    ) -> Step:
+    ) -> Step[GroupRecord]:
         """Remove the last member of the consumer protocol if it is static and comes back with the classic one."""
         holder = group.state.static_holder(join.instance_id)
         if holder is None or join.member_id != NO_MEMBER:
@@ -124,7 +124,7 @@ class GroupShard:
 
     def handle_sync(
         self, request_id: RequestId, sync: SyncGroup, *, now_ms: int, wall_ms: int
-    ) -> Step:
+    ) -> Step[GroupRecord]:
         """SyncGroup; the response comes when the leader has sent the assignment, or at once in a consumer group."""
         self.table.due_ms.pop(sync.group_id, None)
         match self.table.groups.get(sync.group_id):
@@ -133,27 +133,27 @@ class GroupShard:
                     group.handle_sync(request_id, sync, now_ms=now_ms), wall_ms
                 )
             case ConsumerGroup() as group:
-                return answer(request_id, classic_membership.sync(group, sync, now_ms=now_ms))
-        return answer(request_id, Synced(error=ErrorCode.UNKNOWN_MEMBER_ID))
+                return respond(request_id, classic_membership.sync(group, sync, now_ms=now_ms))
+        return respond(request_id, Synced(error=ErrorCode.UNKNOWN_MEMBER_ID))
 
     def handle_heartbeat(
         self, request_id: RequestId, heartbeat: Heartbeat, catalog: TopicCatalog, *, now_ms: int
-    ) -> Step:
+    ) -> Step[GroupRecord]:
         """Heartbeat; the response is an ErrorCode."""
         self.table.due_ms.pop(heartbeat.group_id, None)
         match self.table.groups.get(heartbeat.group_id):
             case ClassicGroup() as group:
-                return answer(request_id, group.handle_heartbeat(heartbeat, now_ms=now_ms))
+                return respond(request_id, group.handle_heartbeat(heartbeat, now_ms=now_ms))
             case ConsumerGroup() as group:
                 records, error = classic_membership.heartbeat(
                     group, heartbeat, catalog, now_ms=now_ms
                 )
-                return Step(tuple(records)) + answer(request_id, error)
-        return answer(request_id, ErrorCode.UNKNOWN_MEMBER_ID)
+                return Step(tuple(records)) + respond(request_id, error)
+        return respond(request_id, ErrorCode.UNKNOWN_MEMBER_ID)
 
     def handle_leave(
         self, request_id: RequestId, leave: LeaveGroup, *, now_ms: int, wall_ms: int
-    ) -> Step:
+    ) -> Step[GroupRecord]:
         self.table.due_ms.pop(leave.group_id, None)
         match self.table.groups.get(leave.group_id):
             case ClassicGroup() as group:
@@ -162,10 +162,10 @@ class GroupShard:
                 )
             case ConsumerGroup() as group:
                 records, response = classic_membership.leave(group, leave)
-                step = Step(tuple(records), (Answer(request_id, response),))
+                step = Step(tuple(records), (Response(request_id, response),))
                 return step + self._maybe_downgrade(group, now_ms, wall_ms)
         unknown = tuple((m, i, ErrorCode.UNKNOWN_MEMBER_ID) for m, i in leave.members)
-        return answer(request_id, Left(error=ErrorCode.NONE, members=unknown))
+        return respond(request_id, Left(error=ErrorCode.NONE, members=unknown))
 
     def handle_consumer_heartbeat(
         self,
@@ -175,11 +175,11 @@ class GroupShard:
         *,
         now_ms: int,
         wall_ms: int,
-    ) -> Step:
+    ) -> Step[GroupRecord]:
         """ConsumerGroupHeartbeat (KIP-848)."""
         refusal = _refuse_beat(beat)
         if refusal is not ErrorCode.NONE:
-            return answer(request_id, ConsumerHeartbeatAnswer(error=refusal))
+            return respond(request_id, ConsumerHeartbeatAnswer(error=refusal))
         self.table.due_ms.pop(beat.group_id, None)
         present = self.table.groups.get(beat.group_id)
         if not isinstance(present, ConsumerGroup) and beat.member_epoch != JOIN_EPOCH:
@@ -187,7 +187,7 @@ class GroupShard:
                 error=ErrorCode.UNKNOWN_MEMBER_ID,
                 error_message=f"{beat.group_id} has no members of the consumer protocol",
             )
-            return answer(request_id, response)
+            return respond(request_id, response)
         records: list[GroupRecord] = []
         match present:
             case ConsumerGroup():
@@ -201,7 +201,7 @@ class GroupShard:
                         error=ErrorCode.GROUP_ID_NOT_FOUND,
                         error_message=f"group {beat.group_id} has members of the classic protocol",
                     )
-                    return answer(request_id, response)
+                    return respond(request_id, response)
                 group, records = upgrade
             case _:
                 if present is not None:
@@ -209,9 +209,9 @@ class GroupShard:
                 group = ConsumerGroup(group_id=beat.group_id, settings=self.settings.consumer)
         heartbeat_records, response = group.handle_heartbeat(beat, catalog, now_ms=now_ms)
         if response.error is not ErrorCode.NONE:
-            return answer(request_id, response)
+            return respond(request_id, response)
         self.table.groups[beat.group_id] = group
-        step = Step((*records, *heartbeat_records)) + answer(request_id, response)
+        step = Step((*records, *heartbeat_records)) + respond(request_id, response)
         if isinstance(present, ClassicGroup):
             return step + self._bring_over(present, group, catalog, now_ms)
         if beat.member_epoch < JOIN_EPOCH:
@@ -220,15 +220,17 @@ class GroupShard:
 
     def _bring_over(
         self, classic: ClassicGroup, group: ConsumerGroup, catalog: TopicCatalog, now_ms: int
-    ) -> Step:
+    ) -> Step[GroupRecord]:
         """Respond to the requests that wait in a classic group, which has become this consumer group."""
         step = classic.interrupt_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
         for request_id, join in classic.take_joins():
             records, joined = classic_membership.join(group, join, catalog, now_ms=now_ms)
-            step += Step(tuple(records), (Answer(request_id, joined),))
+            step += Step(tuple(records), (Response(request_id, joined),))
         return step
 
-    def _maybe_downgrade(self, group: ConsumerGroup, now_ms: int, wall_ms: int) -> Step:
+    def _maybe_downgrade(
+        self, group: ConsumerGroup, now_ms: int, wall_ms: int
+    ) -> Step[GroupRecord]:
         """Turn a consumer group into a classic one when its last member of the consumer protocol has left."""
         if not migration.may_downgrade(group, members_max=self.settings.max_size, without=None):
             return NOTHING
@@ -249,11 +251,11 @@ class GroupShard:
         *,
         now_ms: int,
         wall_ms: int,
-    ) -> Step:
+    ) -> Step[GroupRecord]:
         """OffsetCommit: all partitions of the request that exist, in one batch."""
         error = self._check_commit(commit, now_ms)
         if error is not ErrorCode.NONE:
-            return answer(request_id, OffsetsAnswer(error=error))
+            return respond(request_id, OffsetsAnswer(error=error))
         results: dict[TopicPartition, ErrorCode] = {}
         records: list[GroupRecord] = []
         for partition, committed in commit.offsets.items():
@@ -273,7 +275,7 @@ class GroupShard:
             self.table.offsets.replay(record)
             records.append(record)
         response = OffsetsAnswer(partitions=results)
-        return Step(tuple(records), (Answer(request_id, response),))
+        return Step(tuple(records), (Response(request_id, response),))
 
     @judges
     def _check_commit(self, commit: CommitOffsets, now_ms: int) -> ErrorCode:
@@ -290,34 +292,34 @@ class GroupShard:
         return group.check_epoch(commit.member_id, commit.generation_or_epoch, commit.instance_id)
 
     @judges
-    def handle_fetch_offsets(self, request_id: RequestId, fetch: FetchOffsets) -> Step:
+    def handle_fetch_offsets(self, request_id: RequestId, fetch: FetchOffsets) -> Step[GroupRecord]:
         """OffsetFetch of one group."""
         group = self.table.groups.get(fetch.group_id)
         if isinstance(group, ConsumerGroup) and fetch.member_id is not None:
             error = group.check_epoch(fetch.member_id, fetch.member_epoch)
             if error is not ErrorCode.NONE:
-                return answer(request_id, FetchedOffsets(error=error))
+                return respond(request_id, FetchedOffsets(error=error))
         committed = self.table.offsets.of(fetch.group_id)
         partitions = list(committed) if fetch.partitions is None else fetch.partitions
         offsets = {partition: committed.get(partition) for partition in partitions}
-        return answer(request_id, FetchedOffsets(error=ErrorCode.NONE, offsets=offsets))
+        return respond(request_id, FetchedOffsets(error=ErrorCode.NONE, offsets=offsets))
 
     def handle_delete_offsets(
         self,
         request_id: RequestId,
         group_id: GroupId,
         partitions: Sequence[TopicPartition],
-    ) -> Step:
+    ) -> Step[GroupRecord]:
         """OffsetDelete (KIP-496): refused for topics that a member subscribes to, or may subscribe to."""
         if group_id not in self.table.groups and not self.table.offsets.of(group_id):
-            return answer(request_id, OffsetsAnswer(error=ErrorCode.GROUP_ID_NOT_FOUND))
+            return respond(request_id, OffsetsAnswer(error=ErrorCode.GROUP_ID_NOT_FOUND))
         group, subscribed = self.table.groups.get(group_id), self.table.subscribed(group_id)
         if (
             isinstance(group, ClassicGroup)
             and not group.is_empty
             and group.protocol_type != PROTOCOL_TYPE
         ):
-            return answer(request_id, OffsetsAnswer(error=ErrorCode.NON_EMPTY_GROUP))
+            return respond(request_id, OffsetsAnswer(error=ErrorCode.NON_EMPTY_GROUP))
         results = {
             p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
             if subscribed is None or p.topic in subscribed
@@ -328,9 +330,9 @@ class GroupShard:
             group_id, [p for p, error in results.items() if error is ErrorCode.NONE]
         )
         response = OffsetsAnswer(partitions=results)
-        return Step(tuple(records), (Answer(request_id, response),))
+        return Step(tuple(records), (Response(request_id, response),))
 
-    def forget_deleted_topics(self, catalog: TopicCatalog) -> Step:
+    def forget_deleted_topics(self, catalog: TopicCatalog) -> Step[GroupRecord]:
         """Delete the offsets of partitions that no longer exist, also if a new topic has the same name.
 
         `catalog` must be at least as new as those that the commits in the log were checked against.
@@ -354,7 +356,7 @@ class GroupShard:
             self.table.offsets.replay(record)
         return records
 
-    def expire_offsets(self, *, wall_ms: int) -> Step:
+    def expire_offsets(self, *, wall_ms: int) -> Step[GroupRecord]:
         """Delete offsets past their retention, and empty groups without offsets. Call it every few minutes."""
         records: list[GroupRecord] = []
         for group_id in list(self.table.offsets.groups()):
@@ -377,16 +379,16 @@ class GroupShard:
                 records += self.table.forget_group(group_id)
         return Step(tuple(records))
 
-    def handle_delete_group(self, request_id: RequestId, group_id: GroupId) -> Step:
+    def handle_delete_group(self, request_id: RequestId, group_id: GroupId) -> Step[GroupRecord]:
         """DeleteGroups, for one group; the response is an ErrorCode."""
         group = self.table.groups.get(group_id)
         if group is None and not self.table.offsets.of(group_id):
-            return answer(request_id, ErrorCode.GROUP_ID_NOT_FOUND)
+            return respond(request_id, ErrorCode.GROUP_ID_NOT_FOUND)
         if group is not None and not group.is_empty:
-            return answer(request_id, ErrorCode.NON_EMPTY_GROUP)
-        return Step(tuple(self.table.forget_group(group_id))) + answer(request_id, ErrorCode.NONE)
+            return respond(request_id, ErrorCode.NON_EMPTY_GROUP)
+        return Step(tuple(self.table.forget_group(group_id))) + respond(request_id, ErrorCode.NONE)
 
-    def tick(self, *, now_ms: int, wall_ms: int) -> Step:
+    def tick(self, *, now_ms: int, wall_ms: int) -> Step[GroupRecord]:
         """End sessions and rebalances whose time is up. Call it a few times a second.
 
         A group is examined when its next deadline has passed, and after each request of a member.

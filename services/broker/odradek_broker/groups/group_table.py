@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from odradek_broker.coordinator_step import Step
 from odradek_broker.groups.classic_group import ClassicGroup
 from odradek_broker.groups.classic_members import ClassicState
 from odradek_broker.groups.consumer_group import ConsumerGroup
@@ -27,7 +28,6 @@ from odradek_broker.groups.records import (
     is_tombstone,
 )
 from odradek_broker.groups.settings import GroupSettings
-from odradek_broker.groups.step import Step
 from odradek_protocol.identity import GroupId, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 
@@ -221,7 +221,7 @@ class GroupTable:
         group = self.groups.get(group_id)
         return group if isinstance(group, ClassicGroup) else None
 
-    def stamped(self, step: Step, wall_ms: int) -> Step:
+    def stamped(self, step: Step[GroupRecord], wall_ms: int) -> Step[GroupRecord]:
         """Write the wall clock's time into the records of classic groups, which do not know it."""
         records: list[GroupRecord] = []
         for record in step.records:
@@ -231,7 +231,7 @@ class GroupTable:
                 if group is not None:
                     self._note_emptiness(group, wall_ms)
             records.append(record)
-        return Step(tuple(records), step.answers)
+        return replace(step, records=tuple(records))
 
     def _note_emptiness(self, group: ClassicGroup, wall_ms: int) -> None:
         if group.members:

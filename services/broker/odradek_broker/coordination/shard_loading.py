@@ -1,0 +1,103 @@
+"""Reads a partition of an internal topic and replays it into a new state machine.
+
+Markers are replayed like records, because offsets that a transaction committed take effect with its marker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from odradek_broker.coordinator_step import LoadedMarker, LoadedRecord
+from odradek_broker.replication.partition_service import (
+    OFFSET_EARLIEST,
+    OFFSET_LATEST,
+    FetchWant,
+    PartitionService,
+)
+from odradek_protocol.identity import Offset, PartitionIndex, TopicName
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.records import ControlType, decode_batch, iter_headers, read_control
+
+_READ_BYTES: Final = 1024 * 1024
+_RECORDS_A_TURN: Final = 500
+
+
+async def load_partition(
+    partitions: PartitionService,
+    topic: TopicName,
+    partition: PartitionIndex,
+    *,
+    replay: Callable[[LoadedRecord | LoadedMarker], None],
+    is_wanted: Callable[[], bool],
+) -> bool:
+    """Replay the whole partition; return whether all of it could be read while `is_wanted`.
+
+    False as well while the high watermark is below the log end: records that earlier leaders wrote, or that a failed
+    shard of this broker wrote without seeing them committed, may still become committed.
+    """
+    log_end = partitions.log_end(topic, partition)
+    ends = await partitions.list_offsets(topic, partition, OFFSET_LATEST)
+    starts = await partitions.list_offsets(topic, partition, OFFSET_EARLIEST)
+    if ends.error is not ErrorCode.NONE or starts.error is not ErrorCode.NONE:
+        # The high watermark is behind the start of the leader epoch, or the leadership moved.
+        return False
+    if ends.offset < log_end:
+        return False
+    offset, end = starts.offset, ends.offset
+    while offset < end:
+        if not is_wanted():
+            return False
+        (read,) = await partitions.fetch(
+            [FetchWant(topic=topic, partition=partition, offset=offset, bytes_max=_READ_BYTES)],
+            bytes_min=0,
+            bytes_max=_READ_BYTES,
+            wait_ms_max=0,
+            read_committed=False,
+        )
+        if read.error is not ErrorCode.NONE or read.next_offset <= offset:
+            return False
+        for buffer in read.records:
+            records_in_turn = 0
+            for loaded in _records_and_markers(buffer, offset):
+                replay(loaded)
+                records_in_turn += 1
+                if records_in_turn >= _RECORDS_A_TURN:
+                    records_in_turn = 0
+                    await asyncio.sleep(0)
+            # Let other tasks run between two buffers.
+            await asyncio.sleep(0)
+        offset = Offset(read.next_offset)
+    return True
+
+
+def _records_and_markers(
+    buffer: bytes | memoryview, start_offset: Offset
+) -> Iterator[LoadedRecord | LoadedMarker]:
+    for position, header in iter_headers(buffer):
+        producer_id, producer_epoch = header.producer_id, header.producer_epoch
+        if header.next_offset <= start_offset:
+            continue
+        if header.is_control:
+            control = read_control(buffer, position)
+            if control.type in (ControlType.COMMIT, ControlType.ABORT):
+                yield LoadedMarker(
+                    producer_id,
+                    producer_epoch,
+                    control.type is ControlType.COMMIT,
+                    control.coordinator_epoch,
+                    header.base_offset,
+                )
+            continue
+        is_transactional = header.is_transactional
+        for record in decode_batch(buffer, position):
+            if record.offset >= start_offset and record.key is not None:
+                yield LoadedRecord(
+                    record.key,
+                    record.value,
+                    Offset(record.offset),
+                    producer_id,
+                    producer_epoch,
+                    is_transactional,
+                )

@@ -1,0 +1,141 @@
+"""The records that the steps of one turn of the event loop decide: one append, in the order of the decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from odradek_broker.coordinator_step import Step, TransactionalRecords, TransactionMarker
+from odradek_protocol.identity import NO_PRODUCER_ID, ProducerEpoch, ProducerId
+from odradek_protocol.records import BatchBuilder, ControlType, encode_marker
+
+BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
+_NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
+_RECORD_OVERHEAD_BYTES: Final = 32  # the most that lengths, attributes and deltas of a record take
+EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
+
+
+@dataclass(slots=True)
+class _Run:
+    """Records of one identity that follow each other, and become one batch."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    records: list[EncodedRecord | None] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class TurnWrites:
+    """What one append will contain.
+
+    Records are encoded as their step is added, so that a record that cannot be encoded fails the request that decided
+    it. Of the records in one batch that have the same state key, only the last one is written. A load replays a batch
+    whole or not at all, so no load could have seen the others.
+    """
+
+    __slots__ = ("_encode", "_pieces", "_state_key", "_states")
+
+    def __init__(
+        self,
+        encode: Callable[[Any], EncodedRecord],
+        state_key: Callable[[Any], Hashable | None],
+    ) -> None:
+        self._encode = encode
+        self._state_key = state_key
+        self._pieces: list[_Run | TransactionMarker] = []
+        self._states: dict[
+            Hashable, int
+        ] = {}  # where the last run has the record of each state key
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def add(self, step: Step[Any]) -> None:
+        """Append the records and the writes of a step.
+
+        Raises:
+            Exception: a record cannot be encoded. These writes must not be built any more.
+        """
+        if step.records:
+            self._add_plain(step.records)
+        for write in step.writes:
+            match write:
+                case TransactionalRecords(producer_id, producer_epoch, records):
+                    assert records, f"{write} has no records"
+                    encoded = [self._encode(record) for record in records]
+                    run = self._run(producer_id, producer_epoch, _size_bytes(encoded))
+                    run.records += encoded
+                case TransactionMarker():
+                    self._pieces.append(write)
+
+    def _add_plain(self, records: tuple[Any, ...]) -> None:
+        encoded = [self._encode(record) for record in records]
+        run = self._run(NO_PRODUCER_ID, _NO_PRODUCER_EPOCH, _size_bytes(encoded))
+        for record, key_and_value in zip(records, encoded, strict=True):
+            key = self._state_key(record)
+            if key is not None:
+                replaced = self._states.get(key)
+                if replaced is not None:
+                    run.records[replaced] = None
+                self._states[key] = len(run.records)
+            run.records.append(key_and_value)
+
+    def _run(self, producer_id: ProducerId, producer_epoch: ProducerEpoch, more_bytes: int) -> _Run:
+        """Return the last run if it is of this identity and has room for a whole step, else a new one."""
+        last = self._pieces[-1] if self._pieces else None
+        if (
+            not isinstance(last, _Run)
+            or (last.producer_id, last.producer_epoch) != (producer_id, producer_epoch)
+            or last.size_bytes + more_bytes > BATCH_BYTES_MAX
+        ):
+            last = _Run(producer_id, producer_epoch)
+            self._pieces.append(last)
+            self._states.clear()
+        last.size_bytes += more_bytes
+        return last
+
+    def build(self, now_wall_ms: int) -> bytearray:
+        """Return the batches in order."""
+        buffer = bytearray()
+        for piece in self._pieces:
+            if isinstance(piece, TransactionMarker):
+                buffer += encode_marker(
+                    ControlType.COMMIT if piece.is_commit else ControlType.ABORT,
+                    producer_id=piece.producer_id,
+                    producer_epoch=piece.producer_epoch,
+                    coordinator_epoch=piece.coordinator_epoch,
+                    timestamp_ms=now_wall_ms,
+                )
+            else:
+                _build_run(piece, now_wall_ms, buffer)
+        return buffer
+
+
+def _size_bytes(records: list[EncodedRecord]) -> int:
+    return sum(len(key) + len(value or b"") + _RECORD_OVERHEAD_BYTES for key, value in records)
+
+
+def _build_run(run: _Run, now_wall_ms: int, buffer: bytearray) -> None:
+    """Append the batch of a run; several if one step alone is larger than a batch may be.
+
+    Only the tombstones of expired offsets can be so many.
+    """
+    batch = BatchBuilder(BATCH_BYTES_MAX)
+    for record in run.records:
+        if record is None:
+            continue
+        key, value = record
+        if not batch.append(key, value, None, now_wall_ms):
+            buffer += _built(run, batch)
+            batch = BatchBuilder(BATCH_BYTES_MAX)
+            batch.append(key, value, None, now_wall_ms)
+    buffer += _built(run, batch)
+
+
+def _built(run: _Run, batch: BatchBuilder) -> bytes:
+    return batch.build(
+        producer_id=run.producer_id,
+        producer_epoch=run.producer_epoch,
+        transactional=run.producer_id != NO_PRODUCER_ID,
+    )

@@ -1,0 +1,125 @@
+"""What a coordinator's state machine returns from a handler, and what it is given when its partition is loaded.
+
+Groups and transactions are both such state machines. A handler returns a `Step`: records to write, responses to send
+and orders to carry out once everything that was appended so far is committed. `odradek_broker.coordination` hosts the
+state machines.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, NewType, ParamSpec, TypeAlias, TypeVar
+
+from odradek_protocol.identity import Offset, ProducerEpoch, ProducerId
+
+RequestId = NewType("RequestId", int)
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class NothingApplied(Exception):
+    """A request met a bug before any of it was applied: the state is unchanged."""
+
+
+def judges(function: Callable[P, T]) -> Callable[P, T]:
+    """Mark a function that only reads a request and the state, before a handler changes anything.
+
+    Any exception that it raises becomes NothingApplied. Do not mark a function that replays a record.
+    """
+
+    @functools.wraps(function)
+    def judging(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            raise NothingApplied(f"{function.__qualname__}: {error}") from error
+
+    return judging
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The response to the request to which the host gave this id."""
+
+    request_id: RequestId
+    response: Any  # the class depends on the request
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionalRecords(Generic[R]):
+    """Records that belong to a producer's transaction: one transactional batch without a sequence."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    records: tuple[R, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionMarker:
+    """The control batch that ends a producer's transaction in this partition."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    is_commit: bool
+    coordinator_epoch: int
+
+
+IdentityWrite: TypeAlias = TransactionalRecords[R] | TransactionMarker
+
+
+@dataclass(frozen=True, slots=True)
+class Step(Generic[R]):
+    """The result of a handler, whose records have been replayed already.
+
+    The host appends the records as one batch and `writes` behind them. Steps of one turn of the event loop become one
+    append, in the order of the decisions. Responses are sent and orders are carried out when everything that was
+    appended before them is committed, so that none reports what may still be lost. If an append fails, the host drops
+    the shard and loads it again from the log.
+    """
+
+    records: tuple[R, ...] = ()
+    responses: tuple[Response, ...] = ()
+    orders: tuple[
+        Any, ...
+    ] = ()  # the class depends on the kind of the coordinator, which obeys them
+    writes: tuple[IdentityWrite[R], ...] = ()
+
+    def __add__(self, other: Step[R]) -> Step[R]:
+        return Step(
+            self.records + other.records,
+            self.responses + other.responses,
+            self.orders + other.orders,
+            self.writes + other.writes,
+        )
+
+
+NOTHING: Step[Any] = Step()
+
+
+def respond(request_id: RequestId, response: Any) -> Step[Any]:
+    """Return a step with a response and no records."""
+    return Step(responses=(Response(request_id, response),))
+
+
+class LoadedRecord(NamedTuple):
+    """One record of the log, with the identity of its batch; the producer id is -1 if the batch has none."""
+
+    key: bytes
+    value: bytes | None
+    offset: Offset
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    is_transactional: bool
+
+
+class LoadedMarker(NamedTuple):
+    """A marker of the log, which ends its producer's transaction in this partition."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    is_commit: bool
+    coordinator_epoch: int
+    offset: Offset
