@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
+import tomllib
 from importlib import metadata
 from pathlib import Path
 
@@ -131,6 +133,21 @@ def test_a_lock_has_hashes_and_no_addresses(name: str) -> None:
     lock = (ROOT / name).read_text()
     assert "--hash=sha256:" in lock
     assert "://" not in lock
+
+
+def test_no_grpcio_is_allowed_that_decompresses_before_it_measures() -> None:
+    """Up to 1.82 the limit of a message's size came after decompressing: 522 KB of gzip became 512 MiB."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], project["optional-dependencies"]["server"]]
+    floors = [
+        tuple(map(int, version.split(".")))
+        for requirement in itertools.chain(*groups)
+        for version in re.findall(
+            r"^grpcio(?:-health-checking|-reflection)?>=([\d.]+)", requirement
+        )
+    ]
+    assert len(floors) == 3
+    assert min(floors) >= (1, 84)
 
 
 def test_nothing_generated_is_in_git() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections import Counter
 from dataclasses import replace
+from types import CodeType, FrameType
 
 import pytest
 
@@ -110,6 +112,30 @@ async def test_neither_costs_more_the_more_users_there_are() -> None:
         await server_first(known, f"nobody-{number}")
         await server_first(known, f"user-{number}")
     assert known.scans < 10
+
+
+async def test_the_first_response_runs_the_same_code_for_both() -> None:
+    """An imitation made for unknown users only took 18 us more than a look-up, which tells names apart on a LAN."""
+    known = users(200, iterations=4096)
+
+    async def calls(user: str) -> Counter[CodeType]:
+        called: Counter[CodeType] = Counter()
+
+        def count(frame: FrameType, event: str, _: object) -> None:
+            if event == "call":
+                called[frame.f_code] += 1
+
+        exchange = SaslExchange(mechanisms=("SCRAM-SHA-512",), credentials=lambda: known)
+        exchange.choose("SCRAM-SHA-512")
+        sys.setprofile(count)
+        try:
+            await exchange.step(f"n,,n={user},r=abcdefghijklmnop".encode())
+        finally:
+            sys.setprofile(None)
+        return called
+
+    await calls("user-1")  # makes what is kept for all users
+    assert await calls("user-2") == await calls("nobody")
 
 
 async def test_users_that_went_are_imitated_no_longer() -> None:
