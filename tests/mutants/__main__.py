@@ -6,8 +6,11 @@
 Each mutant is run by the quickest tests that call its function (a map of functions and tests is
 made first, once, which takes minutes; it is kept in `.mutants`), then by some seeds of its
 simulator, then by tests with real processes. A mutant that survives all of them is printed with its
-change: either a test is missing, or the change makes no difference that a caller could see, and
-then it says something about the code.
+change: either a test is missing, or the change makes no difference that a caller could see. The
+latter are listed in `equivalents.toml` with the reason, and are neither run nor counted.
+
+A run that does not end in time notices its mutant only if the same run without the mutant does end:
+on a busy machine everything hangs now and then. Otherwise the mutant is `unclear`, which is not noticed.
 """
 
 from __future__ import annotations
@@ -20,9 +23,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutants.coverage_map import PYTEST, CoverageMap, coverage_map
+from tests.mutants.equivalents import Equivalents
 from tests.mutants.operators import Mutant, mutants_of
 
 _BROKER = Path("services/broker")
@@ -52,6 +58,15 @@ _FAILED = (1, 2)  # pytest's exit status for failed tests, and for a module that
 TESTS = [Path("tests/unit") / name for name in ("partition", "replication", "log", "quorum")]
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a mutant is looked for: seeds of its simulator, and the seconds that each run may take."""
+
+    sim_seeds: int
+    timeout_s: float
+    process_timeout_s: float
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--count", type=int, default=100, help="how many mutants")
@@ -60,6 +75,7 @@ def main() -> int:
     parser.add_argument("--tests", type=Path, nargs="+", default=TESTS, help="who has to notice")
     parser.add_argument("--sim-seeds", type=int, default=6, help="simulator seeds for the rest")
     parser.add_argument("--timeout", type=float, default=60, help="s for the tests of one mutant")
+    parser.add_argument("--jobs", type=int, default=1, help="how many runs at once")
     parser.add_argument(
         "--process-timeout",
         type=float,
@@ -67,47 +83,68 @@ def main() -> int:
         help="s for tests with processes; 0: leave them out",
     )
     options = parser.parse_args()
-    calls = coverage_map(options.paths, _files(options.tests, "test_*.py"))
+    calls = coverage_map(options.paths, _files(options.tests, "test_*.py"), jobs=options.jobs)
     if options.process_timeout:
         for tests in PROCESS_TESTS.values():
             code = _run(_process_tests(tests), dict(os.environ), options.process_timeout)
             assert code == 0, f"{tests} fail without a mutant: {code}"
     every = [m for file in _files(options.paths, "*.py") for m in mutants_of(file)]
     chosen = random.Random(options.seed).sample(every, min(options.count, len(every)))
-    outcomes: Counter[str] = Counter()
-    survivors: list[Mutant] = []
-    for number, mutant in enumerate(chosen, 1):
-        began_s = time.monotonic()
-        outcome = judge(
-            mutant,
-            calls,
-            sim_seeds=options.sim_seeds,
-            timeout_s=options.timeout,
-            process_timeout_s=options.process_timeout,
-        )
-        outcomes[outcome] += 1
-        if outcome == "survived":
-            survivors.append(mutant)
-            print(mutant, flush=True)  # a run may be ended before its end
-        took_s = time.monotonic() - began_s
-        print(f"{number:4} {outcome:16} {took_s:5.1f} s  {mutant.path}:{mutant.line}", flush=True)
-    killed = sum(outcomes.values()) - len(survivors)
-    print(f"\n{killed} of {len(chosen)} noticed ({100 * killed / len(chosen):.0f} %): {outcomes}")
+    limits = Limits(options.sim_seeds, options.timeout, options.process_timeout)
+    outcomes = _judge_all(chosen, calls, limits, jobs=options.jobs)
+    survivors = [m for m in chosen if outcomes[m] in ("survived", "unclear")]
+    counted = [m for m in chosen if outcomes[m] != "equivalent"]
+    killed = len(counted) - len(survivors)
+    share = 100 * killed / max(len(counted), 1)
+    print(f"\n{killed} of {len(counted)} noticed ({share:.0f} %): {Counter(outcomes.values())}")
     for mutant in survivors:
         print(mutant)
-    return int(killed < 0.95 * len(chosen))
+    return int(killed < 0.95 * len(counted))
 
 
-def judge(
-    mutant: Mutant,
-    calls: CoverageMap,
-    *,
-    sim_seeds: int,
-    timeout_s: float,
-    process_timeout_s: float,
-) -> str:
-    """Return what notices the mutant: `tests`, `tests, hung`, `simulator`, `processes`; `survived` if nothing does."""
+def _judge_all(
+    mutants: list[Mutant], calls: CoverageMap, limits: Limits, *, jobs: int
+) -> dict[Mutant, str]:
+    """Judge mutants, several at once, and print each as soon as it is judged: a run may be ended before its end."""
+    equivalents = Equivalents.read()
+    outcomes: dict[Mutant, str] = {}
+
+    def timed(mutant: Mutant) -> tuple[str, float]:
+        began_s = time.monotonic()
+        if mutant in equivalents:
+            return "equivalent", 0.0
+        return judge(mutant, calls, limits), time.monotonic() - began_s
+
+    with ThreadPoolExecutor(jobs) as pool:
+        judged = {pool.submit(timed, mutant): mutant for mutant in mutants}
+        for number, future in enumerate(as_completed(judged), 1):
+            mutant = judged[future]
+            outcomes[mutant], took_s = future.result()
+            if outcomes[mutant] in ("survived", "unclear"):
+                print(mutant)
+            place = f"{mutant.path}:{mutant.line}"
+            print(f"{number:4} {outcomes[mutant]:16} {took_s:5.1f} s  {place}", flush=True)
+    return outcomes
+
+
+def judge(mutant: Mutant, calls: CoverageMap, limits: Limits) -> str:
+    """Return what notices the mutant: `tests`, `simulator` or `processes`, and `, hung` if by not ending.
+
+    `survived`: nothing does. `unclear`: something did not end in time, with and without the mutant.
+    """
     service = next(service for service in PROCESS_TESTS if mutant.path.is_relative_to(service))
+    simulator = "quorum" if service == _QUORUM else "cluster"
+    tests = calls.tests_of(mutant.path, mutant.function_line, seconds_max=limits.timeout_s / 2)
+    runs: list[tuple[str, list[str], float]] = []
+    if tests:
+        runs.append(("tests", [*PYTEST, *tests], limits.timeout_s))
+    if limits.sim_seeds:
+        seeds = ["-m", "tests.mutants.seeds", simulator, str(limits.sim_seeds)]
+        runs.append(("simulator", [sys.executable, *seeds], limits.timeout_s))
+    if limits.process_timeout_s:
+        processes = _process_tests(PROCESS_TESTS[service])
+        runs.append(("processes", processes, limits.process_timeout_s))
+    outcome = "survived"
     with tempfile.TemporaryDirectory(prefix="mutant-") as directory:
         source = Path(directory) / mutant.path.name
         source.write_text(mutant.source)
@@ -117,21 +154,15 @@ def judge(
             "MUTANT_SOURCE": str(source),
             "PYTHONPATH": os.pathsep.join(filter(None, [str(START), os.environ.get("PYTHONPATH")])),
         }
-        tests = calls.tests_of(mutant.path, mutant.function_line, seconds_max=timeout_s / 2)
-        if tests:
-            code = _run([*PYTEST, *tests], environment, timeout_s)
-            assert code in (None, 0, *_FAILED), f"pytest ended with {code}: {tests}"
-            if code != 0:
-                return "tests" if code is not None else "tests, hung"
-        if sim_seeds:
-            simulator = "quorum" if service == _QUORUM else "cluster"
-            command = [sys.executable, "-m", "tests.mutants.seeds", simulator, str(sim_seeds)]
-            if _run(command, environment, timeout_s) != 0:
-                return "simulator"
-        processes = _process_tests(PROCESS_TESTS[service])
-        if process_timeout_s and _run(processes, environment, process_timeout_s) != 0:
-            return "processes"
-    return "survived"
+        for name, command, timeout_s in runs:
+            code = _run(command, environment, timeout_s)
+            if name != "simulator":
+                assert code in (None, 0, *_FAILED), f"pytest ended with {code}: {command}"
+            if code is None and _run(command, dict(os.environ), timeout_s) is None:
+                outcome = "unclear"
+            elif code != 0:
+                return name if code is not None else f"{name}, hung"
+    return outcome
 
 
 def _process_tests(tests: list[Path]) -> list[str]:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,18 +43,23 @@ class CoverageMap:
         return chosen
 
 
-def coverage_map(paths: list[Path], test_files: list[Path]) -> CoverageMap:
+def coverage_map(paths: list[Path], test_files: list[Path], *, jobs: int) -> CoverageMap:
     """The map of these tests over these directories; a test file is run again when it changed."""
     _CACHE.mkdir(exist_ok=True)
     result = CoverageMap()
     directories = os.pathsep.join(str(path.resolve()) for path in paths)
-    for number, file in enumerate(test_files, 1):
+
+    def make(number: int, file: Path) -> str:
         key = hashlib.sha256(file.read_bytes() + directories.encode()).hexdigest()[:16]
         kept = _CACHE / f"{file.stem}-{key}.json"
         if not kept.exists():
             print(f"[{number}/{len(test_files)}] functions that {file} calls", flush=True)
             kept.write_text(_run(file, directories, kept.with_suffix(".new")))
-        result.add(json.loads(kept.read_text()))
+        return kept.read_text()
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for runs in pool.map(make, range(1, len(test_files) + 1), test_files):
+            result.add(json.loads(runs))
     return result
 
 

@@ -38,12 +38,14 @@ class Mutant:
     path: Path
     line: int
     function_line: int  # where the function begins that it is in, its decorators included
+    text: str  # the whole line, without its indentation
     before: str
     after: str
     source: str  # the whole file with the change in it
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}\n    - {self.before}\n    + {self.after}"
+        place = f"{self.path}:{self.line}  {self.text}"
+        return f"{place}\n    - {self.before}\n    + {self.after}"
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
@@ -67,7 +69,9 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
         around = [first for first, last in functions if first <= node.lineno <= last]
         if not around:
             continue
-        yield Mutant(path, node.lineno, max(around), " ".join(before.split()), replacement, mutated)
+        text = source[starts[node.lineno - 1] : starts[node.lineno]].decode().strip()
+        change = (" ".join(before.split()), replacement)
+        yield Mutant(path, node.lineno, max(around), text, *change, mutated)
 
 
 def _functions(tree: ast.AST) -> list[tuple[int, int]]:

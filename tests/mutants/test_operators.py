@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import PATHS, START
+from tests.mutants import __main__ as runner
+from tests.mutants.__main__ import PATHS, START, Limits, judge
+from tests.mutants.coverage_map import CoverageMap
+from tests.mutants.equivalents import Equivalents
 from tests.mutants.operators import mutants_of
 
 HEAD = '"""A module."""\n\nLIMIT = 5\n\n\ndef judge(self, a: int = 3, b: Maybe[1] = None):\n    """Judge."""\n'
@@ -71,3 +74,27 @@ def test_the_processes_that_a_test_starts_run_the_mutant(tmp_path: Path) -> None
     command = [sys.executable, "-c", "import odradek_broker.log.storage"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "the mutant\n"
+
+
+@pytest.mark.parametrize(
+    ("hanging", "outcome"), [("mutant", "simulator, hung"), ("both", "unclear"), ("", "survived")]
+)
+def test_a_run_that_hangs_without_its_mutant_too_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, hanging: str, outcome: str
+) -> None:
+    def run(command: list[str], environment: dict[str, str], timeout_s: float) -> int | None:
+        is_hung = hanging == "both" or (hanging == "mutant" and "MUTANT_MODULE" in environment)
+        return None if is_hung else 0
+
+    monkeypatch.setattr(runner, "_run", run)
+    mutant = next(mutants_of(next(PATHS[0].rglob("replica.py"))))
+    limits = Limits(sim_seeds=1, timeout_s=1, process_timeout_s=1)
+    assert judge(mutant, CoverageMap(), limits) == outcome
+
+
+def test_every_mutant_that_is_called_equivalent_is_still_one() -> None:
+    listed = Equivalents.read()
+    paths = {Path(entry.path) for entry in listed.reasons}
+    present = sum(mutant in listed for path in paths for mutant in mutants_of(path))
+    assert present == len(listed.reasons), "a listed line changed: judge it again"
+    assert all(listed.reasons.values())
