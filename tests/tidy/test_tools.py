@@ -71,3 +71,9 @@ def test_only_skips_for_want_of_a_tool_are_counted() -> None:
 def test_every_tool_can_be_looked_for(name: str) -> None:
     assert TOOLS[name].is_here() in (True, False)
     assert TOOLS[name].bring
+
+
+def test_no_plugin_parses_code_when_a_run_ends(pytestconfig: pytest.Config) -> None:
+    """Threads of tests may parse code at that moment, and CPython before 3.11.8 confuses the two."""
+    assert not pytestconfig.pluginmanager.has_plugin("schemathesis")
+    assert "schemathesis" not in sys.modules
