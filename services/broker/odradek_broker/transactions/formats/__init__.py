@@ -1,0 +1,1 @@
+"""Encoding of the records of `__transaction_state`."""

@@ -1,0 +1,253 @@
+"""The encoding of `__transaction_state`: Kafka's TransactionLogKey and TransactionLogValue, which its tools read.
+
+A key is an int16 version, 0, and the transactional id. A value begins with an int16 version. Version 1 is written; 0,
+which has no tagged fields, is read as well. Fields that Kafka lacks are tagged fields from 10,000 on, which its tools
+skip. Keys of other versions are skipped, because a newer release wrote them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Final
+
+from odradek_broker.transactions.identity import NO_EPOCH, ProducerIdentity
+from odradek_broker.transactions.transaction import (
+    EndedBy,
+    Ledger,
+    Outcome,
+    Staged,
+    Transaction,
+    TransactionalId,
+    TransactionPartition,
+    TransactionRecord,
+    TransactionStatus,
+)
+from odradek_protocol.identity import (
+    NO_PRODUCER_ID,
+    NO_TOPIC_ID,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TopicId,
+    TopicName,
+)
+from odradek_protocol.primitives import (
+    Malformed,
+    read_array_count,
+    read_compact_array_count,
+    read_compact_string,
+    read_string,
+    read_tagged_fields,
+    write_compact_array_count,
+    write_compact_string,
+    write_string,
+    write_tagged_fields,
+)
+
+_KEY_VERSION: Final = 0
+_VERSION: Final = 1
+_PREVIOUS_ID_TAG: Final = 0
+_NEXT_ID_TAG: Final = 1
+_CLIENT_VERSION_TAG: Final = 2
+_TOPIC_IDS_TAG: Final = 10_000
+_LAST_EPOCH_TAG: Final = 10_001
+_ENDED_BY_TAG: Final = 10_002
+_STAGED_TAG: Final = 10_003
+_LEDGER_TAG: Final = 10_004
+_LAST_OUTCOME_TAG: Final = 10_005
+
+_INT8: Final = struct.Struct(">b")
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
+_HEAD: Final = struct.Struct(">hqhib")  # version, producer id, epoch, time-out, status
+_TIMES: Final = struct.Struct(">qq")  # last update, start
+_STAGED_STEP: Final = struct.Struct(">qq")  # step, prepared
+_LEDGER: Final = struct.Struct(">qi?")
+_OUTCOME: Final = struct.Struct(">qh?")
+_UUID_BYTES: Final = 16
+_INT32_BYTES: Final = 4
+
+
+def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
+    """Return the key and value of a record; the value of an id that is forgotten is None."""
+    key = bytearray(_INT16.pack(_KEY_VERSION))
+    write_string(key, record.transactional_id)
+    return bytes(key), None if record.state is None else _value(record.state)
+
+
+def decode(key: bytes, value: bytes | None) -> TransactionRecord | None:
+    """Return the record; None for a key that this release does not know.
+
+    Raises:
+        Malformed: the bytes are damaged, or a newer release wrote the value.
+    """
+    (version,) = _unpack(_INT16, key, 0)
+    if version != _KEY_VERSION:
+        return None
+    name, _ = read_string(key, _INT16.size)
+    if not name:
+        raise Malformed("a transaction record has no transactional id")
+    return TransactionRecord(TransactionalId(name), None if value is None else _read_value(value))
+
+
+def _value(state: Transaction) -> bytes:
+    out = bytearray(
+        _HEAD.pack(
+            _VERSION, state.producer_id, state.producer_epoch, state.timeout_ms, state.status
+        )
+    )
+    topics = [
+        (topic, topic_id, [partition.partition for partition in partitions])
+        for (topic, topic_id), partitions in groupby(
+            sorted(state.partitions, key=lambda p: (p.topic, p.topic_id, p.partition)),
+            key=lambda p: (p.topic, p.topic_id),
+        )
+    ]
+    # Kafka writes null for an empty state, and an empty array after a completion.
+    write_compact_array_count(out, -1 if state.status is TransactionStatus.EMPTY else len(topics))
+    for topic, _, indexes in topics:
+        write_compact_string(out, topic)
+        write_compact_array_count(out, len(indexes))
+        out += struct.pack(f">{len(indexes)}i", *indexes)
+        write_tagged_fields(out)
+    out += _TIMES.pack(state.update_ms, state.start_ms)
+    tags = _tags(state)
+    if topics:
+        tags[_TOPIC_IDS_TAG] = b"".join(topic_id for _, topic_id, _ in topics)
+    write_tagged_fields(out, tags)
+    return bytes(out)
+
+
+def _tags(state: Transaction) -> dict[int, bytes]:
+    """Return the tagged fields whose values are not the default ones."""
+    tags: dict[int, bytes] = {}
+    if state.previous_id != NO_PRODUCER_ID:
+        tags[_PREVIOUS_ID_TAG] = _INT64.pack(state.previous_id)
+    if state.next_id != NO_PRODUCER_ID:
+        tags[_NEXT_ID_TAG] = _INT64.pack(state.next_id)
+    if state.client_version:
+        tags[_CLIENT_VERSION_TAG] = _INT16.pack(state.client_version)
+    if state.last_epoch != NO_EPOCH:
+        tags[_LAST_EPOCH_TAG] = _INT16.pack(state.last_epoch)
+    if state.ended_by is not EndedBy.CLIENT:
+        tags[_ENDED_BY_TAG] = _INT8.pack(state.ended_by)
+    if state.staged is not None:
+        staged = bytearray(_STAGED_STEP.pack(state.staged.step, state.staged.prepared_ms))
+        write_compact_string(staged, state.staged.member)
+        tags[_STAGED_TAG] = bytes(staged)
+    if state.ledger is not None:
+        ledger = state.ledger
+        tags[_LEDGER_TAG] = _LEDGER.pack(ledger.last_step, ledger.members, ledger.is_final)
+    if state.last_outcome is not None:
+        identity, is_commit = state.last_outcome
+        tags[_LAST_OUTCOME_TAG] = _OUTCOME.pack(identity.producer_id, identity.epoch, is_commit)
+    return tags
+
+
+def _read_value(value: bytes) -> Transaction:
+    version, producer_id, epoch, timeout_ms, status_number = _unpack(_HEAD, value, 0)
+    if not 0 <= version <= _VERSION:
+        raise Malformed(f"TransactionLogValue version {version}: written by a newer release")
+    try:
+        status = TransactionStatus(status_number)
+    except ValueError:
+        raise Malformed(f"a transaction has the status {status_number}") from None
+    topics, position = _read_topics(value, _HEAD.size, is_flexible=version > 0)
+    update_ms, start_ms = _unpack(_TIMES, value, position)
+    tags: dict[int, bytes] = {}
+    if version > 0:
+        tags, _ = read_tagged_fields(value, position + _TIMES.size)
+    return Transaction(
+        producer_id=ProducerId(producer_id),
+        producer_epoch=ProducerEpoch(epoch),
+        last_epoch=ProducerEpoch(_number(_INT16, tags, _LAST_EPOCH_TAG, NO_EPOCH)),
+        previous_id=ProducerId(_number(_INT64, tags, _PREVIOUS_ID_TAG, NO_PRODUCER_ID)),
+        next_id=ProducerId(_number(_INT64, tags, _NEXT_ID_TAG, NO_PRODUCER_ID)),
+        timeout_ms=timeout_ms,
+        status=status,
+        partitions=frozenset(_partitions(topics, tags.get(_TOPIC_IDS_TAG))),
+        update_ms=update_ms,
+        start_ms=start_ms,
+        client_version=_number(_INT16, tags, _CLIENT_VERSION_TAG, 0),
+        ended_by=_ended_by(_number(_INT8, tags, _ENDED_BY_TAG, EndedBy.CLIENT)),
+        last_outcome=_last_outcome(tags.get(_LAST_OUTCOME_TAG)),
+        staged=_staged(tags.get(_STAGED_TAG)),
+        ledger=_ledger(tags.get(_LEDGER_TAG)),
+    )
+
+
+_Topics = list[tuple[TopicName, tuple[int, ...]]]
+
+
+def _read_topics(value: bytes, position: int, *, is_flexible: bool) -> tuple[_Topics, int]:
+    read_count = read_compact_array_count if is_flexible else read_array_count
+    read_text = read_compact_string if is_flexible else read_string
+    count, position = read_count(value, position)
+    topics = []
+    for _ in range(count):
+        topic, position = read_text(value, position)
+        partition_count, position = read_count(value, position, _INT32_BYTES)
+        indexes = struct.unpack_from(f">{max(0, partition_count)}i", value, position)
+        position += _INT32_BYTES * len(indexes)
+        if is_flexible:
+            _, position = read_tagged_fields(value, position)
+        topics.append((TopicName(topic or ""), indexes))
+    return topics, position
+
+
+def _partitions(topics: _Topics, topic_ids: bytes | None) -> Iterable[TransactionPartition]:
+    """Return the partitions; without topic ids, as Kafka writes them, their topics are known by name only."""
+    if topic_ids is None:
+        topic_ids = NO_TOPIC_ID * len(topics)
+    if len(topic_ids) != _UUID_BYTES * len(topics):
+        raise Malformed(f"{len(topic_ids)} bytes are the ids of {len(topics)} topics")
+    for number, (topic, indexes) in enumerate(topics):
+        topic_id = TopicId(topic_ids[number * _UUID_BYTES : (number + 1) * _UUID_BYTES])
+        for index in indexes:
+            yield TransactionPartition(topic_id, topic, PartitionIndex(index))
+
+
+def _ended_by(number: int) -> EndedBy:
+    try:
+        return EndedBy(number)
+    except ValueError:
+        raise Malformed(f"a transaction was ended by {number}") from None
+
+
+def _last_outcome(field: bytes | None) -> Outcome | None:
+    if field is None:
+        return None
+    producer_id, epoch, is_commit = _unpack(_OUTCOME, field, 0)
+    return Outcome(ProducerIdentity(ProducerId(producer_id), ProducerEpoch(epoch)), bool(is_commit))
+
+
+def _staged(field: bytes | None) -> Staged | None:
+    if field is None:
+        return None
+    step, prepared_ms = _unpack(_STAGED_STEP, field, 0)
+    member, _ = read_compact_string(field, _STAGED_STEP.size)
+    return Staged(step=step, member=member or "", prepared_ms=prepared_ms)
+
+
+def _ledger(field: bytes | None) -> Ledger | None:
+    if field is None:
+        return None
+    last_step, members, is_final = _unpack(_LEDGER, field, 0)
+    return Ledger(last_step=last_step, members=members, is_final=bool(is_final))
+
+
+def _number(form: struct.Struct, tags: dict[int, bytes], tag: int, default: int) -> int:
+    field = tags.get(tag)
+    return default if field is None else int(_unpack(form, field, 0)[0])
+
+
+def _unpack(form: struct.Struct, buffer: bytes, position: int) -> tuple[int, ...]:
+    try:
+        return form.unpack_from(buffer, position)
+    except struct.error as error:
+        raise Malformed(
+            f"a transaction record ends too early, at byte {len(buffer)}: {error}"
+        ) from None

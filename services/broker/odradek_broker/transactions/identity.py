@@ -1,0 +1,67 @@
+"""Producer identities: which one a request names, and where new producer ids come from.
+
+An identity is a producer id with an epoch. The coordinator gives both out; a higher epoch of one producer id fences
+all lower ones, so producer ids never repeat and the epochs of one producer id only rise. Clients never see an epoch
+above `CLIENT_EPOCH_MAX`: a marker may still need the epoch above it, and then the id goes on with a fresh producer id
+at epoch 0.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from odradek_protocol.identity import NO_PRODUCER_ID, ProducerEpoch, ProducerId
+
+NO_EPOCH: Final = ProducerEpoch(-1)
+CLIENT_EPOCH_MAX: Final = ProducerEpoch(32_766)
+MARKER_EPOCH_MAX: Final = ProducerEpoch(32_767)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdentity:
+    """A producer id and its epoch."""
+
+    producer_id: ProducerId
+    epoch: ProducerEpoch
+
+    def __str__(self) -> str:
+        return f"{self.producer_id}:{self.epoch}"
+
+
+class Match(Enum):
+    """How the identity of a request compares with the state of its transactional id."""
+
+    CURRENT = "current"
+    RETRY = "retry"  # the identity before the last bump: its producer may not have seen the response yet
+    STALE = "stale"  # an older epoch of a producer id of this transactional id
+    FOREIGN = "foreign"  # a producer id that this transactional id does not have
+
+
+@dataclass(slots=True)
+class ProducerIdReserve:
+    """Producer ids that a shard may give out, each once. The shell fills it; ids in a dropped shard are lost."""
+
+    size_max: int
+    _ids: deque[ProducerId] = field(default_factory=deque)
+
+    def __bool__(self) -> bool:
+        return bool(self._ids)
+
+    @property
+    def missing(self) -> int:
+        """Return how many ids the shell should add."""
+        return self.size_max - len(self._ids)
+
+    def add(self, ids: Iterable[ProducerId]) -> None:
+        self._ids.extend(ids)
+
+    def take(self) -> ProducerId:
+        """Return an id that nobody has had. The caller has checked that there is one."""
+        assert self._ids, "a handler took a producer id from an empty reserve"
+        producer_id = self._ids.popleft()
+        assert producer_id > NO_PRODUCER_ID, f"{producer_id} is no producer id"
+        return producer_id

@@ -1,0 +1,67 @@
+"""Which partitions still lack the marker of a decision.
+
+Each decision has a number, drawn by the shard and rising in its life. An acknowledgement names that number. So one
+that comes late, for an earlier transaction of the same transactional id, completes nothing (KAFKA-16352).
+Acknowledgements are kept in memory only: after a load, all markers are sent again, and partition leaders take
+repeats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from odradek_broker.transactions.transaction import TransactionalId, TransactionPartition
+
+
+@dataclass(slots=True)
+class DueMarkers:
+    """One decision, with the partitions that have not acknowledged its marker."""
+
+    transactional_id: TransactionalId
+    decided_ms: int  # on the monotonic clock
+    partitions: set[TransactionPartition]
+
+
+@dataclass(slots=True)
+class MarkersDue:
+    """The decisions of one shard that are not complete."""
+
+    _decisions: dict[int, DueMarkers] = field(default_factory=dict)
+    _last_decision: int = 0
+
+    def __len__(self) -> int:
+        return len(self._decisions)
+
+    def begin(
+        self,
+        transactional_id: TransactionalId,
+        partitions: frozenset[TransactionPartition],
+        *,
+        now_ms: int,
+    ) -> int:
+        """Note a decision, and return its number."""
+        self._last_decision += 1
+        self._decisions[self._last_decision] = DueMarkers(transactional_id, now_ms, set(partitions))
+        return self._last_decision
+
+    def acknowledge(self, decision: int, partition: TransactionPartition) -> DueMarkers | None:
+        """Note that a partition has its marker; return the decision when that was the last one, and forget it."""
+        due = self._decisions.get(decision)
+        if due is None:
+            return None
+        due.partitions.discard(partition)
+        if due.partitions:
+            return None
+        del self._decisions[decision]
+        return due
+
+    def oldest_ms(self) -> int | None:
+        """Return when the oldest decision was made that still lacks markers."""
+        return min((due.decided_ms for due in self._decisions.values()), default=None)
+
+    def partitions_of(self, transactional_id: TransactionalId) -> frozenset[TransactionPartition]:
+        """Return the partitions of this id that still lack their marker."""
+        for due in self._decisions.values():
+            if due.transactional_id == transactional_id:
+                return frozenset(due.partitions)
+        return frozenset()

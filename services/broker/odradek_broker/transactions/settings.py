@@ -1,0 +1,28 @@
+"""Settings of a broker's transaction coordinators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionSettings:
+    """The transaction settings of a broker. The names are Kafka's without their prefixes, where Kafka has them."""
+
+    id_expiration_ms: int = 7 * 24 * 3_600_000
+    remove_expired_interval_ms: int = 3_600_000
+    max_timeout_ms: int = 15 * 60_000
+    completion_wait_max_ms: int = 200
+    """How long Init, Add and End wait for the completion of the transaction before, unless they name a deadline."""
+    load_grace_ms: int = 3_000
+    """What each open transaction has left at least after a load, so that a failover does not eat the client's time."""
+    partitions_max: int = 10_000
+    ids_max: int = 100_000
+    held_of_id_max: int = 64
+    held_max: int = 10_000
+    reserve_size: int = 8
+    steps_of_tick_max: int = 1_000
+    """The most transactions that one tick aborts, and the most ids that it removes."""
+    prepared_timeout_ms: int = 3_600_000
+    staged_lease_ms: int = 60_000
+    ledger_expiration_ms: int = 90 * 24 * 3_600_000

@@ -1,0 +1,144 @@
+"""The transactional ids of one shard: their states, when open transactions time out, and which ids have expired.
+
+`replay` alone changes the states; it applies a record of a load and of a handler alike. Deadlines are no part of the
+log. They run on the monotonic clock, so that a jump of the wall clock ends no transaction.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from odradek_broker.transactions.identity import ProducerIdentity
+from odradek_broker.transactions.messages import Resolution
+from odradek_broker.transactions.settings import TransactionSettings
+from odradek_broker.transactions.transaction import (
+    Transaction,
+    TransactionalId,
+    TransactionRecord,
+    TransactionStatus,
+    assert_legal,
+)
+from odradek_protocol.identity import NO_PRODUCER_ID, PartitionIndex, ProducerId, TopicId
+
+
+@dataclass(slots=True, kw_only=True)
+class TransactionTable:
+    """The state of one shard."""
+
+    settings: TransactionSettings
+    _states: dict[TransactionalId, Transaction] = field(default_factory=dict)
+    _by_producer: dict[ProducerId, TransactionalId] = field(default_factory=dict)
+    _deadline_ms: dict[TransactionalId, int] = field(default_factory=dict)
+    _deadlines: list[tuple[int, TransactionalId]] = field(default_factory=list)
+    """A heap that may have deadlines of transactions that have ended; `_deadline_ms` has the valid ones."""
+    _expiry_due_ms: int | None = None
+    _unexamined: list[TransactionalId] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def get(self, transactional_id: TransactionalId) -> Transaction | None:
+        return self._states.get(transactional_id)
+
+    def items(self) -> Iterator[tuple[TransactionalId, Transaction]]:
+        """Return all ids with their states, as of this call."""
+        return iter(list(self._states.items()))
+
+    def replay(self, record: TransactionRecord) -> None:
+        """Apply one record."""
+        transactional_id, state = record.transactional_id, record.state
+        before = self._states.get(transactional_id)
+        if before is not None:
+            for producer_id in (before.producer_id, before.previous_id):
+                self._by_producer.pop(producer_id, None)
+        if state is None:
+            self._states.pop(transactional_id, None)
+            self._deadline_ms.pop(transactional_id, None)
+            return
+        assert_legal(state)
+        self._states[transactional_id] = state
+        for producer_id in (state.producer_id, state.previous_id):
+            if producer_id != NO_PRODUCER_ID:
+                self._by_producer[producer_id] = transactional_id
+        if not state.has_timeout:
+            self._deadline_ms.pop(transactional_id, None)
+
+    def start_timeout(self, transactional_id: TransactionalId, deadline_ms: int) -> None:
+        """Let the open transaction of this id time out at this time of the monotonic clock."""
+        self._deadline_ms[transactional_id] = deadline_ms
+        heapq.heappush(self._deadlines, (deadline_ms, transactional_id))
+        # Transactions that end leave their deadlines behind, and most of them end long before.
+        if len(self._deadlines) > 2 * len(self._deadline_ms) + 1_000:
+            self._deadlines = [(due_ms, name) for name, due_ms in self._deadline_ms.items()]
+            heapq.heapify(self._deadlines)
+
+    def loaded(self, *, now_ms: int, wall_ms: int) -> None:
+        """Start the time-outs of all open transactions.
+
+        This is the only place that compares the wall clock with times of the log. A clock that jumped may shorten the
+        time that is left to `load_grace_ms`, and never lengthens it.
+        """
+        for transactional_id, state in self._states.items():
+            if state.has_timeout:
+                left_ms = min(max(0, state.start_ms + state.timeout_ms - wall_ms), state.timeout_ms)
+                left_ms = max(left_ms, self.settings.load_grace_ms)
+                self.start_timeout(transactional_id, now_ms + left_ms)
+
+    def timed_out(self, now_ms: int) -> TransactionalId | None:
+        """Return a transaction whose time-out is over; the caller ends it, or the next call returns it again."""
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            deadline_ms, transactional_id = self._deadlines[0]
+            if self._deadline_ms.get(transactional_id) == deadline_ms:
+                return transactional_id
+            heapq.heappop(self._deadlines)
+        return None
+
+    def expired(self, *, now_ms: int, wall_ms: int) -> list[TransactionalId]:
+        """Return ids that nobody has used for `id_expiration_ms`.
+
+        All ids are examined once in each `remove_expired_interval_ms`, a bounded number of them in each call.
+        """
+        settings = self.settings
+        if self._expiry_due_ms is None:
+            self._expiry_due_ms = now_ms + settings.remove_expired_interval_ms
+        if now_ms >= self._expiry_due_ms:
+            self._expiry_due_ms = now_ms + settings.remove_expired_interval_ms
+            self._unexamined = list(self._states)
+        examined = self._unexamined[-settings.steps_of_tick_max :]
+        del self._unexamined[-settings.steps_of_tick_max :]
+        return [name for name in examined if self._has_expired(name, wall_ms)]
+
+    def _has_expired(self, transactional_id: TransactionalId, wall_ms: int) -> bool:
+        state = self._states.get(transactional_id)
+        if state is None or not state.status.is_between or state.is_prepared:
+            return False
+        expiration_ms = self.settings.id_expiration_ms
+        if state.ledger is not None:
+            expiration_ms = max(expiration_ms, self.settings.ledger_expiration_ms)
+        return wall_ms - state.update_ms >= expiration_ms
+
+    def resolve(
+        self, identity: ProducerIdentity, topic_id: TopicId, partition: PartitionIndex
+    ) -> Resolution:
+        """Return what became of the transaction whose data has this identity, for a leader that finds it open."""
+        transactional_id = self._by_producer.get(identity.producer_id)
+        if transactional_id is None:
+            return Resolution.UNKNOWN
+        state = self._states[transactional_id]
+        outcome = state.last_outcome
+        if state.status.is_decided:
+            # The markers are on their way, also to partitions that have acknowledged theirs.
+            if outcome is None or outcome.identity == identity:
+                return Resolution.LIVE
+        elif state.status is TransactionStatus.ONGOING or state.is_prepared:
+            is_registered = any(
+                (registered.topic_id, registered.partition) == (topic_id, partition)
+                for registered in state.partitions
+            )
+            if identity == state.next_identity and is_registered:
+                return Resolution.LIVE
+        if outcome is not None and outcome.identity == identity:
+            return Resolution.COMMITTED if outcome.is_commit else Resolution.ABORTED
+        return Resolution.UNKNOWN
