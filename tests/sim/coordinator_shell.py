@@ -6,11 +6,12 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError, HostedShard
 from odradek_broker.groups import messages as gm
 from odradek_broker.groups.group_shard import GroupShard
 from odradek_protocol.identity import GroupId, TopicIdPartition
+from odradek_protocol.topic_names import OFFSETS_TOPIC
 from tests.sim.network import Stream
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from odradek_broker.coordination.coordinator_host import absolute_java_hash
+from odradek_broker.coordination.placement import absolute_java_hash
 from odradek_broker.log.directory.checkpoints import RECOVERY_POINTS, decode_offsets
 from odradek_broker.partition.events import Event
 from odradek_broker.partition.leader import Leader

@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from odradek_broker.coordination.coordinator_host import absolute_java_hash
-from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC
+from odradek_broker.coordination.placement import absolute_java_hash
 from odradek_broker.groups import messages as gm
 from odradek_protocol.identity import GroupId, Offset, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.topic_names import OFFSETS_TOPIC
 from tests.sim.cluster import Cluster
 from tests.sim.coordinator_shell import GroupAnswer, GroupCall
 from tests.sim.group_history import Commit, GroupHistory, OffsetRead

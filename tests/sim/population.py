@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC
 from odradek_metadata_quorum.controller.requests import NewTopic
 from odradek_protocol.identity import (
     GroupId,
@@ -12,6 +11,7 @@ from odradek_protocol.identity import (
     TopicIdPartition,
     TopicPartition,
 )
+from odradek_protocol.topic_names import OFFSETS_TOPIC
 from tests.sim.classic_member import TOPICS, ClassicMember
 from tests.sim.cluster import Cluster
 from tests.sim.consumer_member import ConsumerMember

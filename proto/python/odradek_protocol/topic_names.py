@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from odradek_protocol.identity import TOPIC_NAME_BYTES_MAX
+from odradek_protocol.identity import TOPIC_NAME_BYTES_MAX, TopicName
 
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+OFFSETS_TOPIC: Final = TopicName("__consumer_offsets")
+TRANSACTIONS_TOPIC: Final = TopicName("__transaction_state")
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 """Topics that coordinators keep their state in; metadata marks them as internal."""
 TOPIC_NAME_PATTERN: Final = rf"^(?!\.{{1,2}}$)[a-zA-Z0-9._-]{{1,{TOPIC_NAME_BYTES_MAX}}}$"
 """The rule as a regular expression that JSON schemas understand too."""

@@ -152,7 +152,7 @@ async def test_access_users_quotas_and_features(tmp_path: Path) -> None:
         assert list(quotas.entries) == [quota]
 
         lowered = await service.UpdateFeatures(
-            admin.UpdateFeaturesRequest(name="transaction.version", level=1)
+            admin.UpdateFeaturesRequest(name="transaction.version", level=3)
         )
         assert lowered.error_code == ErrorCode.FEATURE_UPDATE_FAILED
 

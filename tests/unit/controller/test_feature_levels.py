@@ -106,6 +106,37 @@ def test_a_feature_that_is_not_listed_is_not_supported() -> None:
     assert "broker 1 (up to 0)" in raise_to(found, 1, "group.version").message
 
 
+WITHOUT_TRANSACTIONS = (("group.version", 1), ("metadata.version", 2))
+
+
+def test_transactions_begin_when_every_broker_takes_part_in_them() -> None:
+    found = upgraded_cluster(brokers=(1,))
+    register_controllers(found, *VOTERS)
+    assert raise_to(found, 2).is_good
+    assert found.register(2, features=WITHOUT_TRANSACTIONS).outcome.is_good
+    assert "broker 2 (up to 0)" in raise_to(found, 1, "transaction.version").message
+    assert not found.image.has_transactions
+    found.register(2)
+    assert not found.image.has_transactions
+    assert raise_to(found, 2, "transaction.version").is_good
+    assert found.image.has_transactions
+    refused = found.register(3, features=WITHOUT_TRANSACTIONS).outcome
+    assert "transaction.version at level 2, but broker 3 supports 0 to 0" in refused.message
+    assert found.image.has_transactions
+
+
+def test_brokers_without_transactions_stay_away_while_there_is_state_of_transactions() -> None:
+    """The level may fall while transactions are open, and their markers are still to be written."""
+    found = upgraded_cluster(brokers=(1,))
+    register_controllers(found, *VOTERS)
+    assert raise_to(found, 2).is_good
+    found.create("__transaction_state")
+    refused = found.register(2, features=WITHOUT_TRANSACTIONS).outcome
+    assert refused.error is ErrorCode.UNSUPPORTED_VERSION
+    assert "__transaction_state" in refused.message
+    assert found.register(2).outcome.is_good
+
+
 def test_a_voter_that_does_not_register_any_more_is_forgotten() -> None:
     """It may run an older program again, which registers nothing."""
     found = upgraded_cluster()
@@ -166,12 +197,13 @@ def test_a_broker_of_an_older_program_is_taken_below_the_level_and_refused_above
         ("metadata.version", 1, True, "cannot be lowered"),
         ("metadata.version", 3, False, "has the levels 1 to 2"),
         ("metadata.version", 0, True, "has the levels 1 to 2"),
-        ("transaction.version", 2, False, "has the levels 0 to 0"),
+        ("transaction.version", 3, False, "has the levels 0 to 2"),
         ("group.version", 0, False, "allow the downgrade"),
         ("no.version", 1, False, "there is no feature"),
         ("metadata.version", 2, False, ""),
         ("group.version", 0, True, ""),
         ("transaction.version", 0, False, ""),
+        ("transaction.version", 2, False, ""),
     ],
 )
 def test_what_a_level_may_become(name: str, level: int, downgrade: bool, message: str) -> None:
@@ -203,8 +235,8 @@ def test_a_level_above_the_programs_is_refused_at_replay() -> None:
         with pytest.raises(NewerProgramNeeded, match="this program supports"):
             image.replay(MetadataOffset(1), 1, level)
     image = MetadataImage(features={"metadata.version": 2})
-    with pytest.raises(NewerProgramNeeded, match=r"transaction\.version 2"):
-        image.replay(MetadataOffset(1), 1, FeatureLevel(name="transaction.version", level=2))
+    with pytest.raises(NewerProgramNeeded, match=r"transaction\.version 3"):
+        image.replay(MetadataOffset(1), 1, FeatureLevel(name="transaction.version", level=3))
 
 
 def test_a_new_log_has_an_incarnation_of_its_own_from_its_first_batch_on() -> None:

@@ -59,6 +59,14 @@ def all_logs_have_one_incarnation(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(features, "new_incarnation", lambda _draws: same)
 
 
+def the_state_of_transactions_binds_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(registration, "TRANSACTIONS_TOPIC", "another topic")
+
+
+def brokers_are_not_asked_for_transactions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(features, "_unable", lambda *_: [])
+
+
 def a_log_that_was_not_read_is_taken_for_the_callers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(test_cluster_identity, "must_wait", lambda *_, **__: False)
 
@@ -120,6 +128,14 @@ BUGS: list[tuple[Patch, Callable[[], None]]] = [
     (
         a_log_that_was_not_read_is_taken_for_the_callers,
         test_cluster_identity.test_a_controller_that_has_read_of_no_incarnation_cannot_judge_who_follows_one,
+    ),
+    (
+        the_state_of_transactions_binds_nobody,
+        test_feature_levels.test_brokers_without_transactions_stay_away_while_there_is_state_of_transactions,
+    ),
+    (
+        brokers_are_not_asked_for_transactions,
+        test_feature_levels.test_transactions_begin_when_every_broker_takes_part_in_them,
     ),
     (other_voters_are_no_strangers, a_stranger_of_other_voters),
 ]

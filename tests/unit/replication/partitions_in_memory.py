@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC
 from odradek_broker.groups.formats.record_codec import decode
 from odradek_broker.groups.records import GroupRecord
 from odradek_broker.replication.partition_service import (
@@ -33,6 +32,7 @@ from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import FeatureLevel, Partition, RemoveTopic, Topic
 from odradek_protocol.records import decode_batch, iter_headers
 from odradek_protocol.records.batch_header import stamp
+from odradek_protocol.topic_names import OFFSETS_TOPIC
 
 ME = BrokerId(1)
 EPOCH = LeaderEpoch(3)

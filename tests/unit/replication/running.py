@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from odradek_broker.access.authorizer import Authorizer
-from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.topic_names import OFFSETS_TOPIC
 from tests.unit.replication.partitions_in_memory import EPOCH, PartitionsInMemory
 
 T = TypeVar("T")

@@ -11,7 +11,6 @@ import pytest
 
 from odradek_broker.coordination import coordinator_host, hosted_shard
 from odradek_broker.coordination.coordinator_host import CoordinatorHost, reload_wait_s
-from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.coordination.turn_writes import TurnWrites
 from odradek_broker.coordinator_step import (
@@ -30,6 +29,7 @@ from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex, Produ
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.primitives import Malformed
 from odradek_protocol.records import decode_batch, iter_headers
+from odradek_protocol.topic_names import OFFSETS_TOPIC
 from tests.unit.replication.partitions_in_memory import PartitionsInMemory
 from tests.unit.replication.running import when_answered
 

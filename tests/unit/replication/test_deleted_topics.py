@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from odradek_broker.coordination.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.groups.messages import CommitOffsets, CommittedOffset, FetchOffsets
 from odradek_broker.groups.records import OffsetCommitRecord
 from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex, TopicId, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.topic_names import OFFSETS_TOPIC
 from tests.unit.replication.partitions_in_memory import EPOCH, PartitionsInMemory
 from tests.unit.replication.running import running, when_answered
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odradek_broker.coordination.coordinator_host import absolute_java_hash
+from odradek_broker.coordination.placement import absolute_java_hash
 
 
 @pytest.mark.parametrize(

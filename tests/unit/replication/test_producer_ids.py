@@ -49,6 +49,29 @@ async def test_all_who_wait_hear_of_one_failure_at_once() -> None:
     assert len(controllers.calls) == 1
 
 
+async def test_ids_at_hand_are_taken_and_the_next_block_is_fetched_meanwhile() -> None:
+    controllers = Controllers()
+    source = source_of(controllers)
+    assert source.take(8) == []
+    await turns()
+    controllers.calls[0].set_result(
+        pb.AllocateProducerIdsResponse(producer_id_start=0, producer_id_count=1000)
+    )
+    await turns()
+    assert source.take(8) == list(range(8))
+    assert len(controllers.calls) == 1, "enough are left"
+    assert source.take(600) == list(range(8, 608))
+    await turns()
+    assert len(controllers.calls) == 2
+    assert source.take(8) == list(range(608, 616)), "they do not wait for the next block"
+    controllers.calls[1].set_result(
+        pb.AllocateProducerIdsResponse(producer_id_start=5000, producer_id_count=1000)
+    )
+    await turns()
+    assert source.take(386) == [*range(616, 1000), 5000, 5001]
+    assert len(controllers.calls) == 2
+
+
 async def test_more_than_a_block_holds_wait_for_the_next_and_nobody_gets_another_ones_id() -> None:
     controllers = Controllers()
     source = source_of(controllers)

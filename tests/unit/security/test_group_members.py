@@ -37,6 +37,7 @@ class Coordinator:
     def __init__(self, broker_id: BrokerId) -> None:
         self._broker_id = broker_id
         self.beats: list[ConsumerHeartbeat] = []
+        self.placement = self
 
     def coordinator_of(self, group_id: str) -> LeaderNow:
         return LeaderNow(self._broker_id, LeaderEpoch(1))

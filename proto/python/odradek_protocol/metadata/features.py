@@ -13,6 +13,9 @@ It never falls, because the records of a level stay in the log. Programs of leve
 at all, and wrote `transaction.version` 2 into new clusters although they had no transactions. So an
 empty registration stands for `UNREGISTERED_LEVELS`, and the level of `transaction.version` counts
 only from `metadata.version` 2 on; raising to 2 resets it.
+
+`transaction.version` is 0 (no transactions), 1 (transactions) or 2 (KIP-890: clients that know it get a new epoch with
+each transaction, and leaders add the partitions that a transaction writes).
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {
         GROUP_VERSION: (0, 1),
         METADATA_VERSION: (METADATA_VERSION_MIN, METADATA_VERSION_MAX),
-        TRANSACTION_VERSION: (0, 0),
+        TRANSACTION_VERSION: (0, 2),
     }
 )
 

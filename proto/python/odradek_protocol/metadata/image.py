@@ -45,6 +45,7 @@ from odradek_protocol.metadata.features import (
     METADATA_VERSION_WITH_IDENTITY,
     SUPPORTED_FEATURES,
     TRANSACTION_VERSION,
+    highest_supported,
 )
 from odradek_protocol.metadata.records import (
     NO_LEADER,
@@ -148,6 +149,17 @@ class MetadataImage:
         if name == TRANSACTION_VERSION and not self.has_identity:
             return 0  # see `features`
         return self.features.get(name, 0)
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether transactions are served: the level is on, and every registered broker takes part in them.
+
+        A broker that is fenced counts too, because it comes back and may lead a partition of a transaction.
+        """
+        return self.feature_level(TRANSACTION_VERSION) >= 1 and all(
+            highest_supported(broker.features, TRANSACTION_VERSION) >= 1
+            for broker in self.brokers.values()
+        )
 
     @property
     def has_identity(self) -> bool:

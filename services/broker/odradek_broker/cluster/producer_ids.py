@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import Final
 
 import grpc.aio
@@ -13,36 +14,64 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 
 _TIMEOUT_S: Final = 5.0
+_REFILL_BELOW: Final = 500
+_RETRY_S: Final = 0.2
 
 
 class ProducerIdSource:
-    """Hands out producer ids that are unique in the cluster."""
+    """Hands out producer ids that are unique in the cluster.
+
+    The next block is fetched before the last one is used up. So a controller that fails over does not stop
+    transactions whose epochs are exhausted, nor new producers.
+    """
 
     def __init__(self, *, broker_id: BrokerId, controllers: ControllerClient) -> None:
         self.broker_epoch: BrokerEpoch | None = None  # set after the registration
         self._broker_id = broker_id
         self._controllers = controllers
-        self._next = 0
-        self._end = 0
+        self._blocks: deque[range] = deque()
         self._refill: asyncio.Task[ErrorCode] | None = None
+        self._failed_at_s = float("-inf")  # when the last allocation failed, on the loop's clock
 
     async def next(self) -> tuple[ErrorCode, ProducerId]:
         """Return a new id, or COORDINATOR_NOT_AVAILABLE while no controller allocates a block."""
-        while self._next == self._end:
+        while not self._blocks:
             # All waiting callers share one call, and its failure.
-            if self._refill is None:
-                self._refill = asyncio.get_running_loop().create_task(
-                    self._allocate(), name="allocate producer ids"
-                )
-                self._refill.add_done_callback(self._refilled)
-            code = await asyncio.shield(self._refill)
+            code = await asyncio.shield(self._refilling())
             if code is not ErrorCode.NONE:
                 return code, NO_PRODUCER_ID
-        self._next += 1
-        return ErrorCode.NONE, ProducerId(self._next - 1)
+        (producer_id,) = self.take(1)
+        return ErrorCode.NONE, producer_id
 
-    def _refilled(self, _: asyncio.Task[ErrorCode]) -> None:
+    def take(self, count: int) -> list[ProducerId]:
+        """Return up to `count` new ids that are at hand. If few are left, another block is fetched meanwhile."""
+        taken: list[ProducerId] = []
+        while self._blocks and len(taken) < count:
+            block = self._blocks[0]
+            missing = count - len(taken)
+            taken += map(ProducerId, block[:missing])
+            if len(block) > missing:
+                self._blocks[0] = block[missing:]
+            else:
+                self._blocks.popleft()
+        if sum(map(len, self._blocks)) < _REFILL_BELOW:
+            loop = asyncio.get_running_loop()
+            if self._refill is None and loop.time() - self._failed_at_s > _RETRY_S:
+                self._refilling()
+        return taken
+
+    def _refilling(self) -> asyncio.Task[ErrorCode]:
+        if self._refill is None:
+            self._refill = asyncio.get_running_loop().create_task(
+                self._allocate(), name="allocate producer ids"
+            )
+            self._refill.add_done_callback(self._refilled)
+        return self._refill
+
+    def _refilled(self, task: asyncio.Task[ErrorCode]) -> None:
         self._refill = None
+        if task.cancelled() or task.exception() or task.result() is not ErrorCode.NONE:
+            self._failed_at_s = task.get_loop().time()
 
     async def _allocate(self) -> ErrorCode:
         if self.broker_epoch is None:
@@ -59,6 +88,6 @@ class ProducerIdSource:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if response.error_code != ErrorCode.NONE:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
-        self._next = response.producer_id_start
-        self._end = response.producer_id_start + response.producer_id_count
+        start = response.producer_id_start
+        self._blocks.append(range(start, start + response.producer_id_count))
         return ErrorCode.NONE

@@ -95,10 +95,6 @@ class CoordinatorHost(Generic[Shard]):
                 tasks.create_task(self._load_all())
             tasks.create_task(self._tick_all())
 
-    def partition_of(self, name: str, partition_count: int) -> PartitionIndex:
-        """Return the partition that holds the state of a group or transactional id: Kafka's `abs(hashCode) % count`."""
-        return PartitionIndex(absolute_java_hash(name) % partition_count)
-
     async def ask(
         self, partition: PartitionIndex, decide: Callable[[Shard, RequestId], Step[Any]]
     ) -> Any:
@@ -268,17 +264,3 @@ class CoordinatorHost(Generic[Shard]):
 def reload_wait_s(breaks: int) -> float:
     """Return how long a shard that failed `breaks` times in a row waits for its load: first 0 s, then 0.4 s to 5 s."""
     return 0.0 if breaks <= 1 else min(_LOAD_RETRY_S * 2 ** min(breaks, 10), _RELOAD_S_MAX)
-
-
-def absolute_java_hash(text: str) -> int:
-    """Return the absolute value of Java's `String.hashCode()`, by which Kafka spreads groups over partitions.
-
-    The lowest int has no positive counterpart; like Kafka's `Utils.abs`, this returns 0 for it.
-    """
-    value = 0
-    units = text.encode("utf-16-be")
-    for index in range(0, len(units), 2):
-        value = (31 * value + int.from_bytes(units[index : index + 2], "big")) & 0xFFFFFFFF
-    if value >= 1 << 31:
-        value = (1 << 32) - value
-    return value if value < 1 << 31 else 0

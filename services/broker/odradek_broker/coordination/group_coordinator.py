@@ -1,8 +1,8 @@
 """The group coordinator of this broker. Kafka and gRPC requests reach it as values of `groups.messages`.
 
 The state of a group is on partition `hash(group id) % count` of `__consumer_offsets`, and the leader of that partition
-coordinates the group. Calls for groups of other brokers raise CoordinatorError(NOT_COORDINATOR); `coordinator_of`
-returns the broker that coordinates a group.
+coordinates the group. Calls for groups of other brokers raise CoordinatorError(NOT_COORDINATOR); `placement`
+tells which broker coordinates a group.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from odradek_broker.access.authorizer import Authorizer, EverybodyMay
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.coordination.coordinator_host import CoordinatorHost
 from odradek_broker.coordination.hosted_shard import CoordinatorError
+from odradek_broker.coordination.placement import Placement
 from odradek_broker.coordinator_step import (
     LoadedMarker,
     LoadedRecord,
@@ -49,7 +50,7 @@ from odradek_broker.groups.messages import (
 )
 from odradek_broker.groups.records import GroupRecord
 from odradek_broker.groups.settings import ConsumerGroupSettings, GroupSettings, MigrationPolicy
-from odradek_broker.replication.partition_service import LeaderNow, PartitionService
+from odradek_broker.replication.partition_service import PartitionService
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import (
@@ -61,10 +62,10 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import NO_METADATA_OFFSET, MetadataImage
+from odradek_protocol.topic_names import OFFSETS_TOPIC
 from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from odradek_runtime.logs import event_log
 
-OFFSETS_TOPIC: Final = TopicName("__consumer_offsets")
 _PATTERN_BYTES_MAX: Final = 4_096
 _PATTERNS_KEPT_MAX: Final = 1_000
 _log = event_log(__name__)
@@ -90,7 +91,18 @@ class GroupCoordinator:
         self._now_ms = clock.monotonic_ms
         self._now_wall_ms = clock.wall_ms
         self._partitions = partitions
-        self._topic_creation = topic_creation
+        self.placement = Placement(
+            topic=OFFSETS_TOPIC,
+            partitions=partitions,
+            creation=topic_creation,
+            partition_count=settings.offsets_topic_num_partitions,
+            replication_factor=settings.offsets_topic_replication_factor,
+            configs={
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(settings.offsets_topic_segment_bytes),
+            },
+        )
         self._authorizer = authorizer or EverybodyMay()
         self._rights_version = self._authorizer.version
         self._host: CoordinatorHost[GroupShard] = CoordinatorHost(
@@ -119,34 +131,10 @@ class GroupCoordinator:
             await asyncio.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
             self._host.take_all(lambda shard: shard.expire_offsets(wall_ms=self._now_wall_ms()))
 
-    async def ensure_topic(self) -> ErrorCode:
-        """Create `__consumer_offsets` if it does not exist."""
-        return await self._topic_creation.ensure_internal(
-            OFFSETS_TOPIC,
-            partition_count=self._settings.offsets_topic_num_partitions,
-            replication_factor=self._settings.offsets_topic_replication_factor,
-            configs={
-                "cleanup.policy": "compact",
-                "compression.type": "producer",
-                "segment.bytes": str(self._settings.offsets_topic_segment_bytes),
-            },
-        )
-
-    def coordinator_of(self, group_id: str) -> LeaderNow | None:
-        """Return the broker that coordinates the group; None while `__consumer_offsets` does not exist."""
-        partition = self._partition_of(group_id)
-        return None if partition is None else self._partitions.leader_of(OFFSETS_TOPIC, partition)
-
-    def _partition_of(self, group_id: str) -> PartitionIndex | None:
-        topic = self._partitions.image.topic(OFFSETS_TOPIC)
-        if topic is None or not topic.partitions:
-            return None
-        return self._host.partition_of(group_id, len(topic.partitions))
-
     async def _ask(
         self, group_id: str, decide: Callable[[GroupShard, RequestId], Step[GroupRecord]]
     ) -> Any:
-        partition = self._partition_of(group_id)
+        partition = self.placement.partition_of(group_id)
         if partition is None:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
         return await self._host.ask(partition, decide)

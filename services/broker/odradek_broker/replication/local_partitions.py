@@ -21,7 +21,7 @@ from odradek_broker.replication.partition_service import (
     ReadOutcome,
     Topic,
 )
-from odradek_broker.replication.partition_table import INTERNAL_TOPICS, PartitionTable
+from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import (
     NO_BROKER,
     NO_LEADER_EPOCH,
@@ -35,6 +35,7 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.topic_names import INTERNAL_TOPICS
 from odradek_runtime.budget.loop_turns import Pace
 
 _ACKS_ALL: Final = -1

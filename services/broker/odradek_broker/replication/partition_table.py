@@ -47,6 +47,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.configs import set_topic_configs
 from odradek_protocol.metadata.image import MetadataDelta, MetadataImage, PartitionState
 from odradek_protocol.metadata.records import ConfigResourceType
+from odradek_protocol.topic_names import INTERNAL_TOPICS
 from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from odradek_runtime.logs import event_log
 
@@ -55,7 +56,6 @@ TICK_SLICES: Final = 10
 STALL_MS: Final = 500
 STALL_LOG_INTERVAL_MS: Final = 60_000
 BROKEN_MAX: Final = 100  # replicas offline after internal errors, which each heartbeat lists
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 _log = event_log(__name__)
 
 

@@ -138,9 +138,9 @@ class GroupRouting:
     ) -> Response:
         if not group_id:
             return refuse(ErrorCode.INVALID_GROUP_ID)
-        leader = self._coordinator.coordinator_of(group_id)
+        leader = self._coordinator.placement.coordinator_of(group_id)
         if leader is None:
-            code = await self._coordinator.ensure_topic()
+            code = await self._coordinator.placement.ensure_topic()
             return refuse(code or ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if leader.broker_id == self._broker_id:
             try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from odradek_broker.replication.partition_table import INTERNAL_TOPICS
 from odradek_broker.settings import GRPC, KAFKA
 from odradek_protocol.identity import NO_BROKER, BrokerId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import BrokerState, MetadataImage, PartitionState, TopicState
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.topic_names import INTERNAL_TOPICS
 
 
 def broker_infos(image: MetadataImage, listener: str = GRPC) -> list[pb.BrokerInfo]:

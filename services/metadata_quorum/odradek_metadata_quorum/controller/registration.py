@@ -23,7 +23,7 @@ from odradek_metadata_quorum.controller.requests import (
 from odradek_metadata_quorum.controller.workspace import Workspace, note_fencing
 from odradek_protocol.identity import BrokerId, MetadataIncarnationId, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.features import highest_supported
+from odradek_protocol.metadata.features import TRANSACTION_VERSION, highest_supported
 from odradek_protocol.metadata.image import BrokerState
 from odradek_protocol.metadata.records import (
     BrokerRegistrationChange,
@@ -32,6 +32,7 @@ from odradek_protocol.metadata.records import (
     RestartClass,
     UnregisterBroker,
 )
+from odradek_protocol.topic_names import TRANSACTIONS_TOPIC
 
 
 def register(work: Workspace, request: RegisterRequest) -> RegisterResponse:
@@ -191,6 +192,16 @@ def _feature_refusal(work: Workspace, request: RegisterRequest) -> Outcome | Non
                 message=f"this cluster uses {name} at level {level}, but broker {request.broker_id} "
                 f"supports {lowest} to {highest}: {way_out}",
             )
+    if (
+        TRANSACTIONS_TOPIC in work.image.topic_ids
+        and highest_supported(request.features, TRANSACTION_VERSION) < 1
+    ):
+        # Its leaders would not ask the coordinator about transactions that began before the level was lowered.
+        return Outcome(
+            error=ErrorCode.UNSUPPORTED_VERSION,
+            message=f"this cluster has the topic {TRANSACTIONS_TOPIC}, but broker"
+            f" {request.broker_id} does not support transactions: upgrade the broker",
+        )
     return None
 
 

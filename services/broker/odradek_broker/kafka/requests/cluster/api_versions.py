@@ -15,7 +15,11 @@ from odradek_broker.kafka.request import Request
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import ApiVersionsRequest, ApiVersionsResponse
-from odradek_protocol.metadata.features import GROUP_VERSION, SUPPORTED_FEATURES
+from odradek_protocol.metadata.features import (
+    GROUP_VERSION,
+    SUPPORTED_FEATURES,
+    TRANSACTION_VERSION,
+)
 
 _NAME_OR_VERSION: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _WITH_SOFTWARE: Final = 3
@@ -44,6 +48,8 @@ def api_versions(request: Request[ApiVersionsRequest]) -> ApiVersionsResponse:
     finalized = {
         name: min(image.feature_level(name), highest) for name, (_, highest) in supported.items()
     }
+    if not image.has_transactions:
+        finalized[TRANSACTION_VERSION] = 0
     return ApiVersionsResponse(
         error_code=ErrorCode.NONE,
         api_keys=[

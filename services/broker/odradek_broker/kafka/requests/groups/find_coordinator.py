@@ -82,10 +82,10 @@ async def _find(request: AnyRequest, key_type: int, key: str) -> _Location:
     if not request.allows_group(Operation.DESCRIBE, key):
         return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     groups = coordinator(request)
-    leader = groups.coordinator_of(key)
+    leader = groups.placement.coordinator_of(key)
     if leader is None:
-        await groups.ensure_topic()
-        leader = groups.coordinator_of(key)
+        await groups.placement.ensure_topic()
+        leader = groups.placement.coordinator_of(key)
     return _node(request, None if leader is None else leader.broker_id)
 
 

@@ -1,0 +1,61 @@
+"""Which broker coordinates a name: the leader of the partition of an internal topic that the name is hashed to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from odradek_broker.cluster.topic_creation import TopicCreation
+from odradek_broker.replication.partition_service import LeaderNow, PartitionService
+from odradek_protocol.identity import PartitionIndex, TopicName
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """The internal topic of one kind of coordinator, and how it is created when a name is first looked up."""
+
+    topic: TopicName
+    partitions: PartitionService
+    creation: TopicCreation
+    partition_count: int
+    replication_factor: int
+    configs: Mapping[str, str]
+
+    async def ensure_topic(self) -> ErrorCode:
+        """Create the topic if it does not exist."""
+        return await self.creation.ensure_internal(
+            self.topic,
+            partition_count=self.partition_count,
+            replication_factor=self.replication_factor,
+            configs=self.configs,
+        )
+
+    def coordinator_of(self, name: str) -> LeaderNow | None:
+        """Return the broker that coordinates the name; None while the topic does not exist."""
+        partition = self.partition_of(name)
+        return None if partition is None else self.partitions.leader_of(self.topic, partition)
+
+    def partition_of(self, name: str) -> PartitionIndex | None:
+        """Return the partition that has the state of the name: Kafka's `abs(hashCode) % count`.
+
+        None while the topic does not exist.
+        """
+        topic = self.partitions.image.topic(self.topic)
+        if topic is None or not topic.partitions:
+            return None
+        return PartitionIndex(absolute_java_hash(name) % len(topic.partitions))
+
+
+def absolute_java_hash(text: str) -> int:
+    """Return the absolute value of Java's `String.hashCode()`, by which Kafka spreads names over partitions.
+
+    The lowest int has no positive counterpart; like Kafka's `Utils.abs`, this returns 0 for it.
+    """
+    value = 0
+    units = text.encode("utf-16-be")
+    for index in range(0, len(units), 2):
+        value = (31 * value + int.from_bytes(units[index : index + 2], "big")) & 0xFFFFFFFF
+    if value >= 1 << 31:
+        value = (1 << 32) - value
+    return value if value < 1 << 31 else 0
