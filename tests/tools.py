@@ -63,7 +63,7 @@ TOOLS: Final[dict[str, Tool]] = {
         "apt-get install maven openjdk-17-jdk-headless",
     ),
     "kubectl": Tool(
-        _command("kubectl"), "python3 .ci/install_kubectl.py DIRECTORY, and that into PATH"
+        _command("kubectl"), "python3 deploy/k8s/install_kubectl.py DIRECTORY, and that into PATH"
     ),
     "network namespaces": Tool(_has_namespaces, "apt-get install iproute2, and run as root"),
     "mounts": Tool(lambda: os.geteuid() == 0, "run as root"),

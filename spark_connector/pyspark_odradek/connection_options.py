@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from odradek.cluster.endpoints import parse_bootstrap
-from odradek.transports.security import MECHANISMS, SaslCredentials, TlsOptions
+from odradek.cluster.security import MECHANISMS, SaslCredentials, TlsOptions
 
 PREFIXES: Final = ("odradek.", "kafka.")
 _CA: Final = ("ssl.truststore.location", "ssl.ca.location")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import InputPartition
 
 from odradek.cluster.backoff import Backoff
+from odradek.cluster.methods import FETCH
 from odradek.cluster.offset_lookup import look_up_offsets
 from odradek.errors import (
     BrokerUnreachable,
@@ -31,7 +32,6 @@ from odradek.errors import (
     error_of,
 )
 from odradek.partitions import TopicPartition
-from odradek.transports.methods import FETCH
 from odradek_protocol.record_messages import FetchedPartition
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from pyspark_odradek.offsets import EARLIEST, OffsetRange, report_data_loss, split_ranges

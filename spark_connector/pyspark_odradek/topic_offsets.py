@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from odradek.cluster.methods import METADATA
 from odradek.cluster.offset_lookup import look_up_offsets
 from odradek.errors import UnknownTopic
 from odradek.partitions import TopicPartition
-from odradek.transports.methods import METADATA
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from pyspark_odradek.offsets import EARLIEST, LATEST, PartitionOffsets, report_data_loss
 from pyspark_odradek.process_link import link_to

@@ -40,7 +40,6 @@ PATHS = [
     _QUORUM / "odradek_metadata_quorum/storage",
     _QUORUM / "odradek_metadata_quorum/network",
     _QUORUM / "odradek_metadata_quorum/raft",
-    _QUORUM / "odradek_metadata_quorum/quorum",
 ]
 PROCESS_TESTS = {
     _BROKER: [
@@ -53,7 +52,7 @@ PROCESS_TESTS = {
         Path("tests/integration/quorum/test_quorum.py"),
     ],
 }
-START = Path(__file__).parent / "start"
+START = Path(__file__).parent  # has sitecustomize.py
 _FAILED = (1, 2)  # pytest's exit status for failed tests, and for a module that does not import
 TESTS = [Path("tests/unit") / name for name in ("partition", "replication", "log", "quorum")]
 

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     )
     from odradek.client import Client
     from odradek.cluster.cluster import LinkState
+    from odradek.cluster.security import SaslCredentials, TlsOptions
     from odradek.consumer.consumer import Consumer
     from odradek.consumer.consumer_record import ConsumerRecord
     from odradek.consumer.options import ConsumerOptions, GroupOptions
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
     from odradek.producer.delivery import DeliveryFuture, RecordMetadata
     from odradek.producer.options import ProducerOptions
     from odradek.producer.producer import Producer
-    from odradek.transports.security import SaslCredentials, TlsOptions
 
 # The fork handlers of gRPC crash one child in five of a busy process before its exec(), for instance a subprocess with
 # `preexec_fn`, as Spark starts its JVM. No call works after a fork anyway (ForkedProcess). gRPC reads the variable when
@@ -105,10 +105,10 @@ _HOMES: Final = {
     "Quota": "odradek.admin.access",
     "RecordMetadata": "odradek.producer.delivery",
     "ResourceType": "odradek.admin.access",
-    "SaslCredentials": "odradek.transports.security",
+    "SaslCredentials": "odradek.cluster.security",
     "ScramMechanism": "odradek.admin.access",
     "ScramUser": "odradek.admin.access",
-    "TlsOptions": "odradek.transports.security",
+    "TlsOptions": "odradek.cluster.security",
     "TopicDescription": "odradek.admin.descriptions",
     "TopicOutcome": "odradek.admin.descriptions",
     "TopicPartition": "odradek.partitions",

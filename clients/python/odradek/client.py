@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
 from odradek.cluster.cluster import Cluster, LinkState, connect
-from odradek.transports.security import SaslCredentials, TlsOptions
-from odradek.transports.transport import Transport
+from odradek.cluster.security import SaslCredentials, TlsOptions
+from odradek.cluster.transport import Transport
 
 if TYPE_CHECKING:
     from odradek.admin.admin import Admin

@@ -18,7 +18,6 @@ from odradek_gateway.auth.browser_rules import BrowserRules
 from odradek_gateway.auth.caller_limits import RequestShares
 from odradek_gateway.auth.callers import HEALTH_PATHS
 from odradek_gateway.cluster_access import ClusterAccess
-from odradek_gateway.consumers.instances import Instances
 from odradek_gateway.errors import (
     RestError,
     error_body,
@@ -32,6 +31,7 @@ from odradek_gateway.monitoring import ClusterMetrics, RequestMetrics
 from odradek_gateway.openapi import AllowedMethods, describe
 from odradek_gateway.rest.v2 import consumer_offsets, consumer_records, consumers
 from odradek_gateway.rest.v2 import topics as v2_topics
+from odradek_gateway.rest.v2.instances import Instances
 from odradek_gateway.rest.v3 import (
     access,
     clusters,

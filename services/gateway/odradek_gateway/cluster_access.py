@@ -16,9 +16,9 @@ from typing import Final, Self
 from odradek.admin.admin import Admin
 from odradek.admin.descriptions import TopicDescription
 from odradek.client import Client
+from odradek.cluster.security import TlsOptions
 from odradek.partitions import EARLIEST, LATEST, TopicPartition
 from odradek.producer.producer import Producer
-from odradek.transports.security import TlsOptions
 from odradek_gateway.settings import GatewaySettings
 from odradek_runtime.lifecycle import bounded
 

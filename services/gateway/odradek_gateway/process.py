@@ -17,8 +17,8 @@ from odradek_gateway.auth.authentication import Authentication
 from odradek_gateway.auth.basic_logins import BasicLogins
 from odradek_gateway.auth.callers import CallerAccesses
 from odradek_gateway.cluster_access import ClusterAccess
-from odradek_gateway.consumers.instances import Instances
 from odradek_gateway.http_server import HttpServer
+from odradek_gateway.rest.v2.instances import Instances
 from odradek_gateway.settings import BASIC, BEARER, GatewaySettings
 from odradek_runtime.jwt_tokens import TokenRules, TokenVerifier
 from odradek_runtime.lifecycle import StopRequest, announce_ready, bounded

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from odradek_metadata_quorum.quorum import Quorum, QuorumStatus
+from odradek_metadata_quorum.raft.quorum import Quorum
+from odradek_metadata_quorum.raft.status import QuorumStatus
 from odradek_metadata_quorum.rpc.controller_host import ControllerHost
 from odradek_metadata_quorum.rpc.metadata_state_machine import ClusterEvents
 from odradek_protocol.metadata.records import NO_LEADER

@@ -10,15 +10,10 @@ from typing import Final
 import grpc.aio
 
 from odradek_metadata_quorum.controller import Controller
+from odradek_metadata_quorum.errors import CorruptStorage, StorageMismatch
 from odradek_metadata_quorum.metrics import PREFIX, QuorumMetrics
-from odradek_metadata_quorum.quorum import (
-    CorruptStorage,
-    Quorum,
-    QuorumRole,
-    StorageMismatch,
-    check_storage,
-    format_storage,
-)
+from odradek_metadata_quorum.raft.quorum import Quorum
+from odradek_metadata_quorum.raft.status import QuorumRole
 from odradek_metadata_quorum.rpc.admin_servicer import AdminServicer
 from odradek_metadata_quorum.rpc.controller_host import ControllerHost
 from odradek_metadata_quorum.rpc.controller_servicer import ControllerServicer
@@ -26,6 +21,7 @@ from odradek_metadata_quorum.rpc.metadata_state_machine import MetadataStateMach
 from odradek_metadata_quorum.rpc.own_registration import OwnRegistration
 from odradek_metadata_quorum.rpc.peers import Headers, Peers
 from odradek_metadata_quorum.settings import CONTROLLER, RAFT, QuorumProcessSettings
+from odradek_metadata_quorum.storage.data_directory import check_storage, format_storage
 from odradek_protocol.metadata.records import NewerProgramNeeded
 from odradek_protocol.rpc.v1 import (
     admin_service_pb2_grpc,

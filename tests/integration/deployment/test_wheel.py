@@ -81,7 +81,7 @@ def cluster(environment: CleanEnvironment, wheel: Path) -> Iterator[dict[str, ob
 
 def test_the_wheel_has_the_codec_the_generated_code_and_no_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert any(n.startswith("odradek_protocol/records/codec/_codec.") for n in names)
+    assert any(n.startswith("odradek_protocol/records/_codec.") for n in names)
     assert "odradek_protocol/rpc/v1/broker_service_pb2_grpc.py" in names
     assert any(n.endswith("licenses/LICENSE") for n in names)
     assert "odradek/py.typed" in names

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from odradek_metadata_quorum.quorum import QuorumTls
+from odradek_metadata_quorum.settings import QuorumTls
 
 _DAY = datetime.timedelta(days=1)
 

@@ -18,8 +18,8 @@ import grpc.aio
 import pytest
 
 from odradek.cli.certificate_authority import CertificateAuthority
-from odradek_metadata_quorum.quorum import format_storage
 from odradek_metadata_quorum.settings import ENV_PREFIX, QuorumProcessSettings
+from odradek_metadata_quorum.storage.data_directory import format_storage
 from odradek_metadata_quorum.storage.vote_file import VOTE_FILE_NAME
 from odradek_metadata_quorum.storage.write_ahead_log import LogWrite
 from odradek_protocol.metadata import snapshot

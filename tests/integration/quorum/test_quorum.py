@@ -12,17 +12,16 @@ import msgpack
 import pytest
 
 from odradek.embedded import free_ports
-from odradek_metadata_quorum.quorum import (
-    CommittedEntry,
+from odradek_metadata_quorum.errors import (
     NotLeader,
     OutcomeUnknown,
-    Quorum,
     QuorumOverloaded,
-    QuorumRole,
-    QuorumSettings,
     StorageMismatch,
-    format_storage,
 )
+from odradek_metadata_quorum.raft.quorum import Quorum
+from odradek_metadata_quorum.raft.status import CommittedEntry, QuorumRole
+from odradek_metadata_quorum.settings import QuorumSettings
+from odradek_metadata_quorum.storage.data_directory import format_storage
 
 
 class History:

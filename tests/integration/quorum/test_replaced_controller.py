@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 from odradek.embedded import free_ports
-from odradek_metadata_quorum.quorum import QuorumRole, format_storage
+from odradek_metadata_quorum.raft.status import QuorumRole
+from odradek_metadata_quorum.storage.data_directory import format_storage
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin
 from tests.integration.quorum.controllers import (
     CLUSTER_ID,

@@ -16,15 +16,13 @@ from typing import Any
 import pytest
 
 from odradek.embedded import free_ports
+from odradek_metadata_quorum.errors import InsecureListener
 from odradek_metadata_quorum.network import transport, wire
 from odradek_metadata_quorum.network.peer_link import client_context, hello
 from odradek_metadata_quorum.network.wire import Message
-from odradek_metadata_quorum.quorum import (
-    InsecureListener,
-    Quorum,
-    QuorumTls,
-    format_storage,
-)
+from odradek_metadata_quorum.raft.quorum import Quorum
+from odradek_metadata_quorum.settings import QuorumTls
+from odradek_metadata_quorum.storage.data_directory import format_storage
 from tests.integration.quorum.certificates import CertificateAuthority
 from tests.integration.quorum.voter_networks import Recorded, a_vote, running, settings_of, until
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from odradek.embedded import free_ports
-from odradek_metadata_quorum.quorum import format_storage
+from odradek_metadata_quorum.storage.data_directory import format_storage
 from tests.integration.quorum.certificates import CertificateAuthority
 
 _ROOT = Path(__file__).resolve().parents[3]

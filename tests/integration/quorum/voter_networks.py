@@ -11,7 +11,7 @@ from typing import Any
 from odradek_metadata_quorum.network import wire
 from odradek_metadata_quorum.network.transport import VoterNetwork
 from odradek_metadata_quorum.network.wire import Message
-from odradek_metadata_quorum.quorum import QuorumSettings
+from odradek_metadata_quorum.settings import QuorumSettings
 
 
 class Recorded:

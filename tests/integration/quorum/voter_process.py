@@ -21,13 +21,9 @@ from typing import Any
 import msgpack
 import uvloop
 
-from odradek_metadata_quorum.quorum import (
-    NotLeader,
-    OutcomeUnknown,
-    Quorum,
-    QuorumSettings,
-    QuorumTls,
-)
+from odradek_metadata_quorum.errors import NotLeader, OutcomeUnknown
+from odradek_metadata_quorum.raft.quorum import Quorum
+from odradek_metadata_quorum.settings import QuorumSettings, QuorumTls
 
 
 def say(**event: object) -> None:

@@ -16,12 +16,19 @@ EXPECTED = {
     "application_logs.py": "330 lines, 30 errors, 0 dropped",
     "publish_subscribe.py": "40 orders for 1568.00 in all; a bridge: no such item",
 }
+# Programs that test_recipes.py runs.
+RECIPES = (
+    "at_least_once.py",
+    "at_most_once.py",
+    "exactly_once_with_the_result.py",
+    "idempotent_consumer.py",
+)
 
 
 def test_every_example_has_a_test_and_a_line_in_the_readme() -> None:
-    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(EXPECTED)
+    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted([*EXPECTED, *RECIPES])
     readme = (EXAMPLES / "README.md").read_text()
-    assert all(f"`{name}`" in readme for name in EXPECTED)
+    assert all(f"`{name}`" in readme for name in [*EXPECTED, *RECIPES])
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))

@@ -18,7 +18,6 @@ from odradek import Client
 from tests.integration.sdk.test_examples import EXAMPLES
 
 pytestmark = pytest.mark.timeout(240)
-RECIPES = EXAMPLES / "recipes"
 RECORDS = 2_000
 PARTITIONS = 2
 KILLS = 4
@@ -63,7 +62,7 @@ def killed_again_and_again(
 @contextlib.contextmanager
 def running(bootstrap: str, recipe: str, topic: str, path: Path) -> Iterator[subprocess.Popen[str]]:
     program = subprocess.Popen(
-        [sys.executable, str(RECIPES / recipe), topic, str(path)],
+        [sys.executable, str(EXAMPLES / recipe), topic, str(path)],
         env={**os.environ, "ODRADEK_BOOTSTRAP": bootstrap},
         text=True,
     )
@@ -145,8 +144,3 @@ async def test_an_idempotent_consumer_counts_each_event_once(
 
     killed_again_and_again(impatient, "idempotent_consumer.py", topic, path, events, RECORDS)
     assert rows(path, "SELECT events, amount FROM total") == [(RECORDS, sum(range(RECORDS)))]
-
-
-def test_every_recipe_has_a_line_in_the_readme() -> None:
-    readme = (EXAMPLES / "README.md").read_text()
-    assert all(f"`recipes/{path.name}`" in readme for path in RECIPES.glob("*.py"))

@@ -19,7 +19,6 @@ from odradek_metadata_quorum.errors import (
     OutcomeUnknown,
     QuorumOverloaded,
 )
-from odradek_metadata_quorum.quorum import QuorumSettings
 from odradek_metadata_quorum.rpc import controller_host, wire_admin
 from odradek_metadata_quorum.rpc.controller_host import (
     ControllerHost,
@@ -28,6 +27,7 @@ from odradek_metadata_quorum.rpc.controller_host import (
     Unconfirmed,
 )
 from odradek_metadata_quorum.rpc.metadata_state_machine import MetadataStateMachine
+from odradek_metadata_quorum.settings import QuorumSettings
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.codec import encode_batch
 from odradek_protocol.metadata.features import METADATA_VERSION_MAX as LEVEL

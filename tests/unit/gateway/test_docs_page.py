@@ -7,8 +7,8 @@ from typing import cast
 
 from odradek_gateway.app import create_app
 from odradek_gateway.cluster_access import ClusterAccess
-from odradek_gateway.consumers.instances import Instances
 from odradek_gateway.openapi import page_of
+from odradek_gateway.rest.v2.instances import Instances
 from odradek_gateway.settings import GatewaySettings
 
 EMPTY = {"meta"}

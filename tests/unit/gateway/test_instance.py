@@ -14,9 +14,9 @@ from starlette.requests import ClientDisconnect
 from odradek import Client, Consumer
 from odradek.testing import MemoryCluster
 from odradek_gateway.cluster_access import Waits
-from odradek_gateway.consumers.instance import Instance, InstanceSpec
 from odradek_gateway.errors import RestError
 from odradek_gateway.rest.v2 import consumer_records
+from odradek_gateway.rest.v2.instance import Instance, InstanceSpec
 
 DEADLINE_S = 20.0
 RECORD_BYTES, RECORDS = 100_000, 60

@@ -13,9 +13,9 @@ import pytest
 from odradek.client import Client
 from odradek.errors import BrokersUnavailable, InvalidTopic
 from odradek.producer.producer import Producer
-from odradek_gateway.consumers import instance_registry
-from odradek_gateway.consumers.instance_registry import InstanceRegistry
 from odradek_gateway.errors import RestError
+from odradek_gateway.rest.v2 import instance_registry
+from odradek_gateway.rest.v2.instance_registry import InstanceRegistry
 
 DEADLINE_S = 20.0
 

@@ -12,9 +12,9 @@ import httpx
 
 from odradek.errors import BrokersUnavailable
 from odradek_gateway.cluster_access import ClusterAccess
-from odradek_gateway.consumers.instance import Instance, InstanceSpec
-from odradek_gateway.consumers.instance_registry import InstanceRegistry, Registration
-from odradek_gateway.consumers.instances import Elsewhere, Instances, PassedRequest
+from odradek_gateway.rest.v2.instance import Instance, InstanceSpec
+from odradek_gateway.rest.v2.instance_registry import InstanceRegistry, Registration
+from odradek_gateway.rest.v2.instances import Elsewhere, Instances, PassedRequest
 from odradek_gateway.settings import GatewaySettings
 
 DEADLINE_S, LIMIT_S = 20.0, 300.0

@@ -15,10 +15,10 @@ from prometheus_client import generate_latest
 from odradek_gateway.app import Limits, create_app
 from odradek_gateway.auth.caller_limits import RequestShares
 from odradek_gateway.cluster_access import ClusterAccess
-from odradek_gateway.consumers.instances import Instances
 from odradek_gateway.errors import RestError
 from odradek_gateway.monitoring import RequestMetrics
 from odradek_gateway.rest.requests import chunks_of
+from odradek_gateway.rest.v2.instances import Instances
 from odradek_gateway.settings import GatewaySettings
 from odradek_runtime.settings import SettingsError
 

@@ -8,7 +8,7 @@ import pytest
 
 from odradek_gateway.app import create_app
 from odradek_gateway.cluster_access import ClusterAccess
-from odradek_gateway.consumers.instances import Instances
+from odradek_gateway.rest.v2.instances import Instances
 from odradek_gateway.settings import GatewaySettings
 
 I = "/consumers/{group}/instances/{instance}"  # noqa: E741 - as long as a path wants its base

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -O1 -g"
 RUN_WITH_CODEC = """
 import importlib.machinery, importlib.util, runpy, sys
-name, path = "odradek_protocol.records.codec._codec", sys.argv.pop(1)
+name, path = "odradek_protocol.records._codec", sys.argv.pop(1)
 class Finder:
     @staticmethod
     def find_spec(fullname, search_path=None, target=None):
@@ -27,7 +27,7 @@ class Finder:
             loader = importlib.machinery.ExtensionFileLoader(name, path)
             return importlib.util.spec_from_loader(name, loader)
 sys.meta_path.insert(0, Finder)
-from odradek_protocol.records.codec import _codec
+from odradek_protocol.records import _codec
 assert _codec.__spec__.loader.path == path, _codec
 runpy.run_module("tests.unit.protocol.fuzz", run_name="__main__", alter_sys=True)
 """

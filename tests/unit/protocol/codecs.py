@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from odradek_protocol.records import CorruptBatch, Record
-from odradek_protocol.records.codec import _codec, python_codec, python_columns
+from odradek_protocol.records import CorruptBatch, Record, _codec, python_codec
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ PYTHON = Codec(
     python_codec.Record,
     python_codec.RecordBuffer,
     python_codec.RecordReader,
-    python_columns.RecordColumns,
+    python_codec.RecordColumns,
     python_codec.crc32c,
     python_codec.murmur2,
 )

@@ -6,9 +6,7 @@ import itertools
 
 import pytest
 
-from odradek_metadata_quorum.quorum import (
-    CorruptStorage,
-)
+from odradek_metadata_quorum.errors import CorruptStorage
 from odradek_metadata_quorum.raft.replicated_state import APPLY_BYTES_MAX
 from tests.sim.quorum.oracle import Oracle
 from tests.unit.quorum.lone_voter import LoneVoter

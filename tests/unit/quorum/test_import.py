@@ -8,7 +8,7 @@ import sys
 _PROBE = """
 import socket
 before = socket.inet_ntop, socket.inet_pton
-import odradek_metadata_quorum.quorum
+import odradek_metadata_quorum.raft.quorum
 assert (socket.inet_ntop, socket.inet_pton) == before
 assert socket.inet_ntop(socket.AF_INET, bytes([127, 0, 0, 1])) == "127.0.0.1"
 """

@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from odradek_metadata_quorum.quorum import CorruptStorage, StorageMismatch
+from odradek_metadata_quorum.errors import CorruptStorage, StorageMismatch
 from odradek_metadata_quorum.storage.data_directory import StorageIdentity, format_disk
 from odradek_metadata_quorum.storage.disk import read_file
 from odradek_metadata_quorum.storage.log_frame import (

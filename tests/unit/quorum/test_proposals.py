@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from odradek_metadata_quorum.errors import NotLeader, ProposalTooLarge
 from odradek_metadata_quorum.network import wire
-from odradek_metadata_quorum.quorum import (
-    NotLeader,
-    ProposalTooLarge,
-    Quorum,
-    QuorumSettings,
-    format_storage,
-)
+from odradek_metadata_quorum.raft.quorum import Quorum
+from odradek_metadata_quorum.settings import QuorumSettings
+from odradek_metadata_quorum.storage.data_directory import format_storage
 from tests.sim.quorum.world import World
 from tests.unit.quorum.lone_voter import LoneVoter
 

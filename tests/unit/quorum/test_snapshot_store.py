@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from odradek_metadata_quorum.quorum import CorruptStorage
+from odradek_metadata_quorum.errors import CorruptStorage
 from odradek_metadata_quorum.storage.snapshot_store import SnapshotId, SnapshotStore
 from tests.sim.quorum.simulated_disk import PowerCut, SimulatedDisk
 

@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from odradek_metadata_quorum.errors import OutcomeUnknown
 from odradek_metadata_quorum.network import wire
 from odradek_metadata_quorum.network.wire import Message
-from odradek_metadata_quorum.quorum import (
-    OutcomeUnknown,
-)
-from odradek_metadata_quorum.quorum.quorum import PendingProposals
+from odradek_metadata_quorum.raft.quorum import PendingProposals
 from tests.sim.quorum.world import LIMITS, World
 from tests.unit.quorum.left_behind import leader_left_behind, snapshot_chunk
 from tests.unit.quorum.lone_voter import LoneVoter

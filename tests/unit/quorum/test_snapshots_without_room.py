@@ -11,9 +11,9 @@ from typing import cast
 import pytest
 
 from odradek_metadata_quorum.network import wire
-from odradek_metadata_quorum.quorum import QuorumSettings
-from odradek_metadata_quorum.quorum.voter import Voter, VoterEvents
 from odradek_metadata_quorum.raft.shell import StateMachine
+from odradek_metadata_quorum.raft.voter import Voter, VoterEvents
+from odradek_metadata_quorum.settings import QuorumSettings
 from tests.sim.quorum.world import LIMITS, World
 
 SNAPSHOT_BYTES = 3008  # the size of DigestMachine's snapshots

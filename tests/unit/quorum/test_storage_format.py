@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from odradek_metadata_quorum.quorum import (
-    CorruptStorage,
-    StorageMismatch,
+from odradek_metadata_quorum.errors import CorruptStorage, StorageMismatch
+from odradek_metadata_quorum.storage.data_directory import (
+    IDENTITY_NAME,
     check_storage,
     format_storage,
 )
-from odradek_metadata_quorum.storage.data_directory import IDENTITY_NAME
 from odradek_metadata_quorum.storage.disk import DirectoryDisk
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from odradek_metadata_quorum.quorum import CorruptStorage
+from odradek_metadata_quorum.errors import CorruptStorage
 from odradek_metadata_quorum.storage.vote_file import VOTE_FILE_NAME, VoteFile
 from tests.sim.quorum.simulated_disk import PowerCut, SimulatedDisk
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from odradek_metadata_quorum.quorum import CorruptStorage
+from odradek_metadata_quorum.errors import CorruptStorage
 from odradek_metadata_quorum.storage.log_frame import (
     ENTRY,
     SEGMENT_HEADER,

@@ -10,10 +10,10 @@ import pytest
 
 from odradek import TopicPartition
 from odradek.cluster.metadata_cache import Topic
+from odradek.cluster.transport import Method
 from odradek.consumer.group_membership import GroupMembership
 from odradek.consumer.options import GroupOptions
 from odradek.errors import AuthorizationFailed, MemberFenced, OdradekError
-from odradek.transports.transport import Method
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 from tests.unit.sdk.numbered_records import until

@@ -21,6 +21,8 @@ from cryptography.x509.oid import NameOID
 
 from odradek import Client, TlsOptions
 from odradek.cluster.cluster import Cluster
+from odradek.cluster.grpc_transport import GrpcTransport
+from odradek.cluster.methods import BROKER_SERVICE, METADATA, PRODUCE, WATCH_METADATA
 from odradek.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
@@ -34,8 +36,6 @@ from odradek.errors import (
     ServerFault,
     UnsupportedOperation,
 )
-from odradek.transports.grpc_transport import GrpcTransport
-from odradek.transports.methods import BROKER_SERVICE, METADATA, PRODUCE, WATCH_METADATA
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 Unary = Callable[[pb.MetadataRequest, grpc.aio.ServicerContext], object]
@@ -436,7 +436,7 @@ async def test_a_resolver_that_does_not_answer_does_not_hold_up_the_news_of_a_lo
         await asyncio.Event().wait()
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", silence, raising=False)
-    monkeypatch.setattr("odradek.transports.grpc_transport.RESOLVE_S_MAX", 0.1)
+    monkeypatch.setattr("odradek.cluster.grpc_transport.RESOLVE_S_MAX", 0.1)
     began_s = time.monotonic()
     with pytest.raises(BrokerUnreachable) as caught:
         await ask(transport, "127.0.0.1:1")

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from odradek.cluster.grpc_transport import GrpcTransport
 from odradek.errors import AuthenticationFailed, BrokersUnavailable
-from odradek.transports.grpc_transport import GrpcTransport
 from odradek_gateway.auth import basic_logins
 from odradek_gateway.auth.basic_logins import BasicLogins
 from tests.unit.security.login_server import LoginServer, login_server

@@ -9,9 +9,9 @@ import pytest
 
 from odradek import SaslCredentials, TlsOptions
 from odradek.cli.certificate_authority import CertificateAuthority
+from odradek.cluster.grpc_transport import GrpcTransport
+from odradek.cluster.methods import LIST_OFFSETS, METADATA
 from odradek.errors import AuthorizationFailed, OdradekError, ServerFault
-from odradek.transports.grpc_transport import GrpcTransport
-from odradek.transports.methods import LIST_OFFSETS, METADATA
 from odradek_broker.access.authorizer import AclAuthorizer
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_runtime.tls import TlsFiles

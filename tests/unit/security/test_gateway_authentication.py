@@ -12,9 +12,9 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from odradek.cluster.grpc_transport import GrpcTransport
+from odradek.cluster.security import SaslCredentials
 from odradek.errors import AuthenticationFailed, BrokersUnavailable
-from odradek.transports.grpc_transport import GrpcTransport
-from odradek.transports.security import SaslCredentials
 from odradek_gateway.auth.authentication import CERTIFICATE, Authentication
 from odradek_gateway.auth.basic_logins import PROOFS_MAX, BasicLogins
 from odradek_gateway.auth.caller_limits import RequestShares

@@ -10,6 +10,8 @@ import pytest
 from odradek import SaslCredentials, TlsOptions
 from odradek.admin.access import ScramMechanism, salted_password
 from odradek.cli.certificate_authority import CertificateAuthority
+from odradek.cluster.grpc_transport import GrpcTransport
+from odradek.cluster.methods import AUTHENTICATE, METADATA, PRODUCE, WATCH_METADATA
 from odradek.errors import (
     AuthenticationFailed,
     BrokerUnreachable,
@@ -18,8 +20,6 @@ from odradek.errors import (
     OdradekError,
     UnsupportedOperation,
 )
-from odradek.transports.grpc_transport import GrpcTransport
-from odradek.transports.methods import AUTHENTICATE, METADATA, PRODUCE, WATCH_METADATA
 from odradek_broker.rpc import auth_servicer
 from odradek_protocol.rpc.v1 import auth_service_pb2 as pb_auth
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from odradek.cluster.security import SaslCredentials
 from odradek.errors import InvalidConfig
 from odradek.partitions import TopicPartition
-from odradek.transports.security import SaslCredentials
 from pyspark_odradek.connection_options import parse_connection
 from pyspark_odradek.data_source import OdradekDataSource
 from pyspark_odradek.sink_options import parse_sink_options

@@ -13,9 +13,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from odradek.cluster import cluster as cluster_module
 from odradek.cluster.cluster import connect
+from odradek.cluster.methods import LIST_OFFSETS
 from odradek.errors import UnknownTopic
 from odradek.testing import MemoryCluster
-from odradek.transports.methods import LIST_OFFSETS
 from pyspark_odradek import topic_offsets
 from pyspark_odradek.data_source import OdradekDataSource
 from pyspark_odradek.offsets import DataLoss

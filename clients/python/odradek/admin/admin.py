@@ -47,9 +47,11 @@ from odradek.admin.wire import (
     topic_description,
     topic_outcome,
 )
+from odradek.cluster import methods
 from odradek.cluster.cluster import Cluster, connect
 from odradek.cluster.metadata_cache import Broker, MetadataCache
 from odradek.cluster.offset_lookup import look_up_offsets
+from odradek.cluster.security import SaslCredentials, TlsOptions
 from odradek.errors import OdradekError, error_code
 from odradek.partitions import (
     ByPartition,
@@ -59,8 +61,6 @@ from odradek.partitions import (
     as_partition,
     as_partitions,
 )
-from odradek.transports import methods
-from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.rpc.v1 import broker_service_pb2, group_service_pb2

@@ -10,8 +10,8 @@ from typing import Any, Protocol, TypeVar
 
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
+from odradek.cluster.transport import Method
 from odradek.errors import error_code, error_of
-from odradek.transports.transport import Method
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 

@@ -141,7 +141,7 @@ def open_client(bootstrap: str) -> Client:
     import logging
 
     from odradek.client import Client
-    from odradek.transports.security import SaslCredentials, TlsOptions
+    from odradek.cluster.security import SaslCredentials, TlsOptions
 
     # The SDK logs connections that come and go; a command itself prints what it waits for and what failed.
     logging.getLogger("odradek").setLevel(logging.ERROR)

@@ -22,6 +22,9 @@ from odradek.cluster.background import BackgroundTasks
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.endpoints import parse_bootstrap
 from odradek.cluster.metadata_cache import Change, MetadataCache, Topic
+from odradek.cluster.methods import METADATA, WATCH_METADATA
+from odradek.cluster.security import SaslCredentials, TlsOptions
+from odradek.cluster.transport import Method, Stream, Transport
 from odradek.errors import (
     AdvertisedNameUnresolvable,
     AuthenticationFailed,
@@ -38,9 +41,6 @@ from odradek.errors import (
     error_of,
 )
 from odradek.partitions import TopicPartition
-from odradek.transports.methods import METADATA, WATCH_METADATA
-from odradek.transports.security import SaslCredentials, TlsOptions
-from odradek.transports.transport import Method, Stream, Transport
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
@@ -486,7 +486,7 @@ def connect(
     """Make a link over gRPC, or over `transport`, without connecting yet."""
     endpoints = parse_bootstrap(bootstrap)
     if transport is None:
-        from odradek.transports.grpc_transport import GrpcTransport
+        from odradek.cluster.grpc_transport import GrpcTransport
 
         transport = GrpcTransport(tls, credentials=credentials)
     return Cluster(endpoints, transport, on_state=on_state)

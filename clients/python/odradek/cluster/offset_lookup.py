@@ -10,9 +10,9 @@ from typing import Final
 
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
+from odradek.cluster.methods import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from odradek.errors import LeaderNotAvailable, OdradekError, error_of
 from odradek.partitions import OffsetAndTimestamp, TopicPartition
-from odradek.transports.methods import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypedDict, Unpack
 from odradek.cluster.cluster import Cluster, connect
 from odradek.cluster.metadata_cache import Change, MetadataCache
 from odradek.cluster.offset_lookup import look_up_offsets
+from odradek.cluster.security import SaslCredentials, TlsOptions
 from odradek.consumer.consumer_record import ConsumerRecord
 from odradek.consumer.fetch_planner import ResetPolicy
 from odradek.consumer.group_membership import GroupMembership
@@ -26,7 +27,6 @@ from odradek.partitions import (
     as_partition,
     as_partitions,
 )
-from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek_protocol.records.columns import ALL_COLUMNS, Column
 
 if TYPE_CHECKING:

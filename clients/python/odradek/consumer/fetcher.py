@@ -16,7 +16,9 @@ from typing import Final
 from odradek.cluster.background import BackgroundTasks
 from odradek.cluster.cluster import Cluster, LinkState
 from odradek.cluster.metadata_cache import Change
+from odradek.cluster.methods import FETCH
 from odradek.cluster.offset_lookup import end_of_epoch, look_up_offsets
+from odradek.cluster.transport import Transport
 from odradek.consumer.fetch_planner import FetchPlanner
 from odradek.consumer.fetched_chunk import StreamChange
 from odradek.consumer.options import ConsumerOptions
@@ -29,8 +31,6 @@ from odradek.errors import (
     UnsupportedOperation,
 )
 from odradek.partitions import OffsetAndTimestamp, TopicPartition
-from odradek.transports.methods import FETCH
-from odradek.transports.transport import Transport
 from odradek_protocol.record_messages import FetchedPartition
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 

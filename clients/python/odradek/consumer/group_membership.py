@@ -28,6 +28,7 @@ from typing import Final, Protocol, TypeVar
 from odradek.cluster.background import BackgroundTasks
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
+from odradek.cluster.methods import GROUP_COMMIT, GROUP_FETCH, GROUP_HEARTBEAT
 from odradek.consumer.options import GroupListener, GroupOptions
 from odradek.errors import (
     AuthenticationFailed,
@@ -40,7 +41,6 @@ from odradek.errors import (
     error_of,
 )
 from odradek.partitions import TopicPartition
-from odradek.transports.methods import GROUP_COMMIT, GROUP_FETCH, GROUP_HEARTBEAT
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb

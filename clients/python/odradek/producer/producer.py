@@ -12,6 +12,7 @@ from typing import Any, Self, TypedDict, Unpack
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster, LinkState, connect
 from odradek.cluster.metadata_cache import Change
+from odradek.cluster.security import SaslCredentials, TlsOptions
 from odradek.errors import (
     BufferFull,
     ClientClosed,
@@ -25,7 +26,6 @@ from odradek.producer.options import Acks, ProducerOptions, Serializer
 from odradek.producer.partition_queue import PartitionQueue, ProducerBatch
 from odradek.producer.partitioner import Partitioner, TopicQueues
 from odradek.producer.sender import Sender, monotonic_ms
-from odradek.transports.security import SaslCredentials, TlsOptions
 from odradek_protocol.records.hashes import partition_for_key
 
 CLOSE_S_MAX = 30.0

@@ -22,6 +22,8 @@ from odradek.cluster.background import BackgroundTasks
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster, LinkState
 from odradek.cluster.metadata_cache import Change
+from odradek.cluster.methods import INIT_PRODUCER_ID, PRODUCE
+from odradek.cluster.transport import Transport
 from odradek.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
@@ -37,8 +39,6 @@ from odradek.errors import (
 from odradek.producer.accumulator import Accumulator, Callbacks
 from odradek.producer.options import ProducerOptions
 from odradek.producer.partition_queue import PartitionQueue, ProducerBatch
-from odradek.transports.methods import INIT_PRODUCER_ID, PRODUCE
-from odradek.transports.transport import Transport
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 

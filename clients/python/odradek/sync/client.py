@@ -14,14 +14,14 @@ from odradek.admin.admin import Admin as AsyncAdmin
 from odradek.client import CONNECT_S_MAX
 from odradek.client import Client as AsyncClient
 from odradek.cluster.cluster import LinkState
+from odradek.cluster.security import SaslCredentials, TlsOptions
+from odradek.cluster.transport import Transport
 from odradek.consumer.consumer import Consumer as AsyncConsumer
 from odradek.consumer.consumer_record import ConsumerRecord
 from odradek.consumer.options import GroupListener, GroupOptions
 from odradek.partitions import TopicPartition
 from odradek.sync.loop_thread import Facade, LoopThread, calls, waits
 from odradek.sync.producer import Producer
-from odradek.transports.security import SaslCredentials, TlsOptions
-from odradek.transports.transport import Transport
 
 if TYPE_CHECKING:
     from odradek.consumer.consumer import ConsumerArguments

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from google.protobuf.message import Message
 
+from odradek.cluster.transport import Method, Stream
 from odradek.errors import (
     BrokerUnreachable,
     ClientClosed,
@@ -35,7 +36,6 @@ from odradek.testing.memory_admin import ADMIN_CALLS
 from odradek.testing.memory_broker import BROKER_CALLS, BROKER_STREAMS, GROUP_CALLS
 from odradek.testing.memory_log import MemoryLog
 from odradek.testing.memory_state import MemoryState
-from odradek.transports.transport import Method, Stream
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 if TYPE_CHECKING:

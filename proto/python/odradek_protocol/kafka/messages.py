@@ -1,9 +1,9 @@
 """Kafka's messages: one class for each request and response of `api_keys.SUPPORTED`, for all its versions.
 
 kafka-python makes the classes from Kafka's schemas when it is imported. It has no schema of the requests 64, 68 and
-69, of ApiVersions 5 and of DeleteGroups 3; those are in `schemas/`. What a type checker knows of the classes is in
-`messages.pyi`, which `make proto` generates from the same schemas: an API that is added to `SUPPORTED` needs nothing
-here.
+69, of ApiVersions 5 and of DeleteGroups 3; those are in `schemas/`, in the form of Kafka's own files. What a type
+checker knows of the classes is in `messages.pyi`, which `make proto` generates from the same schemas: an API that is
+added to `SUPPORTED` needs nothing here.
 
 A nested struct is made by the class's attribute of that name, without a version:
 `MetadataResponse.MetadataResponseBroker(node_id=1, ...)`. Fields that a version does not have are left out, and
@@ -23,7 +23,6 @@ from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.api_message import ApiMessage as Message
 from kafka.protocol.data_container import DataContainer as Struct
 
-from odradek_protocol.kafka import schemas
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 
 __all__ = ["MESSAGES", "Message", "Messages", "Struct", "uuid_of"]
@@ -33,6 +32,7 @@ assert kafka.__version__ == _LIBRARY, (
     f"kafka-python is at version {kafka.__version__}, not {_LIBRARY}"
 )
 
+_SCHEMAS: Final = "odradek_protocol.kafka.schemas"
 _LIBRARY_MODULES: Final = tuple(
     import_module(f"kafka.protocol.{name}")
     for name in ("admin", "consumer", "metadata", "producer", "sasl")
@@ -48,7 +48,7 @@ class Messages(NamedTuple):
 
 def _message(name: str) -> type[Message]:
     """Return the class of a message: made from `schemas/` if its schema is there, else the library's."""
-    if resources.files(schemas).joinpath(f"{name}.json").is_file():
+    if resources.files(_SCHEMAS).joinpath(f"{name}.json").is_file():
         return _own_message(name)
     return next(getattr(module, name) for module in _LIBRARY_MODULES if hasattr(module, name))
 
@@ -61,7 +61,7 @@ def _own_message(name: str) -> type[Message]:
     """
     registry = ResponseClassRegistry._response_class_registry
     library_classes = dict(registry)
-    message = new_class(name, (Message,), {"load_json": schemas})
+    message = new_class(name, (Message,), {"load_json": _SCHEMAS})
     registry.update(library_classes)
     return message
 

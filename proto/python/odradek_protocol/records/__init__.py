@@ -1,7 +1,7 @@
 """Record batches of format v2, which clients write, brokers store and readers decode.
 
 errors, batch_header                used by brokers, which never look past the header
-codec                               the C codec, or `python_codec` and `python_columns`
+codec                               the codec of one record: `_codec.c`, or `python_codec` where that was not built
 builder, batch_reader, columns      records into a batch, and out of it as objects, columns or Arrow
 control                             the markers that end transactions
 compression                         the codecs, with caps on the size that they expand to

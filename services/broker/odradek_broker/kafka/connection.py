@@ -39,7 +39,7 @@ from odradek_broker.kafka.request import (
     NoResponse,
     Request,
 )
-from odradek_broker.kafka.requests.cluster.api_versions import unknown_version
+from odradek_broker.kafka.requests.administration.api_versions import unknown_version
 from odradek_broker.kafka.response_line import ResponseLine, Slot, timed
 from odradek_protocol.kafka.api_keys import ApiKey, api_name
 from odradek_protocol.kafka.frames import (

@@ -15,9 +15,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from odradek.cluster.grpc_transport import GrpcTransport
+from odradek.cluster.security import SaslCredentials
 from odradek.errors import AuthenticationFailed, BrokersUnavailable, InvalidConfig, OdradekError
-from odradek.transports.grpc_transport import GrpcTransport
-from odradek.transports.security import SaslCredentials
 
 PROOFS_MAX: Final = 8
 CACHED_MAX: Final = 10_000

@@ -20,9 +20,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from odradek.client import Client
-from odradek.transports.grpc_transport import GrpcTransport
-from odradek.transports.security import TlsOptions
-from odradek.transports.transport import Method, Stream
+from odradek.cluster.grpc_transport import GrpcTransport
+from odradek.cluster.security import TlsOptions
+from odradek.cluster.transport import Method, Stream
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.settings import GatewaySettings
 

@@ -16,7 +16,7 @@ import grpc.aio
 
 from odradek_metadata_quorum.controller import features
 from odradek_metadata_quorum.controller.requests import BatchTooLarge
-from odradek_metadata_quorum.quorum import Quorum
+from odradek_metadata_quorum.raft.quorum import Quorum
 from odradek_metadata_quorum.rpc import wire
 from odradek_metadata_quorum.rpc.controller_host import ControllerHost, NotActive, Overloaded
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -12,12 +12,12 @@ from fastapi.responses import Response
 
 from odradek.consumer.consumer import Consumer
 from odradek.partitions import TopicPartition
-from odradek_gateway.consumers.instance import Instance
-from odradek_gateway.consumers.instances import Instances
 from odradek_gateway.errors import ILLEGAL_STATE, PARTITION_NOT_FOUND, RestError
 from odradek_gateway.rest.media_types import NO_RECORDS, V2_BODIES
 from odradek_gateway.rest.requests import INT64_MAX, GroupName, InstanceName, JsonBody
 from odradek_gateway.rest.v2.consumers import BASE, ERRORS, PARTITIONS, NamedPartition, at_owner
+from odradek_gateway.rest.v2.instance import Instance
+from odradek_gateway.rest.v2.instances import Instances
 from odradek_gateway.rest.v2.shapes import CommittedOffsets
 from odradek_gateway.rest.v2.topics import json_response
 

@@ -11,13 +11,13 @@ from fastapi.responses import Response
 
 from odradek.consumer.consumer import Consumer
 from odradek.consumer.consumer_record import ConsumerRecord
-from odradek_gateway.consumers.instance import Instance
-from odradek_gateway.consumers.instances import Elsewhere, Instances
 from odradek_gateway.errors import FORMAT_MISMATCH, RestError
 from odradek_gateway.rest.media_types import BINARY_V2, JSON_V2, NO_RECORDS, V2, accepted
 from odradek_gateway.rest.records import FORMATS, EmbeddedFormat
 from odradek_gateway.rest.requests import GroupName, InstanceName, cluster_of, while_connected
 from odradek_gateway.rest.v2.consumers import BASE, ERRORS, at_owner
+from odradek_gateway.rest.v2.instance import Instance
+from odradek_gateway.rest.v2.instances import Elsewhere, Instances
 from odradek_gateway.rest.v2.shapes import ConsumedRecord
 
 router = APIRouter(tags=["v2 consumers"])

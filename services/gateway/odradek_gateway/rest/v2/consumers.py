@@ -1,4 +1,4 @@
-"""v2: consumer instances. Any gateway serves a request about any of them (see odradek_gateway.consumers)."""
+"""v2: the routes of consumer instances. Any gateway serves a request about any of them (see `instances`)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from odradek.partitions import TopicPartition
-from odradek_gateway.consumers.instance import INSTANCE_CONFIGS, Instance, spec_of_request
-from odradek_gateway.consumers.instances import Elsewhere, Instances, PassedRequest, in_motion
 from odradek_gateway.errors import ILLEGAL_STATE, RestError, errors_of
 from odradek_gateway.rest.media_types import NO_RECORDS, V2_BODIES, headers_for_older_gateways
 from odradek_gateway.rest.requests import (
@@ -25,6 +23,8 @@ from odradek_gateway.rest.requests import (
     read_body,
     while_connected,
 )
+from odradek_gateway.rest.v2.instance import INSTANCE_CONFIGS, Instance, spec_of_request
+from odradek_gateway.rest.v2.instances import Elsewhere, Instances, PassedRequest, in_motion
 from odradek_gateway.rest.v2.shapes import Assignments, InstanceMade, Subscription
 from odradek_gateway.rest.v2.topics import json_response
 from odradek_protocol.topic_names import TOPIC_NAME_PATTERN

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import AnyRequest, Request
-from odradek_broker.kafka.requests.cluster.brokers import node_of
+from odradek_broker.kafka.requests.administration.brokers import node_of
 from odradek_broker.kafka.requests.groups import coordinator, has_groups
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import BrokerId

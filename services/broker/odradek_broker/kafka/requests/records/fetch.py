@@ -14,7 +14,7 @@ from typing import Final
 from odradek_broker.access.quotas import FETCH_RATE
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import AnyRequest, Encoded, Request
-from odradek_broker.kafka.requests.cluster.brokers import endpoints_of
+from odradek_broker.kafka.requests.administration.brokers import endpoints_of
 from odradek_broker.kafka.requests.records.fetch_sessions import Begun, Wanted
 from odradek_broker.replication.partition_service import FetchWant, ReadOutcome
 from odradek_protocol.access import Operation, ResourceType

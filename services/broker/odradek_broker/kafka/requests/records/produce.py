@@ -20,7 +20,7 @@ from odradek_broker.kafka.request import (
     NoResponse,
     Request,
 )
-from odradek_broker.kafka.requests.cluster.brokers import endpoints_of
+from odradek_broker.kafka.requests.administration.brokers import endpoints_of
 from odradek_broker.replication.partition_service import ProduceOutcome, Topic
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import NO_OFFSET, PartitionIndex, TopicName

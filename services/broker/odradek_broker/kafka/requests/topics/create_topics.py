@@ -12,7 +12,7 @@ from odradek_broker.access.quotas import MUTATION_RATE
 from odradek_broker.kafka.forwarding import ControllerUnavailable, ask_controller, change
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import AnyRequest, Request
-from odradek_broker.kafka.requests.configs.describe_configs import describe_topic
+from odradek_broker.kafka.requests.administration.describe_configs import describe_topic
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import (

@@ -12,7 +12,7 @@ from typing import Final
 
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import AnyRequest, Encoded, Request
-from odradek_broker.kafka.requests.cluster.brokers import live_nodes
+from odradek_broker.kafka.requests.administration.brokers import live_nodes
 from odradek_broker.kafka.requests.topics.topic_errors import find_topic
 from odradek_protocol.access import CLUSTER_NAME, Operation, ResourceType
 from odradek_protocol.identity import NO_TOPIC_ID, BrokerId

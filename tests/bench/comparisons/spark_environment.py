@@ -58,7 +58,7 @@ def make(root: Path) -> Environment:
             raise SystemExit("the benchmark needs Maven (mvn) for Apache Kafka's jars")
         target = f"-DoutputDirectory={made.jars(profile).resolve()}"
         goal = ["dependency:copy-dependencies", target, f"-P{profile}"]
-        subprocess.run(["mvn", "-q", "-B", "-f", str(HERE / "pom.xml"), *goal], check=True)
+        subprocess.run(["mvn", "-q", "-B", "-f", str(HERE / "spark_pom.xml"), *goal], check=True)
         done.touch()
     return made
 

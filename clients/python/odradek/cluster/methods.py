@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from odradek.transports.transport import Method, MethodKind
+from odradek.cluster.transport import Method, MethodKind
 from odradek_protocol.record_messages import FetchedPartition, decode_fetch_response
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin
 from odradek_protocol.rpc.v1 import auth_service_pb2 as auth

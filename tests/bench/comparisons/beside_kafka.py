@@ -20,9 +20,9 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tests.bench.kafka.comparison import Comparison, start_row
-from tests.bench.kafka.jars import fetch
-from tests.bench.kafka.rows import Row, as_json, table
+from tests.bench.comparisons.kafka_cluster import fetch_jars
+from tests.bench.comparisons.kafka_comparison import Comparison, start_row
+from tests.bench.comparisons.kafka_rows import Row, as_json, table
 
 BYTES: Final = {
     1: {100: 300_000_000, 1024: 1_000_000_000},
@@ -33,7 +33,9 @@ STARTS: Final = 3
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="tests.bench.kafka", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="tests.bench.comparisons.beside_kafka", description=__doc__
+    )
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="of the bytes a run moves")
     parser.add_argument("--paced-seconds", type=float, default=10.0)
@@ -48,7 +50,7 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=Path("artifacts/bench-kafka"))
     options = parser.parse_args()
     options.root.mkdir(parents=True, exist_ok=True)
-    jars = fetch(options.root / "jars")
+    jars = fetch_jars(options.root / "jars")
     print(json.dumps({"machine": platform.platform(), "cores": os.cpu_count()}), flush=True)
     rows: list[Row] = []
     with Progress(

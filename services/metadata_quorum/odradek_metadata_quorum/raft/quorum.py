@@ -21,7 +21,8 @@ from odradek_metadata_quorum.errors import (
     ProposalTooLarge,
     QuorumOverloaded,
 )
-from odradek_metadata_quorum.quorum.status import (
+from odradek_metadata_quorum.raft.shell import StateMachine
+from odradek_metadata_quorum.raft.status import (
     CommittedEntry,
     LatencyStatus,
     PeerStatus,
@@ -29,8 +30,7 @@ from odradek_metadata_quorum.quorum.status import (
     QuorumStatus,
     StateSnapshot,
 )
-from odradek_metadata_quorum.quorum.voter import Voter, end_process
-from odradek_metadata_quorum.raft.shell import StateMachine
+from odradek_metadata_quorum.raft.voter import Voter, end_process
 from odradek_metadata_quorum.settings import QuorumSettings
 from odradek_metadata_quorum.storage.disk import Fatal
 from odradek_metadata_quorum.storage.snapshot_store import SnapshotId

@@ -10,10 +10,14 @@ import os
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from odradek_protocol.records.codec.python_codec import Record, RecordBuffer, RecordReader
-    from odradek_protocol.records.codec.python_codec import crc32c as crc32c
-    from odradek_protocol.records.codec.python_codec import murmur2 as murmur2
-    from odradek_protocol.records.codec.python_columns import RecordColumns
+    from odradek_protocol.records.python_codec import (
+        Record,
+        RecordBuffer,
+        RecordColumns,
+        RecordReader,
+    )
+    from odradek_protocol.records.python_codec import crc32c as crc32c
+    from odradek_protocol.records.python_codec import murmur2 as murmur2
 
     IMPLEMENTATION: Final[str] = ""
 else:
@@ -21,7 +25,7 @@ else:
     try:
         if _CHOOSES_PYTHON:
             raise ImportError
-        from odradek_protocol.records.codec._codec import (
+        from odradek_protocol.records._codec import (
             Record,
             RecordBuffer,
             RecordColumns,
@@ -32,14 +36,14 @@ else:
 
         IMPLEMENTATION = "c"
     except ImportError:
-        from odradek_protocol.records.codec.python_codec import (
+        from odradek_protocol.records.python_codec import (
             Record,
             RecordBuffer,
+            RecordColumns,
             RecordReader,
             crc32c,
             murmur2,
         )
-        from odradek_protocol.records.codec.python_columns import RecordColumns
 
         IMPLEMENTATION = "python"
         if not _CHOOSES_PYTHON:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import signal
 import subprocess
 import uuid
@@ -26,6 +27,7 @@ _JVM: Final = (
     "-Djava.awt.headless=true",
 )
 """Kafka's stock options (kafka-server-start.sh, kafka-run-class.sh)."""
+_POM: Final = Path(__file__).with_name("kafka_pom.xml")
 
 
 class KafkaCluster:
@@ -127,3 +129,16 @@ def _properties(
         f"share.coordinator.state.topic.replication.factor={replicas}\n"
         f"share.coordinator.state.topic.min.isr={in_sync}\n"
     )
+
+
+def fetch_jars(directory: Path) -> Path:
+    """Return the directory with Kafka's jars. The first time `mvn` fetches them, which needs a JDK and the network."""
+    done = directory / ".done"
+    if not done.exists():
+        if shutil.which("mvn") is None or shutil.which("java") is None:
+            raise SystemExit("bench-kafka needs java (17 or later) and Maven (mvn)")
+        directory.mkdir(parents=True, exist_ok=True)
+        goal = ["dependency:copy-dependencies", f"-DoutputDirectory={directory.resolve()}"]
+        subprocess.run(["mvn", "-q", "-B", "-f", str(_POM), *goal], check=True)
+        done.touch()
+    return directory

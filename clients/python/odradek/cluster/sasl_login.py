@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from odradek.cluster.security import PLAIN, SCRAM, SaslCredentials
 from odradek.errors import AuthenticationFailed, BrokerUnreachable
-from odradek.transports.security import PLAIN, SCRAM, SaslCredentials
 from odradek_protocol.rpc.v1 import auth_service_pb2 as pb
 
 LOGIN_S_MAX: Final = 10.0

@@ -1,0 +1,8 @@
+"""The C codec has the types of the Python reference."""
+
+from odradek_protocol.records.python_codec import Record as Record
+from odradek_protocol.records.python_codec import RecordBuffer as RecordBuffer
+from odradek_protocol.records.python_codec import RecordColumns as RecordColumns
+from odradek_protocol.records.python_codec import RecordReader as RecordReader
+from odradek_protocol.records.python_codec import crc32c as crc32c
+from odradek_protocol.records.python_codec import murmur2 as murmur2

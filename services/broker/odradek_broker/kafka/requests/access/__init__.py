@@ -1,1 +1,0 @@
-"""Kafka requests that authenticate a client, or manage ACLs and SCRAM credentials."""

@@ -1,0 +1,1 @@
+"""Requests about the cluster, its brokers, configs, quotas, rights and users."""

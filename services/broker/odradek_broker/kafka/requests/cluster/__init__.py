@@ -1,1 +1,0 @@
-"""Kafka requests about brokers, features, the quorum, replica placement and API versions."""

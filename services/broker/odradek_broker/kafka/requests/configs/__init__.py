@@ -1,1 +1,0 @@
-"""Kafka requests that describe or change configs and client quotas."""

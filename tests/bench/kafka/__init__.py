@@ -1,1 +1,0 @@
-"""Odradek beside Apache Kafka, with the same client on the same machine: `make bench-kafka`."""
