@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from odradek_broker.broker import Broker, Environment, Scale
+from odradek_broker.listener_settings import REPLICATION
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.partition_host import PartitionHost
@@ -20,7 +21,7 @@ from odradek_broker.replication.streams.follower_stream import (
     Lane,
     deliver,
 )
-from odradek_broker.settings import REPLICATION, BrokerSettings
+from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,

@@ -19,7 +19,7 @@ from odradek_metadata_quorum.controller import (
     topics,
 )
 from odradek_metadata_quorum.controller.requests import Decision, HeartbeatResponse
-from odradek_metadata_quorum.raft.status import CommittedEntry, StateSnapshot
+from odradek_metadata_quorum.raft.shell import CommittedEntry, StateSnapshot
 from odradek_metadata_quorum.rpc import wire
 from odradek_metadata_quorum.rpc.metadata_feed import FeedMismatch, feed
 from odradek_protocol.kafka.error_codes import ErrorCode

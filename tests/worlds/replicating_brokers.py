@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from odradek_broker.cluster.lease import Lease
+from odradek_broker.cluster.heartbeat import Lease
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.partition.effects import ProposeIsr
 from odradek_broker.partition.settings import ReplicaSettings

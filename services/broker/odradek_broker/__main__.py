@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from odradek_runtime.listeners import ListenRefused
-from odradek_runtime.memory import keep_freed_memory
-from odradek_runtime.program import exit_at_once, parse_arguments, run_program
+from odradek_runtime.program import exit_at_once, keep_freed_memory, parse_arguments, run_program
 from odradek_runtime.tls import TlsRefused
 
 

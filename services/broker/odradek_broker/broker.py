@@ -18,15 +18,15 @@ from typing import Any
 
 from odradek_broker.access.authorizer import Authorizer, EverybodyMay
 from odradek_broker.cluster.controller_client import Channels, ControllerClient
-from odradek_broker.cluster.heartbeat import Beating, Heartbeat, LoopTick
+from odradek_broker.cluster.heartbeat import Beating, Heartbeat, Lease, LoopTick
 from odradek_broker.cluster.isr_proposals import IsrProposals
-from odradek_broker.cluster.lease import Lease
 from odradek_broker.cluster.membership import Membership
 from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.data_directory import close_data_directory
+from odradek_broker.listener_settings import REPLICATION
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.partition.settings import ReplicaSettings
@@ -43,7 +43,7 @@ from odradek_broker.replication.streams.follower_links import (
 )
 from odradek_broker.replication.streams.follower_sessions import FollowerSessions
 from odradek_broker.replication.streams.follower_stream import Dial, FollowerIdentity
-from odradek_broker.settings import REPLICATION, BrokerSettings
+from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId, IncarnationId
 from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
 from odradek_protocol.rpc.v1 import common_pb2

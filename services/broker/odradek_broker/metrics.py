@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from odradek_broker.cluster.heartbeat import LoopTick
-from odradek_broker.cluster.lease import Lease
+from odradek_broker.cluster.heartbeat import Lease, LoopTick
 from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.partition.effects import Role
 from odradek_broker.replication.partition_table import PartitionTable

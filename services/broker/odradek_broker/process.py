@@ -21,28 +21,25 @@ from odradek_broker.broker import Broker, Environment
 from odradek_broker.cluster.catch_up import CatchUp
 from odradek_broker.cluster.heartbeat import Heartbeat
 from odradek_broker.cluster.heartbeat_threads import HeartbeatThreads
-from odradek_broker.cluster.registration import (
-    wire_listeners,
-)
+from odradek_broker.cluster.registration import wire_listeners
+from odradek_broker.cluster_wide import unused_settings
 from odradek_broker.data_directory import (
+    DirectoryInventory,
     open_data_directory,
     warn_of_few_descriptors,
 )
-from odradek_broker.kafka.kafka_services import kafka_services
 from odradek_broker.kafka.listener import KafkaListeners, refuse_unencrypted_listeners
 from odradek_broker.kafka.registry import Registry
+from odradek_broker.kafka.services import Services
+from odradek_broker.listener_settings import is_kafka_listener
 from odradek_broker.metrics import PREFIX, BrokerMetrics
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_broker.rpc.listeners import GrpcListeners
 from odradek_broker.rpc.replication_servicer import grpc_dial
 from odradek_broker.rpc.services import add_services
-from odradek_broker.settings import BrokerSettings, is_kafka_listener
-from odradek_broker.settings.cluster_wide import unused_settings
-from odradek_protocol.identity import (
-    BrokerId,
-    IncarnationId,
-)
+from odradek_broker.settings import BrokerSettings
+from odradek_protocol.identity import BrokerId, IncarnationId
 from odradek_protocol.kafka.response_encoding import warm_up
 from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
 from odradek_runtime.admin_http import AdminHttp
@@ -262,7 +259,7 @@ class BrokerProcess:
 
     async def _serve_kafka(self) -> None:
         await self._may_serve_kafka.wait()
-        services = kafka_services(
+        services = _kafka_services(
             self._broker,
             authorizer=self._authorizer,
             quotas=self._quotas,
@@ -312,3 +309,28 @@ async def _warm_up(counters: Counters) -> None:
             # The counters only show that requests arrived, so quiet is found by polling.
             await asyncio.sleep(_WARM_UP_PAUSE_S)
         await asyncio.sleep(0)
+
+
+def _kafka_services(
+    broker: Broker,
+    *,
+    authorizer: Authorizer,
+    quotas: Quotas,
+    budget: ClientBudget,
+) -> Services:
+    """Return the services of this broker's Kafka handlers."""
+    settings = broker.settings
+    return Services(
+        settings=settings,
+        broker_id=broker.broker_id,
+        cluster_id=broker.cluster_id,
+        partitions=broker.partitions,
+        controllers=broker.controllers,
+        producer_ids=broker.producer_ids,
+        topic_creation=broker.topic_creation,
+        inventory=DirectoryInventory(broker.table, str(settings.log_dir)),
+        authorizer=authorizer,
+        quotas=quotas,
+        budget=budget,
+        groups=broker.groups,
+    )

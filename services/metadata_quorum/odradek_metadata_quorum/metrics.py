@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from odradek_metadata_quorum.raft.quorum import Quorum
-from odradek_metadata_quorum.raft.status import QuorumStatus
+from odradek_metadata_quorum.raft.shell import QuorumStatus
 from odradek_metadata_quorum.rpc.controller_host import ControllerHost
 from odradek_metadata_quorum.rpc.metadata_state_machine import ClusterEvents
 from odradek_protocol.metadata.records import NO_LEADER

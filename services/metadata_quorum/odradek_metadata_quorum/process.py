@@ -13,7 +13,7 @@ from odradek_metadata_quorum.controller import Controller
 from odradek_metadata_quorum.errors import CorruptStorage, StorageMismatch
 from odradek_metadata_quorum.metrics import PREFIX, QuorumMetrics
 from odradek_metadata_quorum.raft.quorum import Quorum
-from odradek_metadata_quorum.raft.status import QuorumRole
+from odradek_metadata_quorum.raft.shell import QuorumRole
 from odradek_metadata_quorum.rpc.admin_servicer import AdminServicer
 from odradek_metadata_quorum.rpc.controller_host import ControllerHost
 from odradek_metadata_quorum.rpc.controller_servicer import ControllerServicer

@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 
 from odradek_metadata_quorum.controller import Controller, ControllerSettings
-from odradek_metadata_quorum.raft.status import CommittedEntry
+from odradek_metadata_quorum.raft.shell import CommittedEntry
 from odradek_metadata_quorum.rpc.admin_servicer import AdminServicer
 from odradek_metadata_quorum.rpc.controller_host import ControllerHost
 from odradek_metadata_quorum.rpc.controller_servicer import ControllerServicer

@@ -19,10 +19,10 @@ from odradek_broker.cluster.heartbeat import (
     LOOP_AGE_MAX_MS,
     Heartbeat,
     HeartbeatNews,
+    Lease,
     LoopTick,
 )
 from odradek_broker.cluster.heartbeat_threads import HeartbeatThreads
-from odradek_broker.cluster.lease import Lease
 from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_metadata_quorum.controller import registration
 from odradek_protocol.identity import (

@@ -10,9 +10,8 @@ import pytest
 
 from odradek_broker.cluster import membership
 from odradek_broker.cluster.controller_client import ControllerClient
-from odradek_broker.cluster.heartbeat import Beating, Heartbeat, LoopTick
+from odradek_broker.cluster.heartbeat import Beating, Heartbeat, Lease, LoopTick
 from odradek_broker.cluster.heartbeat_threads import HeartbeatThreads
-from odradek_broker.cluster.lease import Lease
 from odradek_broker.cluster.membership import LogEnds, Membership
 from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.log.directory.loading import LoadReport

@@ -19,7 +19,7 @@ from odradek_metadata_quorum.errors import (
     StorageMismatch,
 )
 from odradek_metadata_quorum.raft.quorum import Quorum
-from odradek_metadata_quorum.raft.status import CommittedEntry, QuorumRole
+from odradek_metadata_quorum.raft.shell import CommittedEntry, QuorumRole
 from odradek_metadata_quorum.settings import QuorumSettings
 from odradek_metadata_quorum.storage.data_directory import format_storage
 

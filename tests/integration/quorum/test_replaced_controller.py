@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from odradek.embedded import free_ports
-from odradek_metadata_quorum.raft.status import QuorumRole
+from odradek_metadata_quorum.raft.shell import QuorumRole
 from odradek_metadata_quorum.storage.data_directory import format_storage
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin
 from tests.integration.quorum.controllers import (

@@ -12,6 +12,7 @@ from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.groups.messages import FetchedOffsets, OffsetsAnswer
 from odradek_broker.kafka.request import ClientSession, Request
 from odradek_broker.kafka.services import LocalLog, Services
+from odradek_broker.listener_settings import KAFKA
 from odradek_broker.replication.partition_service import (
     FetchWant,
     LeaderNow,
@@ -19,7 +20,7 @@ from odradek_broker.replication.partition_service import (
     ProduceOutcome,
     ReadOutcome,
 )
-from odradek_broker.settings import KAFKA, BrokerSettings
+from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import (
     BrokerId,
     DirectoryId,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from odradek_broker.broker_configs import describe_broker as describe_over_grpc
 from odradek_broker.kafka.requests.administration.describe_configs import describe_broker
+from odradek_broker.rpc.admin_servicer import describe_broker as describe_over_grpc
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.metadata.config_definitions import ConfigSource
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from odradek_broker.access.sasl import LoginFailed
-from odradek_broker.kafka import login
 from odradek_broker.kafka.request import ClientSession
-from odradek_broker.settings import KAFKA
+from odradek_broker.kafka.requests.administration import sasl
+from odradek_broker.listener_settings import KAFKA
 from odradek_runtime.budget.client_budget import ClientBudget
 from odradek_runtime.budget.refusals import DELAY_MS
 
@@ -40,12 +40,12 @@ async def test_failures_wait_and_an_address_has_a_share_of_the_proofs(
     budget = ClientBudget(proofs_max=8, proofs_owner_max=2)
     exchange: Any = _Refusing()
     original = asyncio.sleep
-    monkeypatch.setattr(login.asyncio, "sleep", lambda s: original(0) if not s else wait(s))
+    monkeypatch.setattr(sasl.asyncio, "sleep", lambda s: original(0) if not s else wait(s))
 
     async def fails() -> None:
         session = ClientSession(listener=KAFKA, host="10.0.0.1", sasl=exchange)
         with pytest.raises(LoginFailed):
-            await login.log_in(session, b"", budget, reauth_ms_max=0)
+            await sasl.log_in(session, b"", budget, reauth_ms_max=0)
 
     with caplog.at_level(logging.WARNING):
         await asyncio.gather(*(fails() for _ in range(20)))

@@ -14,10 +14,9 @@ import pytest
 
 from odradek_metadata_quorum.network import outbox, wire
 from odradek_metadata_quorum.network.outbox import Outbox
-from odradek_metadata_quorum.raft.elections import Elections, LoopTurns, PreVote
+from odradek_metadata_quorum.raft.elections import Elections, LoopTurns, PreVote, ReadIndex
 from odradek_metadata_quorum.raft.joining import JoinRound
 from odradek_metadata_quorum.raft.log_matching import LogMatching
-from odradek_metadata_quorum.raft.read_index import ReadIndex
 from odradek_metadata_quorum.raft.replicated_state import ReplicatedState
 from odradek_metadata_quorum.raft.replication import Replication
 from odradek_metadata_quorum.raft.shell import StateMachine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from odradek_metadata_quorum.network import wire
-from odradek_metadata_quorum.raft.read_index import ReadIndex
+from odradek_metadata_quorum.raft.elections import ReadIndex
 from tests.sim.quorum.world import World
 from tests.unit.quorum.lone_voter import LoneVoter
 

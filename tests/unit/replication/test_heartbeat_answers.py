@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from odradek_broker.cluster.heartbeat import Heartbeat, LoopTick
-from odradek_broker.cluster.lease import Lease
+from odradek_broker.cluster.heartbeat import Heartbeat, Lease, LoopTick
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ControllerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from odradek_broker.cluster.lease import Lease
+from odradek_broker.cluster.heartbeat import Lease
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.partition_service import (

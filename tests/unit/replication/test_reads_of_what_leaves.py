@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.cluster.lease import Lease
+from odradek_broker.cluster.heartbeat import Lease
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_reads import ReadPlan
 from odradek_broker.replication.local_partitions import LocalPartitions

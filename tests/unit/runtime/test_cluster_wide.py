@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from odradek_broker.cluster_wide import unused_settings
 from odradek_broker.settings import BrokerSettings
-from odradek_broker.settings.cluster_wide import unused_settings
 from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
 
 

@@ -12,7 +12,7 @@ _ROUNDS = 200
 _FAULTS_OF_BLOCKS = f"""
 import resource, sys
 if sys.argv[1] == "keep":
-    from odradek_runtime.memory import keep_freed_memory
+    from odradek_runtime.program import keep_freed_memory
     assert keep_freed_memory()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -17,8 +17,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from odradek_broker.access.authorizer import AclAuthorizer
-from odradek_broker.access.grpc_rights import CHECKED_BY_SERVICERS
 from odradek_broker.access.grpc_sessions import GrpcSessions
+from odradek_broker.access.rights import CHECKED_BY_SERVICERS
 from odradek_broker.rpc.authorization import Authorization
 from odradek_broker.rpc.callers import Callers
 from odradek_protocol.access import (
@@ -257,7 +257,7 @@ async def test_what_may_not_be_described_is_left_out_of_lists(server: Everything
 async def test_a_method_that_no_rule_knows_is_refused(
     server: Everything, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from odradek_broker.access.grpc_rights import RULES
+    from odradek_broker.access.rights import RULES
 
     monkeypatch.delitem(RULES, "/odradek.v1.AdminService/DescribeCluster")
     assert await server.is_refused("DescribeCluster", cluster(Operation.ALL))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from odradek_broker.cluster_wide import unused_settings
 from odradek_broker.kafka.listener import refuse_unencrypted_listeners
 from odradek_broker.settings import BrokerSettings
-from odradek_broker.settings.cluster_wide import unused_settings
 from odradek_gateway.settings import GatewaySettings
 from odradek_metadata_quorum.settings import QuorumProcessSettings
 from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage

@@ -8,9 +8,9 @@ import grpc.aio
 import pytest
 
 from odradek_broker.access.authorizer import EverybodyMay
-from odradek_broker.access.grpc_rights import MUTATIONS, RULES
 from odradek_broker.access.grpc_sessions import GrpcSessions
 from odradek_broker.access.quotas import MUTATION_RATE, REQUEST_PERCENTAGE, Quotas
+from odradek_broker.access.rights import MUTATIONS, RULES
 from odradek_broker.rpc.authorization import Authorization
 from odradek_broker.rpc.callers import Callers
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb

@@ -1,13 +1,18 @@
-"""Which right an API needs, for the APIs whose every request needs the same one.
+"""Which rights the APIs need, in Kafka's protocol and on gRPC.
 
-`GUARDS` is the table that both wires read. Its rows need a right on the cluster, or on the group that the request
-names; the listeners check them before a handler sees the request. Rights that depend on what else a request names
-(topics, configs) are checked by the Kafka handlers, and on gRPC by the rules of `grpc_rights`.
+`GUARDS` is the table that both wires read: the APIs whose every request needs the same right, on the cluster or on the
+group that the request names. The listeners check it before a handler sees the request. Rights that depend on what else
+a request names (topics, configs) are checked by the Kafka handlers, and on gRPC by `RULES`.
+
+`needs_of` returns all needs of a gRPC request, and the caller must meet each of them. A need lists rights of which the
+caller must have one. A name of None means any resource of that type. Methods that list everything omit from the
+response what the caller may not see (`HIDDEN`), as the Kafka handlers do.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from odradek_protocol.access import CLUSTER_NAME, Operation, ResourceType
 from odradek_protocol.kafka.api_keys import ApiKey
@@ -91,3 +96,156 @@ names several groups in one request (OffsetFetch)."""
 
 KAFKA_GUARDS: Final = {guard.api: guard for guard in GUARDS if guard.api is not None}
 GRPC_GUARDS: Final = {guard.rpc: guard for guard in GUARDS if guard.rpc is not None}
+
+
+Right = tuple[Operation, ResourceType, str | None]
+Need = Sequence[Right]
+Rule = Callable[[Any], Iterable[Need]]  # Any: the request of the method
+# A repeated field of the response, and the need that the caller must meet to see an item of it.
+Hiding = tuple[str, Callable[[Any], Need]]
+
+_BROKER: Final = "/odradek.v1.BrokerService/"
+_CONFIG_OF_TOPIC: Final = 2
+_CONFIG_OF_GROUP: Final = 32
+
+CHECKED_BY_SERVICERS: Final = frozenset(
+    _BROKER + name for name in ("Produce", "Fetch", "Metadata", "WatchMetadata")
+)
+
+
+def _topic(operation: Operation, name: str) -> Right:
+    return (operation, ResourceType.TOPIC, name)
+
+
+def _group(operation: Operation, name: str) -> Right:
+    return (operation, ResourceType.GROUP, name)
+
+
+def _cluster(operation: Operation) -> Right:
+    return (operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def _describes_topics(request: Any) -> Iterable[Need]:
+    return [[_topic(Operation.DESCRIBE, partition.topic)] for partition in request.partitions]
+
+
+def _init_producer_id(request: Any) -> Iterable[Need]:
+    if request.transactional_id:
+        kind = ResourceType.TRANSACTIONAL_ID
+        return [[(Operation.WRITE, kind, request.transactional_id)]]
+    return [[_cluster(Operation.IDEMPOTENT_WRITE), (Operation.WRITE, ResourceType.TOPIC, None)]]
+
+
+def may_create(topic: str) -> Need:
+    """Return what creating a topic of that name needs."""
+    return [_cluster(Operation.CREATE), _topic(Operation.CREATE, topic)]
+
+
+def _create_topics(request: Any) -> Iterable[Need]:
+    return [may_create(topic.name) for topic in request.topics]
+
+
+def _delete_topics(request: Any) -> Iterable[Need]:
+    needs: list[Need] = [[_topic(Operation.DELETE, name)] for name in request.names]
+    # Entries name topics by name, not by id: a caller that names ids needs a right to all topics.
+    if request.topic_ids:
+        needs.append([_cluster(Operation.ALTER)])
+    return needs
+
+
+def _configs(operation: Operation) -> Rule:
+    def right(resource: Any) -> Right:
+        if resource.type == _CONFIG_OF_TOPIC:
+            return _topic(operation, resource.name)
+        if resource.type == _CONFIG_OF_GROUP:
+            return _group(operation, resource.name)
+        return _cluster(operation)
+
+    return lambda request: [[right(resource)] for resource in request.resources]
+
+
+def _delete_records(request: Any) -> Iterable[Need]:
+    return [[_topic(Operation.DELETE, deletion.partition.topic)] for deletion in request.partitions]
+
+
+def _member(request: Any) -> Iterable[Need]:
+    return [[_topic(Operation.DESCRIBE, topic)] for topic in request.subscribed_topics]
+
+
+def _commit(request: Any) -> Iterable[Need]:
+    topics = {committed.partition.topic for committed in request.offsets}
+    return [[_topic(Operation.READ, topic)] for topic in sorted(topics)]
+
+
+def _fetch_offsets(request: Any) -> Iterable[Need]:
+    topics = {partition.topic for partition in request.partitions}
+    return [[_topic(Operation.DESCRIBE, topic)] for topic in sorted(topics)]
+
+
+def _delete_offsets(request: Any) -> Iterable[Need]:
+    topics = {partition.topic for partition in request.partitions}
+    return [[_topic(Operation.READ, topic)] for topic in sorted(topics)]
+
+
+def _nothing(_request: Any) -> Iterable[Need]:
+    return []
+
+
+def _groups(operation: Operation) -> Rule:
+    return lambda request: [[_group(operation, group_id)] for group_id in request.group_ids]
+
+
+RULES: Final[dict[str, Rule]] = {
+    _BROKER + "ListOffsets": _describes_topics,
+    _BROKER + "OffsetForLeaderEpoch": _describes_topics,
+    _BROKER + "InitProducerId": _init_producer_id,
+    _ADMIN + "CreateTopics": _create_topics,
+    _ADMIN + "DeleteTopics": _delete_topics,
+    _ADMIN + "CreatePartitions": lambda request: [
+        [_topic(Operation.ALTER, topic.name)] for topic in request.topics
+    ],
+    _ADMIN + "DescribeConfigs": _configs(Operation.DESCRIBE_CONFIGS),
+    _ADMIN + "AlterConfigs": _configs(Operation.ALTER_CONFIGS),
+    _ADMIN + "DeleteRecords": _delete_records,
+    _ADMIN + "DescribeCluster": _nothing,  # every client must be able to find the brokers
+    _GROUPS + "GroupHeartbeat": _member,
+    _GROUPS + "CommitOffsets": _commit,
+    _GROUPS + "FetchOffsets": _fetch_offsets,
+    _GROUPS + "ListGroups": _nothing,  # the response omits what the caller may not see
+    _GROUPS + "DescribeGroups": _groups(Operation.DESCRIBE),
+    _GROUPS + "DeleteGroups": _groups(Operation.DELETE),
+    _GROUPS + "DeleteOffsets": _delete_offsets,
+}
+
+
+def needs_of(method: str, request: Any) -> Iterable[Need]:
+    """Return the needs of a request; one that nobody meets if the method is in no table."""
+    guard, rule = GRPC_GUARDS.get(method), RULES.get(method)
+    if guard is None and rule is None:
+        return [()]
+    needs: list[Need] = [] if rule is None else list(rule(request))
+    if guard is not None:
+        right = (guard.operation, guard.resource_type, guard.resource_name(request))
+        needs.insert(0, [right])
+    return needs
+
+
+HIDDEN: Final[Mapping[str, Hiding]] = {
+    _GROUPS + "FetchOffsets": (
+        "offsets",
+        lambda offset: [_topic(Operation.DESCRIBE, offset.partition.topic)],
+    ),
+    _GROUPS + "ListGroups": (
+        "groups",
+        lambda group: [_cluster(Operation.DESCRIBE), _group(Operation.DESCRIBE, group.group_id)],
+    ),
+}
+
+MUTATIONS: Final[Mapping[str, Callable[[Any], int]]] = {
+    # The number of partitions that a request changes: controller_mutation_rate counts them (KIP-599).
+    _ADMIN + "CreateTopics": lambda request: sum(
+        max(topic.partition_count, len(topic.assignments), 1) for topic in request.topics
+    ),
+    _ADMIN + "CreatePartitions": lambda request: len(request.topics),
+    _ADMIN + "DeleteTopics": lambda request: len(request.names) + len(request.topic_ids),
+}

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from odradek_broker.cluster.lease import Lease
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ControllerId, TopicId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import common_pb2
@@ -29,6 +28,32 @@ LOOP_AGE_MAX_MS: Final = 2_000
 LOOP_TICK_MS: Final = 50
 _SENT_TIMES_MAX: Final = 64
 _LIFE_IS_OVER: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
+
+
+class Lease:
+    """How long this broker may respond as a leader without a response from the active controller.
+
+    The lease begins at the *send* time of the last heartbeat to which the active controller responded, so a slow
+    response shortens it. It only bounds how stale a response to a client can be: safety rests on epochs and the
+    maximal ISR, and a new leader may begin while the lease of the old one still runs. Times are CLOCK_BOOTTIME ms, a
+    clock that goes on while the machine is suspended.
+
+    The heartbeat threads write it and the event loop reads it, without a lock: one attribute, set atomically.
+    """
+
+    __slots__ = ("_length_ms", "until_ms")
+
+    def __init__(self, length_ms: int) -> None:
+        self._length_ms = length_ms
+        self.until_ms = 0
+
+    def renew(self, sent_at_ms: int) -> None:
+        """Extend the lease: the active controller responded to the heartbeat that was sent at `sent_at_ms`."""
+        self.until_ms = max(self.until_ms, sent_at_ms + self._length_ms)
+
+    def end(self) -> None:
+        """End the lease: the broker is fenced or stops, and must not respond as a leader any more."""
+        self.until_ms = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

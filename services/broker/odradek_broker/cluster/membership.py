@@ -16,8 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from odradek_broker.cluster.controller_client import ControllerClient
-from odradek_broker.cluster.heartbeat import Beating, Heartbeat, HeartbeatNews, LoopTick
-from odradek_broker.cluster.lease import Lease
+from odradek_broker.cluster.heartbeat import Beating, Heartbeat, HeartbeatNews, Lease, LoopTick
 from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.cluster.registration import register, wire_partitions, wire_restart_class
 from odradek_broker.log.log_directory import LoadReport, LogDirectory

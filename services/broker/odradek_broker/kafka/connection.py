@@ -29,7 +29,6 @@ from odradek_broker.access.sasl import LoginFailed
 from odradek_broker.kafka.connection_owner import ConnectionOwner
 from odradek_broker.kafka.connection_times import ConnectionTimes
 from odradek_broker.kafka.frames import FrameAssembler, FrameRefused
-from odradek_broker.kafka.login import log_in
 from odradek_broker.kafka.registry import Handler, Response
 from odradek_broker.kafka.request import (
     AnyRequest,
@@ -40,6 +39,7 @@ from odradek_broker.kafka.request import (
     Request,
 )
 from odradek_broker.kafka.requests.administration.api_versions import unknown_version
+from odradek_broker.kafka.requests.administration.sasl import log_in
 from odradek_broker.kafka.response_line import ResponseLine, Slot, timed
 from odradek_protocol.kafka.api_keys import ApiKey, api_name
 from odradek_protocol.kafka.frames import (

@@ -21,12 +21,8 @@ from odradek_broker.kafka.counters import KafkaCounters
 from odradek_broker.kafka.frames import SCRATCH_BYTES, ArrivingBytes
 from odradek_broker.kafka.registry import Registry
 from odradek_broker.kafka.request import ClientSession, CloseConnection
-from odradek_broker.settings import (
-    REPLICATION,
-    BrokerSettings,
-    is_grpc_listener,
-    is_kafka_listener,
-)
+from odradek_broker.listener_settings import REPLICATION, is_grpc_listener, is_kafka_listener
+from odradek_broker.settings import BrokerSettings
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.budget.client_budget import ClientBudget
 from odradek_runtime.clock import monotonic_ms

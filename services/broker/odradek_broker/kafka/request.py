@@ -8,15 +8,13 @@ from typing import Generic, TypeAlias, TypeVar
 
 from odradek_broker.access.sasl import SaslExchange
 from odradek_broker.kafka.services import Services
-from odradek_protocol.access import (
-    CLUSTER_NAME,
-    OPERATIONS_OF,
-    Operation,
-    ResourceType,
-)
+from odradek_protocol.access import CLUSTER_NAME, OPERATIONS_OF, Operation, ResourceType
+from odradek_protocol.identity import TopicId
 from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import Message
 from odradek_protocol.kafka.response_encoding import encode_steps
+from odradek_protocol.metadata.image import TopicState
 from odradek_runtime.budget.loop_turns import Pace
 from odradek_runtime.budget.refusals import shortened
 from odradek_runtime.budget.shares import owner_of
@@ -201,3 +199,24 @@ NO_RESPONSE = NoResponse()
 
 class CloseConnection(Exception):
     """The request gets no response, and the broker reads no more from the client that sent it."""
+
+
+def find_topic(
+    request: AnyRequest, name: str | None, topic_id: bytes | None, operation: Operation
+) -> TopicState | ErrorCode:
+    """Return the topic that a request names by name or, without a name, by id; or the error.
+
+    A caller without any right to a topic does not learn from its id whether it exists.
+    """
+    image = request.services.image
+    if name:
+        if not request.allows_topic(operation, name):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        named = image.topic(name)
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if named is None else named
+    topic = image.topics.get(TopicId(topic_id or b""))
+    if topic is None or not request.allows_topic(Operation.DESCRIBE, topic.name):
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    if not request.allows_topic(operation, topic.name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return topic

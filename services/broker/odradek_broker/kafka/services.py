@@ -12,7 +12,6 @@ from odradek_broker.access.authorizer import Authorizer, EverybodyMay
 from odradek_broker.access.quotas import Quotas
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.kafka.requests.records.fetch_sessions import FetchSessions
-from odradek_broker.kafka.requests.topics.metadata_cache import MetadataCache
 from odradek_broker.replication.partition_service import PartitionService
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerId, ControllerId, ProducerId, TopicId
@@ -49,6 +48,38 @@ class UnsentResponses:
     def room_for(self, wanted_bytes: int) -> int:
         """Return how many bytes of records a response may have."""
         return min(wanted_bytes, max(self._bytes_max - self.total_bytes, LEAST_BYTES))
+
+
+class MetadataCache:
+    """The encoded responses to Metadata of one image. All are dropped when the image moves.
+
+    A response with 10 topics of 10 partitions takes 0.6 ms to encode, and every client of the cluster requests one at
+    every change.
+    """
+
+    ENTRIES_MAX: Final = 64
+    BYTES_MAX: Final = 16 << 20
+
+    def __init__(self) -> None:
+        self._offset = -1
+        self._bytes = 0
+        self._responses: dict[object, bytes] = {}
+
+    def get(self, offset: int, key: object) -> bytes | None:
+        """Return the response to an equal request at the same image."""
+        return self._responses.get(key) if offset == self._offset else None
+
+    def put(self, offset: int, key: object, response: bytes) -> None:
+        """Keep a response if there is room."""
+        if offset != self._offset:
+            self._offset, self._bytes = offset, 0
+            self._responses.clear()
+        if (
+            len(self._responses) < self.ENTRIES_MAX
+            and self._bytes + len(response) <= self.BYTES_MAX
+        ):
+            self._responses[key] = response
+            self._bytes += len(response)
 
 
 class Controllers(Protocol):

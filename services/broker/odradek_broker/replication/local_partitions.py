@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from odradek_broker.cluster.lease import Lease
+from odradek_broker.cluster.heartbeat import Lease
 from odradek_broker.partition.effects import Role
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_offsets import PartitionOffsets

@@ -1,6 +1,6 @@
 """Authorization before every gRPC servicer for clients: identifies the caller, and refuses calls without the right.
 
-Unary methods are checked here, by the tables of `access.rights` and `access.grpc_rights`; a method in neither is
+Unary methods are checked here, by the tables of `access.rights`; a method in none of them is
 refused. Streams, and Metadata, which omits what the caller may not see, ask their `Caller` themselves. A stream ends
 with the session that it was opened with.
 
@@ -23,9 +23,9 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
-from odradek_broker.access.grpc_rights import CHECKED_BY_SERVICERS, HIDDEN, MUTATIONS, needs_of
 from odradek_broker.access.grpc_sessions import GrpcSession
 from odradek_broker.access.quotas import MUTATION_RATE, REQUEST_PERCENTAGE, Quotas
+from odradek_broker.access.rights import CHECKED_BY_SERVICERS, HIDDEN, MUTATIONS, needs_of
 from odradek_broker.rpc.callers import (
     Caller,
     Callers,

@@ -9,8 +9,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from odradek_broker.access.grpc_rights import may_create
 from odradek_broker.access.quotas import Quotas
+from odradek_broker.access.rights import may_create
 from odradek_broker.cluster import metadata_changes
 from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_broker.cluster.producer_ids import ProducerIdSource

@@ -26,8 +26,8 @@ import grpc
 import grpc.aio
 
 from odradek_broker.access.authorizer import Authorizer
-from odradek_broker.access.grpc_rights import Need
 from odradek_broker.access.grpc_sessions import GrpcSession, GrpcSessions
+from odradek_broker.access.rights import Need
 from odradek_protocol.access import Operation, ResourceType
 from odradek_runtime.budget.loop_turns import LoopTurns, Pace
 from odradek_runtime.budget.refusals import RefusalLines, shortened

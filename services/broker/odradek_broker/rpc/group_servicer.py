@@ -15,10 +15,10 @@ import grpc.aio
 
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
+from odradek_broker.listener_settings import REPLICATION
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.rpc import group_wire as wire
 from odradek_broker.rpc.callers import ServerContext, client_caller, in_turns, results_in_turns
-from odradek_broker.settings import REPLICATION
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import BrokerId, GroupId
 from odradek_protocol.kafka.error_codes import ErrorCode

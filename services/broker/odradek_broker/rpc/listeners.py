@@ -25,11 +25,12 @@ from odradek_broker.access.authorizer import Authorizer
 from odradek_broker.access.grpc_sessions import GrpcSessions
 from odradek_broker.access.quotas import Quotas
 from odradek_broker.access.sasl import Credentials
+from odradek_broker.listener_settings import REPLICATION, is_grpc_listener
 from odradek_broker.rpc import auth_servicer
 from odradek_broker.rpc.authorization import Authorization
 from odradek_broker.rpc.callers import Callers, MethodHandler, ServerContext
 from odradek_broker.rpc.intake import GrpcIntake
-from odradek_broker.settings import REPLICATION, BrokerSettings, is_grpc_listener
+from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerId
 from odradek_runtime.budget.client_budget import ClientBudget
 from odradek_runtime.grpc_endpoints import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from odradek_broker.settings import GRPC, KAFKA
+from odradek_broker.listener_settings import GRPC, KAFKA
 from odradek_protocol.identity import NO_BROKER, BrokerId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import BrokerState, MetadataImage, PartitionState, TopicState

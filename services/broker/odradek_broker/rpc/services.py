@@ -6,9 +6,9 @@ import grpc.aio
 
 from odradek_broker.access.quotas import Quotas
 from odradek_broker.broker import Broker
-from odradek_broker.broker_configs import describe_broker
 from odradek_broker.data_directory import DirectoryInventory
 from odradek_broker.rpc import admin_servicer, broker_servicer, group_servicer, replication_servicer
+from odradek_broker.rpc.admin_servicer import describe_broker
 from odradek_broker.rpc.listeners import GrpcListeners
 from odradek_runtime.grpc_endpoints import InternalChannels
 

@@ -13,19 +13,20 @@ adds these rules:
   write of this voter's disk and a round trip away. Until the vote has left, this voter does not campaign.
 - *A stall of this process is nobody else's silence* (`LoopTurns`).
 - *Check-quorum*: a leader without a majority's responses steps down.
-- *Read index* (Raft thesis 6.4): a leader responds to a read once a majority has confirmed it
-  (`read_index.py`).
+- *Read index* (Raft thesis 6.4): a leader responds to a read once a majority has confirmed it (`ReadIndex`).
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from odradek_metadata_quorum.network import wire
 from odradek_metadata_quorum.network.wire import Message
 from odradek_metadata_quorum.raft.engine import Engine
-from odradek_metadata_quorum.raft.read_index import Confirmed, ReadIndex
 from odradek_metadata_quorum.raft.shell import RaftTimers
+
+Confirmed = Callable[[bool], None]
 
 
 class PreVote:
@@ -140,6 +141,64 @@ class LoopTurns:
     def _may_forgive(self, began_s: float) -> bool:
         forgiven_s = self._forgiven_s
         return forgiven_s is None or began_s - forgiven_s >= self._forgiven_interval_s
+
+
+class ReadIndex:
+    """Whether this leader still led when a read arrived: rounds within one term, without a clock or a network.
+
+    A leader that was cut off does not know that another voter leads by now, and lacks what that one commits.
+    So a response that no committed entry vouches for waits for a *round*: the leader asks all voters for their
+    term. The responses of a majority, itself included, that still is in its term prove that nobody was elected
+    before the round began, so the leader's state at that moment was the newest.
+
+    All reads that arrive while a round is under way wait for the next one, together: each is confirmed by a
+    round that began after it arrived. A round whose responses are late is sent again, under the same number.
+    """
+
+    def __init__(self, voter_count: int) -> None:
+        self._voter_count = voter_count
+        self._waiting: list[Confirmed] = []
+        self._running: list[Confirmed] = []
+        self._agreed: set[int] = set()
+        self.round: int | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a read waits for a round that has not begun, and none is under way."""
+        return self.round is None and bool(self._waiting)
+
+    def ask(self, confirmed: Confirmed) -> None:
+        """Call `confirmed` once: with True when a round that begins after this confirmed the
+        leadership, with False when the leadership ended before."""
+        self._waiting.append(confirmed)
+
+    def begin(self, round_number: int) -> None:
+        """Let this round confirm all reads that wait."""
+        assert self.is_due, self.round
+        self._running, self._waiting = self._waiting, []
+        self._agreed.clear()
+        self.round = round_number
+        self._conclude()
+
+    def agree(self, peer_id: int, round_number: int) -> None:
+        """A voter responded to the round from within the leader's term."""
+        if round_number == self.round:
+            self._agreed.add(peer_id)
+            self._conclude()
+
+    def end(self) -> None:
+        """Refuse all reads: the leadership is over."""
+        refused = self._running + self._waiting
+        self._running, self._waiting, self.round = [], [], None
+        for confirmed in refused:
+            confirmed(False)
+
+    def _conclude(self) -> None:
+        if 2 * (1 + len(self._agreed)) <= self._voter_count:
+            return
+        reads, self._running, self.round = self._running, [], None
+        for confirmed in reads:
+            confirmed(True)
 
 
 class Elections:

@@ -22,11 +22,10 @@ from collections.abc import Callable, Iterable, Sequence
 from odradek_metadata_quorum.network import wire
 from odradek_metadata_quorum.network.outbox import Outbox
 from odradek_metadata_quorum.network.wire import Message
-from odradek_metadata_quorum.raft.elections import Elections
+from odradek_metadata_quorum.raft.elections import Confirmed, Elections
 from odradek_metadata_quorum.raft.engine import COMMAND_REGULAR, Engine, EngineHooks
 from odradek_metadata_quorum.raft.joining import Joining
 from odradek_metadata_quorum.raft.log_matching import LogMatching
-from odradek_metadata_quorum.raft.read_index import Confirmed
 from odradek_metadata_quorum.raft.replicated_state import ReplicatedState
 from odradek_metadata_quorum.raft.replication import Replication
 from odradek_metadata_quorum.raft.shell import (

@@ -21,13 +21,13 @@ from odradek_metadata_quorum.errors import (
     ProposalTooLarge,
     QuorumOverloaded,
 )
-from odradek_metadata_quorum.raft.shell import StateMachine
-from odradek_metadata_quorum.raft.status import (
+from odradek_metadata_quorum.raft.shell import (
     CommittedEntry,
     LatencyStatus,
     PeerStatus,
     QuorumRole,
     QuorumStatus,
+    StateMachine,
     StateSnapshot,
 )
 from odradek_metadata_quorum.raft.voter import Voter, end_process

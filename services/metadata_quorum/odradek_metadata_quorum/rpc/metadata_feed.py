@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final, Protocol
 
-from odradek_metadata_quorum.raft.status import CommittedEntry, StateSnapshot
+from odradek_metadata_quorum.raft.shell import CommittedEntry, StateSnapshot
 from odradek_protocol.records.hashes import crc32c
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 

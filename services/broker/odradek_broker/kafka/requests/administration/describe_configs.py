@@ -1,9 +1,10 @@
-"""DescribeConfigs: values of configs, where they come from, and what would be in effect without them.
+"""DescribeConfigs and ListConfigResources: values of configs, where they come from, and which resources have some.
 
     topic's own > this broker's own > default of all brokers > this process's settings > built in
 
 A topic's config falls back on the broker config that is its default (`retention.ms` on `log.retention.ms`), and the
-response lists the whole chain as synonyms (KIP-226). It never has the values of secrets.
+response lists the whole chain as synonyms (KIP-226). It never has the values of secrets. ListConfigResources
+lists the resources that have configs (KIP-1142); its version 0 lists client metrics alone.
 """
 
 from __future__ import annotations
@@ -17,17 +18,14 @@ from odradek_broker.kafka.request import AnyRequest, Request
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.access import Operation
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.messages import DescribeConfigsRequest, DescribeConfigsResponse
-from odradek_protocol.metadata.config_definitions import (
-    ConfigDefinition,
-    ConfigSource,
-    ConfigType,
+from odradek_protocol.kafka.messages import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
 )
-from odradek_protocol.metadata.configs import (
-    BROKER_CONFIGS,
-    INTERNAL_TOPICS,
-    TOPIC_CONFIGS,
-)
+from odradek_protocol.metadata.config_definitions import ConfigDefinition, ConfigSource, ConfigType
+from odradek_protocol.metadata.configs import BROKER_CONFIGS, INTERNAL_TOPICS, TOPIC_CONFIGS
 from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.budget.refusals import shortened
@@ -37,6 +35,10 @@ _Result = DescribeConfigsResponse.DescribeConfigsResult
 _Config = _Result.DescribeConfigsResourceResult
 _Synonym = _Config.DescribeConfigsSynonym
 _Refusal: TypeAlias = tuple[ErrorCode, str]
+_CLIENT_METRICS: Final = 16  # there are none: the broker takes no metrics of clients
+_BROKER_LOGGER: Final = 8
+_KNOWN_TYPES: Final = frozenset({*map(int, ConfigResourceType), _CLIENT_METRICS, _BROKER_LOGGER})
+_Resource = ListConfigResourcesResponse.ConfigResource
 
 
 @handles(DescribeConfigsRequest)
@@ -234,4 +236,35 @@ def _described(
         type=ConfigType.STRING if definition is None else definition.type,
         documentation="" if definition is None else definition.documentation,
         synonyms=tuple((n, None if secret else v, int(s)) for n, v, s in chain),
+    )
+
+
+def _refuse_list(_request: AnyRequest, code: ErrorCode) -> ListConfigResourcesResponse:
+    return ListConfigResourcesResponse(error_code=code, config_resources=[])
+
+
+@handles(ListConfigResourcesRequest, refuse=_refuse_list)
+async def list_config_resources(
+    request: Request[ListConfigResourcesRequest],
+) -> ListConfigResourcesResponse:
+    """List the resources of the types named, or of all types if none is named."""
+    if request.version == 0:
+        return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=[])
+    types = set(request.message.resource_types) or _KNOWN_TYPES
+    if not types <= _KNOWN_TYPES:
+        return _refuse_list(request, ErrorCode.UNSUPPORTED_VERSION)
+    image = request.services.image
+    resources: list[tuple[int, str]] = []
+    if ConfigResourceType.TOPIC in types:
+        resources += [(ConfigResourceType.TOPIC, topic.name) for topic in image.topics.values()]
+    if ConfigResourceType.BROKER in types:
+        resources += [(ConfigResourceType.BROKER, str(broker_id)) for broker_id in image.brokers]
+    if ConfigResourceType.GROUP in types:
+        resources += [key for key in image.configs if key[0] == ConfigResourceType.GROUP]
+    return ListConfigResourcesResponse(
+        error_code=ErrorCode.NONE,
+        config_resources=[
+            _Resource(resource_name=name, resource_type=int(kind))
+            async for kind, name in request.in_turns(resources)
+        ],
     )

@@ -1,17 +1,18 @@
 """SaslHandshake and SaslAuthenticate: the login of a connection.
 
 The client chooses a mechanism, then sends tokens; the last one sets the connection's principal. After SaslHandshake 0
-tokens come in frames without headers (`kafka.connection`). A failed login is reported without the reason, and the
-connection is closed. With `connections.max.reauth.ms`, or a token that expires, the response says how long the login
-lasts (KIP-368).
+tokens come in frames without headers, and `kafka.connection` calls `log_in` itself. A failed login is reported without
+the reason, and the connection is closed. With `connections.max.reauth.ms`, or a token that expires, the response says
+how long the login lasts (KIP-368).
 """
 
 from __future__ import annotations
 
+import asyncio
+
 from odradek_broker.access.sasl import LoginFailed
-from odradek_broker.kafka.login import log_in
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Request
+from odradek_broker.kafka.request import ClientSession, Request
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import (
     SaslAuthenticateRequest,
@@ -19,6 +20,13 @@ from odradek_protocol.kafka.messages import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from odradek_runtime.budget.client_budget import ClientBudget
+from odradek_runtime.budget.refusals import shortened
+from odradek_runtime.budget.shares import owner_of
+from odradek_runtime.clock import monotonic_ms
+from odradek_runtime.logs import event_log
+
+_audit = event_log("odradek_broker.audit")
 
 
 @handles(SaslHandshakeRequest)
@@ -68,3 +76,31 @@ async def sasl_authenticate(request: Request[SaslAuthenticateRequest]) -> SaslAu
         auth_bytes=token,
         session_lifetime_ms=lifetime_ms,
     )
+
+
+async def log_in(
+    session: ClientSession, token: bytes, budget: ClientBudget, *, reauth_ms_max: int
+) -> tuple[bytes, int]:
+    """Return the response to a token, and how long the login lasts in ms once it is complete (else 0).
+
+    An address has a share of the proofs that are checked at once, and the response to a failure is delayed the
+    longer the more often it failed. Raises LoginFailed after it has logged the failure.
+    """
+    sasl = session.sasl
+    assert sasl is not None, session
+    try:
+        async with budget.proofs.held(owner_of("", session.host), 1):
+            response = await sasl.step(token)
+    except LoginFailed as failed:
+        now_s = monotonic_ms() / 1000
+        user, reason = shortened(failed.user), shortened(str(failed))
+        unlogged = budget.refusals.admit(owner_of("", session.host), (user, now_s), now_s)
+        if unlogged is not None:
+            more = {"not_logged_before": unlogged} if unlogged else {}
+            _audit.warning("Login failed", host=session.host, user=user, reason=reason, **more)
+        await asyncio.sleep(budget.failed_logins.failed(session.host, now_s) / 1000)
+        raise
+    if not sasl.is_complete:
+        return response, 0
+    session.takes_raw_tokens = False
+    return response, session.logged_in(reauth_ms_max)

@@ -1,4 +1,4 @@
-"""OffsetCommit: the offsets from which a group continues.
+"""OffsetCommit and OffsetDelete (KIP-496): the offsets from which a group continues.
 
 Partitions that the caller may not read, or that do not exist, are refused one by one before the group is asked. As in
 Kafka, a caller that commits nothing else does not learn whether the group has such a member. Version 10 names topics
@@ -14,9 +14,8 @@ from typing import Final
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.messages import CommitOffsets, CommittedOffset
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import AnyRequest, Request
+from odradek_broker.kafka.request import AnyRequest, Request, find_topic
 from odradek_broker.kafka.requests.groups import coordinator, has_groups
-from odradek_broker.kafka.requests.topics.topic_errors import find_topic
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
@@ -26,12 +25,15 @@ from odradek_protocol.identity import (
     MemberId,
     Offset,
     PartitionIndex,
+    TopicName,
     TopicPartition,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import (
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     uuid_of,
 )
 from odradek_protocol.metadata.image import TopicState
@@ -41,6 +43,8 @@ _NamedTopic = OffsetCommitRequest.OffsetCommitRequestTopic
 _NamedPartition = _NamedTopic.OffsetCommitRequestPartition
 _Topic = OffsetCommitResponse.OffsetCommitResponseTopic
 _Partition = _Topic.OffsetCommitResponsePartition
+_DeletedTopic = OffsetDeleteResponse.OffsetDeleteResponseTopic
+_DeletedPartition = _DeletedTopic.OffsetDeleteResponsePartition
 _CONSUMER_PROTOCOL_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 10
 COMMITTED_AT_ONCE: Final = 500
@@ -153,5 +157,52 @@ async def _response(
                 ],
             )
             async for topic in request.in_turns(request.message.topics)
+        ]
+    )
+
+
+def _refuse_deletion(_request: AnyRequest, code: ErrorCode) -> OffsetDeleteResponse:
+    return OffsetDeleteResponse(error_code=code, topics=[])
+
+
+@handles(OffsetDeleteRequest, refuse=_refuse_deletion, needs=has_groups)
+async def offset_delete(request: Request[OffsetDeleteRequest]) -> OffsetDeleteResponse:
+    """Delete offsets of topics that the caller may read. Each partition has a result of its own."""
+    message = request.message
+    named = [
+        TopicPartition(TopicName(topic.name), PartitionIndex(partition.partition_index))
+        async for topic in request.in_turns(message.topics)
+        async for partition in request.in_turns(topic.partitions)
+    ]
+    allowed = [
+        partition
+        async for partition in request.in_turns(named)
+        if request.allows_topic(Operation.READ, partition.topic)
+    ]
+    try:
+        deleted = await coordinator(request).delete_offsets(GroupId(message.group_id), allowed)
+    except CoordinatorError as error:
+        return _refuse_deletion(request, error.code)
+    if deleted.error is not ErrorCode.NONE:
+        return _refuse_deletion(request, deleted.error)
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return OffsetDeleteResponse(
+        topics=[
+            _DeletedTopic(
+                name=topic.name,
+                partitions=[
+                    _DeletedPartition(
+                        partition_index=partition.partition_index,
+                        error_code=deleted.partitions.get(
+                            TopicPartition(
+                                TopicName(topic.name), PartitionIndex(partition.partition_index)
+                            ),
+                            denied,
+                        ),
+                    )
+                    async for partition in request.in_turns(topic.partitions)
+                ],
+            )
+            async for topic in request.in_turns(message.topics)
         ]
     )

@@ -12,9 +12,8 @@ from typing import Final, NamedTuple
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.messages import CommittedOffset, FetchedOffsets, FetchOffsets
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import AnyRequest, Request
+from odradek_broker.kafka.request import AnyRequest, Request, find_topic
 from odradek_broker.kafka.requests.groups import coordinator, has_groups
-from odradek_broker.kafka.requests.topics.topic_errors import find_topic
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import (
     NO_TOPIC_ID,

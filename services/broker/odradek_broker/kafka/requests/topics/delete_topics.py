@@ -7,8 +7,7 @@ from typing import Final
 from odradek_broker.access.quotas import MUTATION_RATE
 from odradek_broker.kafka.forwarding import ControllerUnavailable, change
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import Request
-from odradek_broker.kafka.requests.topics.topic_errors import find_topic
+from odradek_broker.kafka.request import Request, find_topic
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import NO_TOPIC_ID
 from odradek_protocol.kafka.error_codes import ErrorCode

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import AnyRequest, Request
-from odradek_broker.kafka.requests.topics.topic_errors import find_topic
+from odradek_broker.kafka.request import AnyRequest, Request, find_topic
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import (

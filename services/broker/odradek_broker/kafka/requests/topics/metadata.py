@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import AnyRequest, Encoded, Request
+from odradek_broker.kafka.request import AnyRequest, Encoded, Request, find_topic
 from odradek_broker.kafka.requests.administration.brokers import live_nodes
-from odradek_broker.kafka.requests.topics.topic_errors import find_topic
 from odradek_protocol.access import CLUSTER_NAME, Operation, ResourceType
 from odradek_protocol.identity import NO_TOPIC_ID, BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode

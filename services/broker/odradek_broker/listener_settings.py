@@ -1,13 +1,21 @@
-"""Settings of the listeners: addresses, security protocols, authentication and authorization."""
+"""Settings of the listeners: addresses, security protocols, authentication and authorization.
+
+The names of OAUTHBEARER's settings are Kafka's, except for the file of keys: Kafka names a URL, this broker reads a
+file.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from odradek_broker.settings.oauth_settings import OAuthSettings
+from odradek_broker.log_settings import LogSettings
 from odradek_runtime.listeners import ListenerAddress, parse_listeners
 from odradek_runtime.settings import SettingsError, setting
+
+if TYPE_CHECKING:
+    from odradek_runtime.jwt_tokens import TokenRules
 
 KAFKA: Final = "KAFKA"
 GRPC: Final = "GRPC"
@@ -46,8 +54,11 @@ def _parse_principals(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListenerSettings(OAuthSettings):
-    """Settings of the listeners, and of what clients must show there."""
+class ListenerSettings(LogSettings):
+    """Settings of the listeners, and of what clients must show there.
+
+    They extend the log settings because dataclasses with slots cannot have several parents with fields.
+    """
 
     listeners: tuple[ListenerAddress, ...] = setting(
         "listeners",
@@ -86,6 +97,34 @@ class ListenerSettings(OAuthSettings):
         "Mechanisms that clients of SASL listeners can log in with: SCRAM-SHA-256, SCRAM-SHA-512, and, on"
         " SASL_SSL listeners only, PLAIN and OAUTHBEARER.",
         default=(),
+    )
+    oauth_jwks: str = setting(
+        "sasl.oauthbearer.jwks.location",
+        "Path of a JWKS file with the keys that OAUTHBEARER tokens are signed with. It is read again when it"
+        " changes. A URL is not supported.",
+        default="",
+    )
+    oauth_issuer: str = setting(
+        "sasl.oauthbearer.expected.issuer",
+        "A token is accepted only if its issuer (iss) is this one.",
+        default="",
+    )
+    oauth_audience: str = setting(
+        "sasl.oauthbearer.expected.audience",
+        "A token is accepted only if its audience (aud) contains this one.",
+        default="",
+    )
+    oauth_claim: str = setting(
+        "sasl.oauthbearer.sub.claim.name",
+        "The claim of a token that holds the user's name.",
+        default="sub",
+    )
+    oauth_skew_s: int = setting(
+        "sasl.oauthbearer.clock.skew.seconds",
+        "How far the clocks of the issuer and the broker may differ when a token's lifetime is checked.",
+        default=30,
+        unit="s",
+        minimum=0,
     )
     authorizer: str = setting(
         "authorizer.class.name",
@@ -213,6 +252,29 @@ class ListenerSettings(OAuthSettings):
             mechanism
             for mechanism in self.sasl_mechanisms
             if is_encrypted or mechanism not in _TLS_ONLY
+        )
+
+    def token_rules(self) -> TokenRules:
+        """Return the rules that tokens are checked by.
+
+        Raises:
+            SettingsError: the keys, the issuer or the audience is not set.
+        """
+        from odradek_runtime.jwt_tokens import TokenRules
+
+        for name, value in (
+            ("sasl.oauthbearer.jwks.location", self.oauth_jwks),
+            ("sasl.oauthbearer.expected.issuer", self.oauth_issuer),
+            ("sasl.oauthbearer.expected.audience", self.oauth_audience),
+        ):
+            if not value:
+                raise SettingsError(f"sasl.enabled.mechanisms has OAUTHBEARER: set {name}")
+        return TokenRules(
+            jwks=Path(self.oauth_jwks),
+            issuer=self.oauth_issuer,
+            audience=self.oauth_audience,
+            principal_claim=self.oauth_claim,
+            leeway_s=float(self.oauth_skew_s),
         )
 
     def _check_protocol(self, name: str) -> None:

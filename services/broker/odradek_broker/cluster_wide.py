@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields
 
-from odradek_broker.settings.broker_settings import BrokerSettings
+from odradek_broker.settings import BrokerSettings
 from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
 
 _CLUSTER_WIDE = {
