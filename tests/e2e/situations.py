@@ -188,10 +188,19 @@ def _unknown_group(cluster: EmbeddedCluster) -> str:
 
 @_row(
     "a setting that does not exist",
-    "...there is no setting num.partitons; did you mean num.partitions?",
+    "...there is no setting log.segment.byte; did you mean log.segment.bytes?",
 )
 def _unknown_setting(cluster: EmbeddedCluster) -> str:
-    return _broker(cluster, "num.partitons=3")
+    return _broker(cluster, "log.segment.byte=3")
+
+
+@_row(
+    "a config of the whole cluster among a broker's settings",
+    "num.partitions has no effect here: num.partitions is a config of the whole cluster:"
+    " change it with `odradek cluster config --set num.partitions=...`...",
+)
+def _config_of_the_cluster(cluster: EmbeddedCluster) -> str:
+    return _broker(cluster, "num.partitions=3")
 
 
 @_row("a setting with a value that cannot be", "...node.id='x' is not valid...")

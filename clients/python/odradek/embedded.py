@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from odradek.extras import what_is_missing
+from odradek_protocol.process_settings import SETTINGS_OF, Process
 
 _LOG_TAIL_LINES = 15
 
@@ -280,29 +281,8 @@ def _is_free(port: int) -> bool:
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
-_ALSO_OF_CONTROLLERS = frozenset(
-    {
-        "auto.create.topics.enable",
-        "auto.leader.rebalance.enable",
-        "broker.session.timeout.ms",
-        "broker.stream.grace.ms",
-        "default.replication.factor",
-        "leader.imbalance.check.interval.seconds",
-        "leader.imbalance.per.broker.percentage",
-        "log.level",
-        "min.insync.replicas",
-        "num.partitions",
-        "unclean.leader.election.enable",
-        "unclean.recovery.wait.ms",
-    }
-)
-_ONLY_OF_CONTROLLERS = frozenset(
-    {
-        "broker.stream.grace.ms",
-        "controller.quorum.election.timeout.ms",
-        "metadata.log.max.entries.between.snapshots",
-    }
-)
+_EQUAL_IN_ALL = frozenset({"broker.session.timeout.ms", "log.level"})
+"""Settings that every process that has them is given. Others of several processes are given to the brokers."""
 _PORTS_A_CONTROLLER = 3  # Raft peers, controller service, metrics
 _PORTS_A_BROKER = 4  # Kafka, gRPC, replication, metrics
 _PORTS_HOLDER = 9089
@@ -319,7 +299,7 @@ class ClusterPlan:
     base_port: int = 0  # 0: free ports
     prefers_usual_ports: bool = False
     """Whether to use the default ports (9090, 9092, 8082, ...) if all of them are free."""
-    settings: tuple[str, ...] = ()  # NAME=VALUE of any broker setting
+    settings: tuple[str, ...] = ()  # NAME=VALUE of any process or of the cluster
 
 
 class EmbeddedCluster:
@@ -458,7 +438,7 @@ class EmbeddedCluster:
                 "metrics.port": metrics,
                 "storage.format.if.empty": "true",
             },
-            *self._settings_in(_ALSO_OF_CONTROLLERS | _ONLY_OF_CONTROLLERS),
+            *self._settings_of(Process.CONTROLLER),
         )
 
     def _broker(self, broker_id: int) -> ChildProcess:
@@ -475,11 +455,12 @@ class EmbeddedCluster:
             ),
             "metrics.port": metrics,
         }
-        own = [s for s in self.plan.settings if s.partition("=")[0] not in _ONLY_OF_CONTROLLERS]
-        return self._child(f"broker-{broker_id}", "odradek_broker", arguments, *own)
+        return self._child(
+            f"broker-{broker_id}", "odradek_broker", arguments, *self._settings_of(Process.BROKER)
+        )
 
-    def _settings_in(self, names: frozenset[str]) -> list[str]:
-        return [s for s in self.plan.settings if s.partition("=")[0] in names]
+    def _settings_of(self, process: Process) -> list[str]:
+        return [s for s in self.plan.settings if process in _processes_of(s.partition("=")[0])]
 
     def _gateway(self, gateway_id: int) -> ChildProcess:
         return self._child(
@@ -489,6 +470,7 @@ class EmbeddedCluster:
                 "bootstrap": self.bootstrap,
                 "listen": f"127.0.0.1:{self._gateway_ports[gateway_id]}",
             },
+            *self._settings_of(Process.GATEWAY),
         )
 
     def _child(self, name: str, module: str, settings: dict[str, Any], *more: str) -> ChildProcess:
@@ -497,6 +479,14 @@ class EmbeddedCluster:
             arguments += ["--set", setting]
         log_path = self.data_dir / f"{name}.log"
         return ChildProcess(name=name, module=module, arguments=arguments, log_path=log_path)
+
+
+def _processes_of(name: str) -> list[Process]:
+    """Return the processes that are given a setting. Brokers get a name that none has, and refuse it."""
+    takers = [process for process, names in SETTINGS_OF.items() if name in names]
+    if name in _EQUAL_IN_ALL or (takers and Process.BROKER not in takers):
+        return takers
+    return [Process.BROKER]
 
 
 def _usual_ports(plan: ClusterPlan) -> list[int]:

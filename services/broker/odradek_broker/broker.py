@@ -189,9 +189,6 @@ class Broker:
         self.topic_creation = TopicCreation(
             controllers=self.controllers,
             images=self.partitions,
-            is_enabled=settings.auto_create_topics_enable,
-            partition_count=settings.num_partitions,
-            replication_factor=settings.default_replication_factor,
         )
         self.groups = GroupCoordinator(
             settings=settings,

@@ -25,40 +25,7 @@ def _policies(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings(NodeSettings):
-    """Settings of automatic topic creation and of the logs."""
-
-    num_partitions: int = setting(
-        "num.partitions",
-        "Partitions of a topic that is created automatically, if the cluster config has no num.partitions."
-        " A CreateTopics request without a count gets the cluster's default, not this one.",
-        default=1,
-        minimum=1,
-    )
-    default_replication_factor: int = setting(
-        "default.replication.factor",
-        "Replicas of a topic that is created automatically, if the cluster config has no"
-        " default.replication.factor. A CreateTopics request without it gets the cluster's default.",
-        default=1,
-        minimum=1,
-    )
-    min_insync_replicas: int = setting(
-        "min.insync.replicas",
-        "In-sync replicas that acks=all needs. Has no effect at a broker: set it at the controllers, or for a topic.",
-        default=1,
-        minimum=1,
-    )
-    auto_create_topics_enable: bool = setting(
-        "auto.create.topics.enable",
-        "Whether a Metadata request for a topic that does not exist creates it, if the cluster config has no"
-        " auto.create.topics.enable.",
-        default=True,
-    )
-    unclean_leader_election_enable: bool = setting(
-        "unclean.leader.election.enable",
-        "Whether an out-of-sync replica may become leader when no in-sync replica is left, which loses records."
-        " Has no effect at a broker: set it at the controllers, or for a topic.",
-        default=False,
-    )
+    """Settings of the logs."""
 
     log_segment_bytes: int = setting(
         "log.segment.bytes",

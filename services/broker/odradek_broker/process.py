@@ -22,7 +22,6 @@ from odradek_broker.cluster.catch_up import CatchUp
 from odradek_broker.cluster.heartbeat import Heartbeat
 from odradek_broker.cluster.heartbeat_threads import HeartbeatThreads
 from odradek_broker.cluster.registration import wire_listeners
-from odradek_broker.cluster_wide import unused_settings
 from odradek_broker.data_directory import (
     DirectoryInventory,
     open_data_directory,
@@ -252,8 +251,6 @@ class BrokerProcess:
         gc.collect()
         # Objects that exist now live until the process ends: the collector need not scan them again.
         gc.freeze()
-        for warning in unused_settings(self._settings, self._broker.feed.image):
-            _log.warning("Setting has no effect", reason=warning)
         _log.info("Serving", broker_id=self._broker_id, ports=self._ports)
         announce_ready(id=self._broker_id, pid=os.getpid(), ports=self._ports)
 

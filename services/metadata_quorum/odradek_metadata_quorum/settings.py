@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from odradek_metadata_quorum.controller import ControllerSettings
 from odradek_protocol.identity import ControllerId
-from odradek_protocol.metadata.config_definitions import ConfigError
+from odradek_protocol.metadata.config_definitions import CLUSTER_CONFIGS, ConfigError
 from odradek_protocol.metadata.configs import check_config
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.listeners import ListenerAddress, parse_endpoints, parse_listeners
-from odradek_runtime.settings import NodeSettings, SettingsError, setting, specs_of
+from odradek_runtime.settings import NodeSettings, SettingsError, setting
 
 SNAPSHOT_LIMIT_SETTING: Final = "metadata.log.max.snapshot.bytes"
 """The setting behind `snapshot_bytes_max`; Kafka has no such limit, hence no name for it."""
@@ -100,11 +100,33 @@ class QuorumSettings:
 ENV_PREFIX: Final = "ODRADEK_QUORUM_"
 RAFT: Final = "RAFT"
 CONTROLLER: Final = "CONTROLLER"
-_CLUSTER_DEFAULT: Final = " A cluster's first start makes it the default of all brokers."
+_FIRST_START: Final = (
+    " Counts at the first start of the cluster; later `odradek cluster config` changes it."
+)
+
+if TYPE_CHECKING:
+    _ClusterDefaults = NodeSettings
+else:
+    # A field for each of the cluster's configs, whose definitions brokers and clients read, too. Empty: not set.
+    _ClusterDefaults = make_dataclass(
+        "_ClusterDefaults",
+        [
+            (
+                name.replace(".", "_"),
+                str,
+                setting(name, definition.documentation + _FIRST_START, default=""),
+            )
+            for name, definition in CLUSTER_CONFIGS.items()
+        ],
+        bases=(NodeSettings,),
+        frozen=True,
+        slots=True,
+        kw_only=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuorumProcessSettings(NodeSettings):
+class QuorumProcessSettings(_ClusterDefaults):
     """Every setting of a controller process."""
 
     node_id: int = setting(
@@ -175,54 +197,6 @@ class QuorumProcessSettings(NodeSettings):
         minimum=1 << 20,
     )
 
-    num_partitions: str = setting(
-        "num.partitions",
-        "Partitions of a topic that is created without a count." + _CLUSTER_DEFAULT,
-        default="",
-    )
-    default_replication_factor: str = setting(
-        "default.replication.factor",
-        "Replicas of a topic that is created without a count." + _CLUSTER_DEFAULT,
-        default="",
-    )
-    min_insync_replicas: str = setting(
-        "min.insync.replicas",
-        "In-sync replicas that a produce with acks=all needs." + _CLUSTER_DEFAULT,
-        default="",
-    )
-    auto_create_topics_enable: str = setting(
-        "auto.create.topics.enable",
-        "Whether a topic that a client names and that does not exist is created."
-        + _CLUSTER_DEFAULT,
-        default="",
-    )
-    unclean_leader_election_enable: str = setting(
-        "unclean.leader.election.enable",
-        "Whether a replica that may lack records may lead." + _CLUSTER_DEFAULT,
-        default="",
-    )
-    auto_leader_rebalance_enable: str = setting(
-        "auto.leader.rebalance.enable",
-        "Whether leaderships move back to the preferred replicas automatically." + _CLUSTER_DEFAULT,
-        default="",
-    )
-    leader_imbalance_check_interval_seconds: str = setting(
-        "leader.imbalance.check.interval.seconds",
-        "Interval in s at which the share of preferred leaders is checked." + _CLUSTER_DEFAULT,
-        default="",
-    )
-    leader_imbalance_per_broker_percentage: str = setting(
-        "leader.imbalance.per.broker.percentage",
-        "Share of leaderships in % that may be away from the preferred replicas."
-        + _CLUSTER_DEFAULT,
-        default="",
-    )
-    unclean_recovery_wait_ms: str = setting(
-        "unclean.recovery.wait.ms",
-        "How long to wait for good replicas before an unclean election, in ms." + _CLUSTER_DEFAULT,
-        default="",
-    )
-
     def check(self) -> None:
         """Raise `SettingsError` for settings that contradict each other."""
         names = {listener.name for listener in self.listeners}
@@ -246,9 +220,9 @@ class QuorumProcessSettings(NodeSettings):
     def initial_configs(self) -> tuple[tuple[str, str], ...]:
         """Return the cluster's defaults that were set. Raises `SettingsError` for a bad value."""
         configs = []
-        for name, (attribute, spec) in specs_of(QuorumProcessSettings).items():
-            value = getattr(self, attribute.name)
-            if value == "" or not spec.doc.endswith(_CLUSTER_DEFAULT):
+        for name in CLUSTER_CONFIGS:
+            value: str = getattr(self, name.replace(".", "_"))
+            if value == "":
                 continue
             try:
                 check_config(ConfigResourceType.BROKER, name, value)

@@ -2,8 +2,8 @@
 
 A field is declared with `setting(...)`: Kafka's dotted name, default, range, one sentence. Later
 sources win: default, environment (`ODRADEK_BROKER_LOG_DIRS`), configuration file (Java properties,
-as Kafka's), `--set name=value`. A name that no field has stops the process, with the closest name
-that exists.
+as Kafka's), `--set name=value`. A name that no field has ends the start. The message says where the
+setting belongs if another process or the cluster has it, and else names the closest name that exists.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from odradek_protocol.process_settings import ALL_NAMES, place_of
 from odradek_runtime.listeners import ListenerAddress, host_port
 
 T = TypeVar("T")
@@ -116,7 +117,7 @@ def load_settings(
     for variable, value in env.items():
         if variable.startswith(env_prefix):
             if variable not in env_names:
-                raise _unknown(variable, f"environment variable {variable}", env_names)
+                raise _unknown(variable, f"environment variable {variable}", env_names, env_prefix)
             given[env_names[variable]] = (value, f"environment variable {variable}")
     if config_file is not None:
         for name, value, line in read_properties(config_file):
@@ -189,9 +190,19 @@ def _resolve(name: str, where: str, names: Mapping[str, str]) -> str:
     return names[name]
 
 
-def _unknown(name: str, where: str, known: Iterable[str]) -> SettingsError:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+def _unknown(name: str, where: str, known: Iterable[str], env_prefix: str = "") -> SettingsError:
+    """Return the error for a name that the process does not have: where it belongs, else the closest name."""
+    all_names = {other: other for other in ALL_NAMES}
+    if env_prefix:
+        all_names = {env_prefix + _env_form(other): other for other in ALL_NAMES}
+    place = place_of(all_names.get(name, name))
+    if place is not None:
+        return SettingsError(f"{where} has no effect here: {place}")
+    own_names = set(known)
+    close = difflib.get_close_matches(name, own_names | all_names.keys(), n=1, cutoff=0.6)
     hint = f"; did you mean {close[0]}?" if close else ""
+    if close and close[0] not in own_names:
+        hint += f" But {place_of(all_names[close[0]])}"
     return SettingsError(f"{where}: there is no setting {name}{hint}")
 
 

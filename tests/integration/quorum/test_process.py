@@ -79,8 +79,8 @@ def test_settings_that_cannot_be_are_named_with_the_way_out(
 def test_cluster_defaults_are_passed_on() -> None:
     found = settings(min_insync_replicas=2, auto_create_topics_enable="false")
     assert found.controller_settings().initial_configs == (
-        ("min.insync.replicas", "2"),
         ("auto.create.topics.enable", "false"),
+        ("min.insync.replicas", "2"),
     )
 
 

@@ -41,51 +41,35 @@ class FixedImages:
         return lambda: None
 
 
-def creation_of(
-    controller: Refusing, cluster: dict[str, str], *, is_enabled: bool = True
-) -> TopicCreation:
+def creation_of(controller: Refusing, cluster: dict[str, str]) -> TopicCreation:
     image = MetadataImage()
     if cluster:
         image.configs[ALL_BROKERS] = cluster
     return TopicCreation(
         controllers=controller,  # type: ignore[arg-type]
         images=FixedImages(image),
-        is_enabled=is_enabled,
-        partition_count=5,
-        replication_factor=2,
     )
 
 
-@pytest.mark.parametrize(
-    ("cluster", "counts"),
-    [
-        ({}, (5, 2)),
-        ({"num.partitions": "8"}, (-1, 2)),
-        ({"num.partitions": "8", "default.replication.factor": "3"}, (-1, -1)),
-    ],
-)
-async def test_the_clusters_counts_go_before_the_brokers(
-    cluster: dict[str, str], counts: tuple[int, int]
-) -> None:
+async def test_the_controller_chooses_the_counts_of_partitions_and_replicas() -> None:
     controller = Refusing()
-    await creation_of(controller, cluster).ensure(["t"])
-    (asked,) = controller.asked
-    assert (asked.partition_count, asked.replication_factor) == counts
+    await creation_of(controller, {"num.partitions": "8"}).ensure(["t"])
+    (created,) = controller.asked
+    assert (created.partition_count, created.replication_factor) == (-1, -1)
 
 
 @pytest.mark.parametrize(
-    ("own", "cluster", "is_enabled"),
+    ("cluster", "is_enabled"),
     [
-        (True, {}, True),
-        (False, {}, False),
-        (True, {"auto.create.topics.enable": "false"}, False),
-        (False, {"auto.create.topics.enable": "true"}, True),
+        ({}, True),
+        ({"auto.create.topics.enable": "false"}, False),
+        ({"auto.create.topics.enable": "true"}, True),
     ],
 )
-def test_the_cluster_says_whether_before_the_broker_does(
-    own: bool, cluster: dict[str, str], is_enabled: bool
+def test_the_cluster_decides_whether_topics_are_created(
+    cluster: dict[str, str], is_enabled: bool
 ) -> None:
-    assert creation_of(Refusing(), cluster, is_enabled=own).is_enabled is is_enabled
+    assert creation_of(Refusing(), cluster).is_enabled is is_enabled
 
 
 @pytest.mark.parametrize("has_assignment", [False, True])

@@ -144,9 +144,6 @@ async def test_a_topic_that_another_broker_has_just_created_is_waited_for() -> N
             CreateTopics=pb.CreateTopicsResponse(topics=[exists], metadata_offset=12)
         ),
         images=images,
-        is_enabled=True,
-        partition_count=1,
-        replication_factor=1,
     )
     ensuring = asyncio.create_task(creation.ensure(["t"]))
     await settle()

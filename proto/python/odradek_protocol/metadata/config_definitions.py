@@ -487,3 +487,18 @@ BROKER_CONFIGS: Final[dict[str, ConfigDefinition]] = {
         key=lambda definition: definition.name,
     )
 }
+
+CLUSTER_CONFIGS: Final = {
+    name: BROKER_CONFIGS[name]
+    for name in sorted(
+        (
+            *(definition.name for definition in _CLUSTER_CONFIGS),
+            "min.insync.replicas",
+            "unclean.leader.election.enable",
+        )
+    )
+}
+"""Configs that have one value in the whole cluster: no broker has a setting for them.
+
+Controllers take them as settings for the first start of a cluster; later they are changed at run time.
+"""

@@ -13,8 +13,7 @@ from odradek_broker.cluster.controller_client import ControllerClient, NoControl
 from odradek_broker.cluster.metadata_changes import Images
 from odradek_protocol.identity import TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.metadata.configs import BROKER_CONFIGS
-from odradek_protocol.metadata.image import ALL_BROKERS
+from odradek_protocol.metadata.configs import cluster_config
 from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_runtime.logs import event_log
 
@@ -26,45 +25,24 @@ _log = event_log(__name__)
 class TopicCreation:
     """Creates topics at the controller and waits until this broker's image has them."""
 
-    def __init__(
-        self,
-        *,
-        controllers: ControllerClient,
-        images: Images,
-        is_enabled: bool,
-        partition_count: int,
-        replication_factor: int,
-    ) -> None:
-        """The last three are this broker's own settings. Each counts only if the cluster config has no value for it."""
+    def __init__(self, *, controllers: ControllerClient, images: Images) -> None:
         self._controllers = controllers
         self._images = images
-        self._is_enabled = is_enabled
-        self._partition_count = partition_count
-        self._replication_factor = replication_factor
         self._under_way: dict[str, asyncio.Task[ErrorCode]] = {}
 
     @property
     def is_enabled(self) -> bool:
         """Whether a topic that a client uses is created when it does not exist."""
-        name = "auto.create.topics.enable"
-        value = self._images.image.config_of(*ALL_BROKERS).get(name)
-        return self._is_enabled if value is None else bool(BROKER_CONFIGS[name].parse(value))
+        return bool(cluster_config(self._images.image, "auto.create.topics.enable"))
 
     async def ensure(self, names: Sequence[str]) -> dict[str, ErrorCode]:
         """Create the topics that do not exist, and return the error of each that could not be created.
 
-        The counts of partitions and replicas are the defaults of the cluster config, or else this broker's.
+        The controller chooses the counts of partitions and replicas: the defaults of the cluster.
         """
         missing = [name for name in names if TopicName(name) not in self._images.image.topic_ids]
-        cluster = self._images.image.config_of(*ALL_BROKERS)
-        partitions = _CLUSTER_DEFAULT if "num.partitions" in cluster else self._partition_count
-        replicas = (
-            _CLUSTER_DEFAULT
-            if "default.replication.factor" in cluster
-            else self._replication_factor
-        )
         codes = await asyncio.gather(
-            *(self._once(name, partitions, replicas, {}) for name in missing)
+            *(self._once(name, _CLUSTER_DEFAULT, _CLUSTER_DEFAULT, {}) for name in missing)
         )
         return {
             name: code
