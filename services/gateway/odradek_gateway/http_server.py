@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 import uvicorn
@@ -24,9 +24,11 @@ from odradek_gateway.auth.authentication import CERTIFICATE
 from odradek_gateway.auth.callers import HEALTH_PATHS
 from odradek_gateway.errors import error_body
 from odradek_gateway.settings import GatewaySettings
+from odradek_runtime.budget.refusals import RefusalLines
 from odradek_runtime.listeners import GRPC, HTTP, KAFKA, TLS, farewell, recognize
 from odradek_runtime.logs import event_log
 from odradek_runtime.tls import TlsFiles, server_context
+from odradek_runtime.tls_server import TlsServer
 
 HEAD_BYTES_MAX: Final = 64 << 10
 HEAD_S_MAX: Final = 10.0
@@ -43,7 +45,15 @@ _ADVICE: Final = {
     KAFKA: "Kafka clients use the address of a broker's Kafka listener (port 9092 by default)",
     TLS: "it speaks HTTP without TLS",
 }
+_HERE: Final = "this is the listener HTTP of a gateway"
 _log = event_log(__name__)
+_audit = event_log("odradek_gateway.audit")
+
+
+def _advice_with_tls(protocol: str) -> str:
+    """Say to a client that does not speak TLS what this listener is."""
+    wanted = "it speaks HTTPS: use https:// instead of http://"
+    return f"{_HERE}: {wanted if protocol == HTTP else _ADVICE[protocol]}"
 
 
 class _HeadTooLarge(Exception):
@@ -102,7 +112,7 @@ class _Protocol(HttpToolsProtocol):
         protocol = recognize(first)
         if protocol is None or protocol == HTTP:
             return False
-        advice = f"this is the listener HTTP of a gateway: {_ADVICE[protocol]}"
+        advice = f"{_HERE}: {_ADVICE[protocol]}"
         peer = self.transport.get_extra_info("peername")
         _log.info(
             "Closed connection",
@@ -249,6 +259,7 @@ class HttpServer(uvicorn.Server):
     """uvicorn's server, on a socket and with signals that belong to the process."""
 
     def __init__(self, app: Any, settings: GatewaySettings, *, connections_max: int) -> None:
+        self._refusals = RefusalLines()
         super().__init__(
             _Config(
                 app,
@@ -278,12 +289,21 @@ class HttpServer(uvicorn.Server):
             )
 
         self.servers = [
-            await loop.create_server(
-                new_connection,
-                sock=listening,
-                ssl=config.ssl,
-                ssl_handshake_timeout=None if config.ssl is None else HANDSHAKE_S_MAX,
-                backlog=config.backlog,
+            await loop.create_server(new_connection, sock=listening, backlog=config.backlog)
+            if config.ssl is None
+            # uvicorn closes its servers and waits for them, which a TlsServer can do as well.
+            else cast(
+                "asyncio.Server",
+                TlsServer(
+                    listening,
+                    config.ssl,
+                    new_connection,
+                    name="HTTP",
+                    advice_for=_advice_with_tls,
+                    log=_audit,
+                    refusals=self._refusals,
+                    handshake_s_max=HANDSHAKE_S_MAX,
+                ),
             )
             for listening in sockets
         ]

@@ -25,20 +25,24 @@ from odradek_broker.listener_settings import REPLICATION, is_grpc_listener, is_k
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.budget.client_budget import ClientBudget
+from odradek_runtime.budget.shares import Shares, owner_of
 from odradek_runtime.clock import monotonic_ms
-from odradek_runtime.listeners import HTTP, TLS, ListenerAddress, ListenRefused, open_port
+from odradek_runtime.listeners import HTTP, KAFKA, TLS, ListenerAddress, ListenRefused, open_port
 from odradek_runtime.logs import event_log
 from odradek_runtime.open_files import is_scarce
 from odradek_runtime.tls import TlsFiles, principal_of_certificate, server_context
+from odradek_runtime.tls_server import TlsServer
 
 if TYPE_CHECKING:
     from odradek_runtime.jwt_tokens import TokenVerifier
 
 _CHECK_INTERVAL_S: Final = 1.0
-_HANDSHAKE_TIMEOUT_S: Final = 5.0
 _BACKLOG: Final = 1024
 STRANGERS_PER_IP_MAX: Final = 500
 """Connections from one address that have not logged in yet; a login takes milliseconds."""
+EARLY_BYTES_MAX: Final = 16 << 20
+EARLY_BYTES_PER_IP_MAX: Final = 1 << 20
+"""Bytes of unfinished frames of all clients that have not logged in, and of those from one address."""
 _audit = event_log("odradek_broker.audit")
 
 
@@ -77,6 +81,7 @@ class KafkaListeners:
         self._tls = tls
         self.counters = KafkaCounters()
         self.arriving = ArrivingBytes(settings.queued_request_bytes_max)
+        self.early = Shares(total_max=EARLY_BYTES_MAX, owner_max=EARLY_BYTES_PER_IP_MAX)
         self._sockets: dict[str, socket.socket] = {}
 
     def bind(self) -> dict[str, int]:
@@ -110,23 +115,33 @@ class KafkaListeners:
                     tasks=tasks,
                     counters=self.counters,
                     arriving=self.arriving,
+                    early=self.early,
                     tokens=self._tokens,
                 )
                 for address in self._settings.listeners
                 if address.name in self._sockets
             ]
             loop = asyncio.get_running_loop()
-            servers = [
-                await loop.create_server(
-                    listener.new_connection,
-                    sock=self._sockets[listener.name],
-                    ssl=self._ssl_context(listener.name),
-                    ssl_handshake_timeout=_HANDSHAKE_TIMEOUT_S
-                    if self._settings.security_protocol(listener.name).endswith("SSL")
-                    else None,
-                )
-                for listener in listeners
-            ]
+            servers: list[asyncio.Server | TlsServer] = []
+            for listener in listeners:
+                listening = self._sockets[listener.name]
+                context = self._ssl_context(listener.name)
+                if context is None:
+                    servers.append(
+                        await loop.create_server(listener.new_connection, sock=listening)
+                    )
+                else:
+                    servers.append(
+                        TlsServer(
+                            listening,
+                            context,
+                            listener.new_connection,
+                            name=listener.name,
+                            advice_for=listener.advice_for,
+                            log=_audit,
+                            refusals=registry.services.budget.refusals,
+                        )
+                    )
             if ready is not None:
                 ready.set()
             try:
@@ -164,12 +179,14 @@ class _Listener:
         tasks: asyncio.TaskGroup,
         counters: KafkaCounters,
         arriving: ArrivingBytes,
+        early: Shares,
         tokens: TokenVerifier | None,
     ) -> None:
         self.name = address.name
         self._tokens = tokens
         self.registry = registry
         self.scratch = bytearray(SCRATCH_BYTES)
+        self.frame_folder = settings.log_dir
         self.frame_bytes_max = settings.socket_request_bytes_max
         self.idle_ms_max = settings.connections_max_idle_ms
         self._settings = settings
@@ -177,6 +194,8 @@ class _Listener:
         self._tasks = tasks
         self.counters = counters
         self.arriving = arriving
+        self._early = early
+        self._early_of: dict[Connection, tuple[str, int]] = {}
         self._per_host = counters.connections
         self._connections: dict[Connection, str] = {}
         self._strangers: dict[Connection, str] = {}
@@ -227,6 +246,8 @@ class _Listener:
         """Say what this listener is, and where a client of that protocol should connect instead."""
         services = self.registry.services
         here = f"this is the listener {self.name} of broker {services.broker_id}, for Kafka clients"
+        if protocol == KAFKA:
+            return f"{here}, with TLS: set security.protocol to {self._protocol}"
         if protocol == TLS:
             return f"{here}, without TLS: set security.protocol to {self._protocol}"
         if protocol == HTTP:
@@ -249,7 +270,21 @@ class _Listener:
                 return int(value)
         return own
 
+    def hold_early(self, connection: Connection, size_bytes: int) -> str | None:
+        host = self._strangers.get(connection)
+        if host is None:
+            return None
+        owner, before = self._early_of.get(connection, (owner_of("", host), 0))
+        more = max(size_bytes - before, 0)
+        refused = self._early.refusal(owner, more, "bytes of frames before a login")
+        if refused is None:
+            self._early.take(owner, more)
+            self._early_of[connection] = owner, before + more
+        return refused
+
     def logged_in(self, connection: Connection) -> None:
+        owner, early_bytes = self._early_of.pop(connection, ("", 0))
+        self._early.give_back(owner, early_bytes)
         host = self._strangers.pop(connection, None)
         if host is not None:
             self._strangers_of[host] -= 1

@@ -1,0 +1,219 @@
+"""A TLS listener that can say why a handshake failed: the Kafka and HTTP listeners accept their connections here.
+
+An event loop's own server ends a failed handshake in silence. An operator who has just turned TLS on needs to know
+which client failed, and why: an untrusted certificate, none at all, an old version of TLS, or no TLS at all. So each
+accepted connection is looked at before its handshake. A client that speaks another protocol gets a reason that it can
+show, where its protocol has room for one (`listeners.farewell`). Every failure is an event, at a bounded rate for each
+address. Handshakes in progress are bounded, in all and for each address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from odradek_runtime.budget.refusals import RefusalLines
+from odradek_runtime.budget.shares import Shares, owner_of
+from odradek_runtime.clock import monotonic_ms
+from odradek_runtime.listeners import TLS, farewell, recognize
+from odradek_runtime.logs import EventLog
+from odradek_runtime.open_files import is_scarce
+
+HANDSHAKE_S_MAX: Final = 5.0
+HANDSHAKES_MAX: Final = 1024
+HANDSHAKES_PER_IP_MAX: Final = 256
+_ACCEPT_PAUSE_S: Final = 0.2
+_PEEKED_BYTES: Final = 4
+
+
+class TlsServer:
+    """The connections of one listening socket, from accepting until their handshake is done."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        context: ssl.SSLContext,
+        new_protocol: Callable[[], asyncio.BaseProtocol],
+        *,
+        name: str,
+        advice_for: Callable[[str], str],
+        log: EventLog,
+        refusals: RefusalLines,
+        handshake_s_max: float = HANDSHAKE_S_MAX,
+    ) -> None:
+        """`advice_for` says to a client of another protocol what this listener is. `log` gets the failures."""
+        self._listening = listening
+        self._context = context
+        self._new_protocol = new_protocol
+        self._name = name
+        self._advice_for = advice_for
+        self._log = log
+        self._refusals = refusals
+        self._handshake_s_max = handshake_s_max
+        self._shares = Shares(total_max=HANDSHAKES_MAX, owner_max=HANDSHAKES_PER_IP_MAX)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._keep(asyncio.get_running_loop().create_task(self._accept(), name=f"accept {name}"))
+
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]:
+        """The listening socket, as `asyncio.Server` has it."""
+        return (self._listening,)
+
+    def close(self) -> None:
+        """Accept no more connections, and end handshakes in progress."""
+        if self._listening.fileno() >= 0:
+            # Before the descriptor is closed, since its number may be in use again when the task has ended.
+            asyncio.get_running_loop().remove_reader(self._listening)
+        for task in self._tasks:
+            task.cancel()
+        self._listening.close()
+
+    async def wait_closed(self) -> None:
+        """Wait until nothing of `close` is left to do."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _keep(self, task: asyncio.Task[None]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                client, address = await loop.sock_accept(self._listening)
+            except ConnectionError:  # the client has left already
+                continue
+            except OSError as error:
+                if self._listening.fileno() < 0:
+                    return
+                # Without descriptors the connection stays in the queue, and accepting would fail at once again.
+                self._report("", f"no connection can be accepted: {error.strerror}")
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            opening = loop.create_task(self._open(client, str(address[0])))
+            # A task that is cancelled before it begins runs nothing, not even a `finally`.
+            opening.add_done_callback(partial(_close_if_cancelled, client))
+            self._keep(opening)
+
+    async def _open(self, client: socket.socket, host: str) -> None:
+        """Shake hands with one client. Its protocol object owns the socket afterwards."""
+        owner = owner_of("", host)
+        reason = self._shares.refusal(owner, 1, "TLS handshakes")
+        if reason is None and is_scarce(client.fileno()):
+            reason = "too few file descriptors are left: raise the limit of open files"
+        if reason is not None:
+            client.close()
+            self._report(host, reason)
+            return
+        self._shares.take(owner, 1)
+        try:
+            began_s = asyncio.get_running_loop().time()
+            reason = await self._refusal(client)
+            if reason is None:
+                await self._shake_hands(client, began_s)
+        except TimeoutError:
+            reason = f"the handshake did not end within {self._handshake_s_max:g} s"
+        except ssl.SSLError as error:
+            reason = _words(error)
+        except OSError as error:
+            detail = f" ({error.strerror})" if error.strerror else ""
+            reason = f"the client left during the handshake{detail}: it may not trust this listener"
+        finally:
+            self._shares.give_back(owner, 1)
+        if reason:
+            self._report(host, reason)
+
+    async def _refusal(self, client: socket.socket) -> str | None:
+        """Return None for a client that speaks TLS; else close its connection, and return why ("": it has left)."""
+        client.setblocking(False)
+        is_tls = False
+        try:
+            async with asyncio.timeout(self._handshake_s_max):
+                first = await _peek(client)
+            if not first:  # a probe of a load balancer connects and leaves
+                return ""
+            protocol = recognize(first)
+            is_tls = protocol is None or protocol == TLS
+            if protocol is None or protocol == TLS:
+                return None
+            advice = self._advice_for(protocol)
+            with contextlib.suppress(OSError):
+                client.send(farewell(protocol, advice))
+                # A socket that is closed with unread bytes resets the connection, and the client loses the text.
+                client.recv(65_536)
+            return f"a {protocol} client without TLS: {advice}"
+        finally:
+            if not is_tls:
+                client.close()
+
+    async def _shake_hands(self, client: socket.socket, began_s: float) -> None:
+        """Open the connection. Raises OSError if the handshake fails."""
+        loop = asyncio.get_running_loop()
+        left_s = max(self._handshake_s_max - (loop.time() - began_s), 0.1)
+        try:
+            await loop.connect_accepted_socket(
+                self._new_protocol, client, ssl=self._context, ssl_handshake_timeout=left_s
+            )
+        except BaseException:
+            client.close()  # the loop has let go of it: uvloop leaves closing to the collector
+            raise
+
+    def _report(self, host: str, reason: str) -> None:
+        entry = ("TLS handshake failed", self._name, reason)
+        unlogged = self._refusals.admit(owner_of("", host), entry, monotonic_ms() / 1000)
+        if unlogged is not None:
+            more: dict[str, Any] = {"not_logged_before": unlogged} if unlogged else {}
+            self._log.warning(
+                "TLS handshake failed", listener=self._name, host=host, reason=reason, **more
+            )
+
+
+def _close_if_cancelled(client: socket.socket, opening: asyncio.Task[None]) -> None:
+    if opening.cancelled():
+        client.close()
+
+
+async def _peek(client: socket.socket) -> bytes:
+    """Wait for the first bytes, and return them without taking them out of the socket; b"" if the client leaves."""
+    loop = asyncio.get_running_loop()
+    readable: asyncio.Future[None] = loop.create_future()
+
+    def is_readable() -> None:
+        if not readable.done():
+            readable.set_result(None)
+
+    loop.add_reader(client, is_readable)
+    try:
+        await readable
+    finally:
+        loop.remove_reader(client)
+    try:
+        return client.recv(_PEEKED_BYTES, socket.MSG_PEEK)
+    except OSError:
+        return b""
+
+
+def _words(error: ssl.SSLError) -> str:
+    """Return OpenSSL's reason in words: "CERTIFICATE_VERIFY_FAILED" says little to who meets it first."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate is not accepted: {error.verify_message}"
+    reason = error.reason or str(error)
+    return _REASONS.get(reason, reason.replace("_", " ").lower())
+
+
+_REASONS: Final = {
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client showed no certificate, and ssl.client.auth=required",
+    "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust this listener's certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not accept this listener's certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not accept this listener's certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client says that this listener's certificate has expired",
+    "UNSUPPORTED_PROTOCOL": "the client offers no version of TLS from 1.2 on",
+    "NO_SHARED_CIPHER": "the client offers no cipher that this listener has",
+    "WRONG_VERSION_NUMBER": "the client does not speak TLS",
+    "HTTP_REQUEST": "the client speaks HTTP without TLS",
+}
