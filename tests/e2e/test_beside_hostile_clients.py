@@ -28,8 +28,6 @@ from tests.e2e.secure_cluster import SecureCluster
 
 P99_MS_MAX = 50.0
 GROWTH_BYTES_MAX = 64 << 20
-ONE_FRAME = {"Kafka: half frames": 140 << 20}
-"""One unfinished frame of `socket.request.max.bytes` is legal, beside a share of 32 MiB."""
 WINDOW_S = 8.0
 ATTEMPTS_MAX = 3  # another process may need the cores
 SAMPLE_S = 0.02
@@ -59,7 +57,7 @@ class Line:
         what = []
         if self.figures["failed"] or not 0 <= self.figures["produce_p99_ms"] <= P99_MS_MAX:
             what.append(f"{self.kind}: {self.figures}")
-        if self.growth_bytes > ONE_FRAME.get(self.kind, GROWTH_BYTES_MAX):
+        if self.growth_bytes > GROWTH_BYTES_MAX:
             what.append(f"{self.kind}: {self.growth_bytes >> 20} MiB")
         return what
 

@@ -183,7 +183,8 @@ class BrokerSettings(ListenerSettings):
     queued_request_bytes_max: int = setting(
         "queued.max.request.bytes",
         "Most bytes of large requests that are still arriving, on all Kafka connections together. Beyond this,"
-        " reading of such requests pauses until others are complete or closed.",
+        " reading of such requests pauses until others are complete or closed; one of them goes on arriving, in a file"
+        " in log.dirs. One client (principal, or address without one) has an eighth.",
         default=256 << 20,
         unit="bytes",
         minimum=1 << 20,

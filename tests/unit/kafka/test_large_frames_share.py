@@ -22,6 +22,7 @@ class Sender:
         self.owner = owner
         self.held = 0
         self.is_closed = False
+        self.is_at_file = False
 
     def read_on(self) -> None:
         self.arriving.hold(self, self.held)

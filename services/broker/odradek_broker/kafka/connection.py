@@ -28,6 +28,7 @@ from odradek_broker.access.quotas import REQUEST_PERCENTAGE
 from odradek_broker.access.sasl import LoginFailed
 from odradek_broker.kafka.connection_owner import ConnectionOwner
 from odradek_broker.kafka.connection_times import ConnectionTimes
+from odradek_broker.kafka.frame_file import FrameFile
 from odradek_broker.kafka.frames import FrameAssembler, FrameRefused
 from odradek_broker.kafka.registry import Handler, Response
 from odradek_broker.kafka.request import (
@@ -97,6 +98,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._times = ConnectionTimes(now_ms)
         self._has_spoken = False
         self._takes_raw_tokens = False
+        self._file: FrameFile | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass
@@ -116,8 +118,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._mute is not None:
             self._mute.cancel()
         self._line.drop()
-        self._frames.drop()
-        self._owner.arriving.hold(self, 0)
+        self._forget_frame()
         self._owner.registry.services.unsent.hold(self, 0)
         self._owner.closed(self)
 
@@ -178,8 +179,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         wants = self._has_room() or not held
         arriving = self._owner.arriving
         arriving.hold(self, held)
-        if held > arriving.SMALL_BYTES and not arriving.may_read(self):
-            wants = False
+        is_early = held and self._frames.frame_bytes_max <= TOKEN_FRAME_BYTES_MAX
+        if is_early and (refused := self._owner.hold_early(self, held)):
+            self._close(refused)
+            return
+        if held > arriving.SMALL_BYTES:
+            if self._file is None:
+                self._file = FrameFile(self, self._frames, self._owner, self._advance)
+            wants = self._file.may_read(wants)
         if wants == self._is_reading:
             return
         self._is_reading = wants
@@ -188,6 +195,18 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
+
+    def _forget_frame(self) -> None:
+        self._frames.drop()
+        self._owner.arriving.hold(self, 0)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    @property
+    def is_at_file(self) -> bool:
+        """Whether nothing is read because a part of the frame is being moved to a file."""
+        return self._file is not None and self._file.is_busy
 
     @property
     def owner(self) -> str:
@@ -560,8 +579,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 client_id=client_id or "",
                 client_software=session.client_software if session else "",
             )
-        self._frames.drop()
-        self._owner.arriving.hold(self, 0)
+        self._forget_frame()
         transport = self._transport
         assert transport is not None
         if self._is_write_paused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, Protocol
 
 from odradek_broker.kafka.counters import KafkaCounters
@@ -35,6 +36,7 @@ class ConnectionOwner(Protocol):
     counters: KafkaCounters
     arriving: ArrivingBytes
     scratch: bytearray
+    frame_folder: Path
     frame_bytes_max: int
     idle_ms_max: int
 
@@ -43,6 +45,9 @@ class ConnectionOwner(Protocol):
 
     def advice_for(self, protocol: str) -> str:
         """Say to a client of another protocol what this listener is, and where its own protocol is served."""
+
+    def hold_early(self, connection: Connection, size_bytes: int) -> str | None:
+        """Note how many bytes of a frame a client holds before its login; return why it may not, None if it may."""
 
     def logged_in(self, connection: Connection) -> None:
         """Count the connection no longer among those that have not logged in."""

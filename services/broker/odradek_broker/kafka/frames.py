@@ -35,8 +35,8 @@ class FrameRefused(Exception):
 class FrameAssembler:
     """Assembles the frames of one connection. `frame_bytes_max` may be raised at any time."""
 
-    __slots__ = ("_filled", "_frame", "_head", "_is_own", "_rest", "_scratch", "_size",
-                 "frame_bytes_max", "partial_frames")  # fmt: skip
+    __slots__ = ("_filled", "_frame", "_head", "_is_own", "_moved_bytes", "_rest", "_scratch",
+                 "_size", "frame_bytes_max", "partial_frames")  # fmt: skip
 
     def __init__(self, scratch: bytearray, *, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
@@ -47,6 +47,7 @@ class FrameAssembler:
         self._frame: bytearray | None = None
         self._filled = 0
         self._size = 0
+        self._moved_bytes = 0  # of the unfinished frame, taken by `take_part`
         self.partial_frames = 0
         """The number of frames so far that did not arrive whole at once."""
 
@@ -58,7 +59,41 @@ class FrameAssembler:
     @property
     def held_bytes(self) -> int:
         """The bytes received and not yet returned by `next_frame`."""
-        return self._filled if self._frame is not None else len(self._rest) + len(self._head)
+        if self._frame is not None:
+            return self._moved_bytes + self._filled
+        return len(self._rest) + len(self._head)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bytes of the unfinished frame that are in memory."""
+        return self._filled if self._frame is not None else 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all bytes of a frame have arrived whose first parts were taken: it waits for `restore`."""
+        return self._moved_bytes > 0 and self._filled == self._size
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether parts of the frame were taken and not restored."""
+        return self._moved_bytes > 0
+
+    def take_part(self) -> memoryview:
+        """Return what has arrived of the unfinished frame, to be kept elsewhere until `restore`."""
+        frame = self._frame
+        assert frame is not None, "there is no unfinished frame"
+        part = memoryview(frame)[: self._filled]
+        self._moved_bytes += self._filled
+        self._size -= self._filled
+        self._frame = bytearray(min(self._size, _FIRST_BYTES))
+        self._filled = 0
+        return part
+
+    def restore(self, frame: bytearray) -> None:
+        """Take back the whole frame, whose last bytes were taken as well."""
+        self._frame = frame
+        self._filled = self._size = len(frame)
+        self._moved_bytes = 0
 
     def buffer(self) -> memoryview:
         """Return the buffer for the next bytes, which is never empty. Release it before calling anything else."""
@@ -91,7 +126,7 @@ class FrameAssembler:
         """Return the content of the next whole frame, which the caller may keep. Raises FrameRefused."""
         frame = self._frame
         if frame is not None:
-            if self._filled < self._size:
+            if self._filled < self._size or self._moved_bytes:
                 return None
             self._frame = None
             return frame
@@ -130,6 +165,7 @@ class FrameAssembler:
     def drop(self) -> None:
         """Forget what was received: the connection closes, and its objects may live for a while."""
         self._frame = None
+        self._moved_bytes = 0
         self._rest = _EMPTY
         self._head = b""
 
@@ -147,6 +183,10 @@ class Resumable(Protocol):
     @property
     def owner(self) -> str: ...
 
+    @property
+    def is_at_file(self) -> bool:
+        """Whether it reads nothing because a part of its frame is being moved to a file."""
+
     def read_on(self) -> None: ...
 
     def give_up(self, reason: str) -> None: ...
@@ -160,7 +200,8 @@ class ArrivingBytes:
     that holds least, so that small frames and new clients get through. If less than `SMALL_BYTES` arrive on it in a
     second, another one has its turn; if its owner holds more than its share, the connection closes. Otherwise each
     connection of an owner in its turn could add a frame of the largest size to what the owner holds, and leave it
-    there. So an owner holds its share and one frame at most.
+    there. So an owner holds its share and one frame at most. From half a share on, a large frame that goes on arriving
+    is kept in a file (`frame_file`), not in memory.
     """
 
     SMALL_BYTES: Final = 64 * 1024  # what a connection holds below this is not counted
@@ -182,14 +223,24 @@ class ArrivingBytes:
 
     def may_read(self, connection: Resumable) -> bool:
         """Whether a connection in the middle of a large frame may read on."""
-        owner, _ = self._held[connection]
-        shares = self._shares
-        if shares.total <= shares.total_max and shares.of(owner) <= shares.owner_max:
+        if not self.is_crowded(connection):
             return True
         self._has_refused = True
         if self._chosen is None:
             self._choose()
         return self._chosen is connection
+
+    def is_crowded(self, connection: Resumable) -> bool:
+        """Whether the connection's owner, or all owners together, hold more than they may."""
+        owner, _ = self._held[connection]
+        shares = self._shares
+        return shares.total > shares.total_max or shares.of(owner) > shares.owner_max
+
+    def is_for_file(self, connection: Resumable) -> bool:
+        """Whether the connection moves its frame to a file: its owner, or all, hold half of what they may."""
+        owner, _ = self._held[connection]
+        shares = self._shares
+        return shares.total > shares.total_max // 2 or shares.of(owner) > shares.owner_max // 2
 
     def hold(self, connection: Resumable, size_bytes: int) -> None:
         """Note how many bytes a connection holds."""
@@ -214,7 +265,7 @@ class ArrivingBytes:
     def rotate(self) -> None:
         """Give another connection its turn if little arrives on the current one. The owner calls this every second."""
         slow = self._chosen
-        if not self._has_refused or slow is None:
+        if not self._has_refused or slow is None or slow.is_at_file:
             return
         owner, size_bytes = self._held[slow]
         if size_bytes - self._chosen_bytes >= self.SMALL_BYTES:

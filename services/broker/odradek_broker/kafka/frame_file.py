@@ -1,0 +1,113 @@
+"""The bytes of a large unfinished frame, kept in a file instead of in memory.
+
+A client may begin a frame of the largest legal size and never finish it. While its owner holds more than half of its
+share of the memory for unfinished frames, a large frame that goes on arriving is moved to a file part by part, and
+read back when it is whole. So unfinished frames cost no more memory than the shares, and a large request of an honest
+client still arrives. The file has no name: nothing of it is left when the process dies. All file calls run in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
+
+from odradek_broker.kafka.frames import FrameAssembler, Resumable
+
+if TYPE_CHECKING:
+    from odradek_broker.kafka.connection_owner import ConnectionOwner
+
+PART_BYTES_MIN: Final = 4 << 20
+"""A frame is moved to its file once it holds this much in memory."""
+_READ_BYTES: Final = 4 << 20
+
+
+class FrameFile:
+    """The file of one connection's unfinished frame. The connection reads nothing from its socket while `is_busy`."""
+
+    __slots__ = ("_connection", "_file", "_frames", "_is_closed", "_on_done", "_owner", "is_busy")
+
+    def __init__(
+        self,
+        connection: Resumable,
+        frames: FrameAssembler,
+        owner: ConnectionOwner,
+        on_done: Callable[[], None],
+    ) -> None:
+        """`on_done` is called after each successful file call; after a failed one the connection closes."""
+        self._connection = connection
+        self._frames = frames
+        self._owner = owner
+        self._on_done = on_done
+        self._file: BinaryIO | None = None
+        self._is_closed = False
+        self.is_busy = False
+
+    def may_read(self, wants: bool) -> bool:
+        """Return whether the connection reads on in its large frame; begin a file call where one must come first."""
+        if self.is_busy:
+            return False
+        frames, arriving = self._frames, self._owner.arriving
+        if frames.is_whole:
+            self._advance()
+            return False
+        if not arriving.may_read(self._connection) or not wants:
+            return False
+        if frames.memory_bytes >= PART_BYTES_MIN and arriving.is_for_file(self._connection):
+            self._advance()
+            return False
+        return True
+
+    def _advance(self) -> None:
+        """Move what has arrived to the file, or a frame that has arrived whole back into memory."""
+        self.is_busy = True
+        is_whole = self._frames.is_whole
+        part = self._frames.take_part()
+        work = asyncio.get_running_loop().run_in_executor(
+            None, self._restored if is_whole else self._append, part
+        )
+        work.add_done_callback(self._done)
+
+    def close(self) -> None:
+        """Delete the file: now, or when the running call has returned."""
+        self._is_closed = True
+        if not self.is_busy:
+            self._clear()
+
+    def _clear(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _append(self, part: memoryview) -> None:
+        if self._file is None:
+            unnamed: object = tempfile.TemporaryFile(buffering=0, dir=self._owner.frame_folder)  # noqa: SIM115 - closed by `close`
+            self._file = cast("BinaryIO", unnamed)
+        written = 0
+        while written < len(part):
+            written += self._file.write(part[written:])
+
+    def _restored(self, rest: memoryview) -> bytearray:
+        assert self._file is not None, "a frame is read back only after a part of it was moved"
+        whole = bytearray()
+        self._file.seek(0)
+        # In pieces: one allocation of 100 MiB would hold the interpreter's lock for tens of milliseconds.
+        while piece := self._file.read(_READ_BYTES):
+            whole += piece
+        whole += rest
+        return whole
+
+    def _done(self, work: asyncio.Future[bytearray | None]) -> None:
+        self.is_busy = False
+        if self._is_closed or work.cancelled():
+            self.close()
+        elif (error := work.exception()) is not None:
+            folder = self._owner.frame_folder
+            self._connection.give_up(f"a large frame cannot be kept in {folder}: {error}")
+        else:
+            whole = work.result()
+            if whole is not None:
+                self._frames.restore(whole)
+                self._clear()
+            self._on_done()
