@@ -30,6 +30,7 @@ from odradek_protocol.identity import (
     Offset,
     TopicIdPartition,
 )
+from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
 from odradek_protocol.record_messages import read_replicate_response
 from odradek_protocol.rpc.v1 import common_pb2
@@ -277,9 +278,10 @@ class BrokerProcess:
     async def _delete(self, host: PartitionHost, before_offset: int) -> None:
         assert self.broker is not None
         name = host.partition
-        outcome = await self.broker.partitions.delete_records(
-            name.topic_id, name.partition, Offset(before_offset), timeout_ms=10_000
-        )
+        partition = self.broker.partitions.find(name.topic_id, name.partition)
+        if isinstance(partition, ErrorCode):
+            return
+        outcome = await partition.delete_records(Offset(before_offset), timeout_ms=10_000)
         if not outcome.error:
             self.scheduler.counters["deletes answered"] += 1
             self.cluster.invariants.deleted(name, outcome.offset, outcome.leader_epoch)

@@ -6,7 +6,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from odradek_broker.replication.partition_service import OFFSET_LATEST, FetchWant, ProduceOutcome
+from odradek_broker.replication.local_partitions import FetchWant
+from odradek_broker.replication.outcomes import OFFSET_LATEST, ProduceOutcome
+from odradek_broker.replication.partition import Partition
 from odradek_protocol.identity import LeaderEpoch, Offset, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.errors import CorruptBatch
@@ -92,26 +94,28 @@ class ClientShell:
         if broker is None or not self._life.is_serving:
             self._send(stream, self._refused(call, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
             return
-
-        def on_done(outcome: ProduceOutcome) -> None:
-            self._life.process.after(self._pause_us(), self._produced, stream, call, outcome)
-
-        broker.partitions.produce(
-            call.partition.topic_id,
-            call.partition.partition,
+        partition = broker.partitions.find(call.partition.topic_id, call.partition.partition)
+        if isinstance(partition, ErrorCode):
+            self._life.process.after(
+                self._pause_us(), lambda: self._send(stream, self._refused(call, partition))
+            )
+            return
+        partition.produce(
             call.records,
             acks=call.acks,
             timeout_ms=call.timeout_ms,
-            on_done=on_done,
+            on_done=lambda outcome: self._life.process.after(
+                self._pause_us(), self._produced, stream, call, partition, outcome
+            ),
         )
 
-    def _produced(self, stream: Stream, call: ProduceCall, outcome: ProduceOutcome) -> None:
+    def _produced(
+        self, stream: Stream, call: ProduceCall, partition: Partition, outcome: ProduceOutcome
+    ) -> None:
         """R13, where the bytes are handed to the socket."""
         assert self._life.broker is not None
         name, before = call.partition, outcome.error
-        outcome = self._life.broker.partitions.gate_produce(
-            name.topic_id, name.partition, outcome, acks=call.acks
-        )
+        outcome = partition.gate_produce(outcome, acks=call.acks)
         if outcome.error is not ErrorCode.NONE:
             self._stopped(before)
             self._send(stream, self._refused(call, outcome.error))
@@ -145,11 +149,11 @@ class ClientShell:
         """Read, wait as a full socket does, pass the gate, respond."""
         assert self._life.broker is not None
         name, partitions = call.partition, self._life.broker.partitions
+        partition = partitions.find(name.topic_id, name.partition)
         (read,) = await partitions.fetch(
             [
                 FetchWant(
-                    topic_id=name.topic_id,
-                    partition=name.partition,
+                    partition=partition,
                     offset=Offset(call.offset),
                     bytes_max=FETCH_BYTES_MAX,
                     current_leader_epoch=LeaderEpoch(call.leader_epoch),
@@ -162,7 +166,8 @@ class ClientShell:
         )
         await asyncio.sleep(self._pause_us() / SECOND)
         before = read.error
-        read = partitions.gate_read(name.topic_id, name.partition, read)
+        if not isinstance(partition, ErrorCode):
+            read = partition.gate_read(read)
         if read.error is not ErrorCode.NONE:
             self._stopped(before)
             self._send(stream, self._refused(call, read.error, read.log_start_offset))
@@ -191,12 +196,13 @@ class ClientShell:
 
     async def _latest(self, stream: Stream, call: LatestCall) -> None:
         assert self._life.broker is not None
-        name, partitions = call.partition, self._life.broker.partitions
-        outcome = await partitions.list_offsets(
-            name.topic_id,
-            name.partition,
-            OFFSET_LATEST,
-            current_leader_epoch=LeaderEpoch(call.leader_epoch),
+        name = call.partition
+        partition = self._life.broker.partitions.find(name.topic_id, name.partition)
+        if isinstance(partition, ErrorCode):
+            self._send(stream, self._refused(call, partition))
+            return
+        outcome = await partition.offset_at(
+            OFFSET_LATEST, current_leader_epoch=LeaderEpoch(call.leader_epoch)
         )
         if outcome.error is not ErrorCode.NONE:
             self._send(stream, self._refused(call, outcome.error))

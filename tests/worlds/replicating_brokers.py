@@ -19,8 +19,9 @@ from odradek_broker.log.log_config import LogConfig
 from odradek_broker.partition.effects import ProposeIsr
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.outcomes import ProduceOutcome
+from odradek_broker.replication.partition import Partition as ServedPartition
 from odradek_broker.replication.partition_host import PartitionHost
-from odradek_broker.replication.partition_service import ProduceOutcome
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_broker.replication.streams.follower_sessions import FollowerSessions
@@ -238,6 +239,13 @@ class MemoryBroker:
         return self.table.by_id[TOPIC_ID, PARTITION]
 
     @property
+    def partition(self) -> ServedPartition:
+        """The partition as clients of this broker use it."""
+        partition = self.partitions.find(TOPIC, PARTITION)
+        assert isinstance(partition, ServedPartition), partition
+        return partition
+
+    @property
     def values(self) -> bytes:
         """All bytes that readers may see here."""
         host = self.host
@@ -250,9 +258,7 @@ class MemoryBroker:
     def produce(self, records: int = 1, *, acks: int = -1) -> list[ProduceOutcome]:
         """Append one batch; the outcome comes into the list, when it comes."""
         outcomes: list[ProduceOutcome] = []
-        self.partitions.produce(
-            TOPIC,
-            PARTITION,
+        self.partition.produce(
             batch(0, count=records),
             acks=acks,
             timeout_ms=60_000,

@@ -21,6 +21,7 @@ from odradek_broker.partition.produces import Produces
 from odradek_broker.partition.replica import Replica
 from odradek_broker.partition.truncation import Divergence, Lineage
 from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.partition import Partition
 from odradek_metadata_quorum.controller import election, partitions, registration
 from odradek_metadata_quorum.controller.election import Standing
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -109,19 +110,16 @@ def _window_of_one(stack: ExitStack) -> None:
 
 
 def _lease_by_wall_clock(stack: ExitStack) -> None:
-    def may_answer(
-        self: LocalPartitions, host: Any, leader_epoch: Any, *, is_replicated: bool = False
-    ) -> bool:
-        return bool(
-            host.replica.may_answer(
-                leader_epoch,
-                lease_until_ms=self._lease.until_ms,
-                now_ms=self._clock.wall_ms() - WALL_BEGINS_MS,
-                is_replicated=is_replicated,
-            )
+    def may_respond(self: Partition, leader_epoch: Any, *, is_replicated: bool = False) -> bool:
+        rules = self._rules
+        return self.host.replica.may_answer(
+            leader_epoch,
+            lease_until_ms=rules.lease.until_ms,
+            now_ms=rules.table.clock.wall_ms() - WALL_BEGINS_MS,
+            is_replicated=is_replicated,
         )
 
-    replace_in(stack, LocalPartitions, "_may_answer", may_answer)
+    replace_in(stack, Partition, "may_respond", may_respond)
 
 
 def _older_snapshot_applied(stack: ExitStack) -> None:
@@ -199,17 +197,17 @@ def _repeat_answered_at_once(stack: ExitStack) -> None:
 
 
 def _gate_at_arrival(stack: ExitStack) -> None:
-    read, gate = LocalPartitions.fetch, LocalPartitions.gate_read
+    read, gate = LocalPartitions.fetch, Partition.gate_read
 
     async def fetch(self: LocalPartitions, wants: Any, **named: Any) -> Any:
         outcomes = await read(self, wants, **named)
         return [
-            gate(self, want.topic_id or want.topic, want.partition, outcome)
+            gate(want.partition, outcome) if isinstance(want.partition, Partition) else outcome
             for want, outcome in zip(wants, outcomes, strict=True)
         ]
 
     replace_in(stack, LocalPartitions, "fetch", fetch)
-    replace_in(stack, LocalPartitions, "gate_read", lambda self, topic, partition, outcome: outcome)
+    replace_in(stack, Partition, "gate_read", lambda self, outcome: outcome)
 
 
 def _refused_proposal_forgotten(stack: ExitStack) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
+from odradek_broker.coordination.coordinator_host import CoordinatorHost
 from odradek_broker.coordination.group_coordinator import GroupKind
-from odradek_broker.coordination.hosted_shard import HostedShard
+from odradek_broker.coordination.hosted_shard import CoordinatorError, HostedShard
 from odradek_broker.groups.classic_group import ClassicGroup
 from odradek_broker.groups.consumer_group import ConsumerGroup
-from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.partition import Partition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.sim.planted.bug import Bug, replace_in
 
@@ -36,7 +37,13 @@ def _state_lost_at_a_move(stack: ExitStack) -> None:
 
 
 def _answers_without_lease(stack: ExitStack) -> None:
-    replace_in(stack, LocalPartitions, "may_answer", lambda self, *_: True)
+    async def ask(self: CoordinatorHost[Any], partition: Any, decide: Any) -> Any:
+        hosted = self._hosted.get(partition)
+        if hosted is None:
+            raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
+        return await hosted.ask(decide)
+
+    replace_in(stack, CoordinatorHost, "ask", ask)
 
 
 def _answers_before_replication(stack: ExitStack) -> None:
@@ -50,7 +57,7 @@ def _answers_before_replication(stack: ExitStack) -> None:
 
 
 def _loads_what_is_committed(stack: ExitStack) -> None:
-    replace_in(stack, LocalPartitions, "log_end", lambda self, *_: 0)
+    replace_in(stack, Partition, "log_end", 0)
 
 
 GROUP_BUGS = (

@@ -11,7 +11,7 @@ from odradek_broker.cluster.membership import Membership
 from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.disk.log_work import LogWork
-from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.partition import Partition
 from odradek_broker.replication.streams.follower_stream import FollowerStream
 from odradek_broker.replication.streams.leader_stream import LeaderStream
 from tests.sim.planted.bug import Bug, replace_in
@@ -51,12 +51,7 @@ def _acknowledged_before_the_sync(stack: ExitStack) -> None:
 
 
 def _produce_past_the_gate(stack: ExitStack) -> None:
-    replace_in(
-        stack,
-        LocalPartitions,
-        "gate_produce",
-        lambda self, topic, partition, outcome, acks: outcome,
-    )
+    replace_in(stack, Partition, "gate_produce", lambda self, outcome, acks: outcome)
 
 
 def _watermark_without_data_lost(stack: ExitStack) -> None:

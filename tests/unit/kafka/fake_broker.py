@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from odradek_broker.groups.messages import FetchedOffsets, OffsetsAnswer
 from odradek_broker.kafka.request import ClientSession, Request
 from odradek_broker.kafka.services import LocalLog, Services
 from odradek_broker.listener_settings import KAFKA
-from odradek_broker.replication.partition_service import (
-    FetchWant,
+from odradek_broker.replication.local_partitions import FetchWant
+from odradek_broker.replication.outcomes import (
     LeaderNow,
     OffsetOutcome,
     ProduceOutcome,
@@ -90,7 +91,7 @@ def image() -> MetadataImage:
 
 
 class FakePartitions:
-    """PartitionService over lists; `held` outcomes wait until the test releases them."""
+    """LocalPartitions over lists; `held` outcomes wait until the test releases them."""
 
     def __init__(self) -> None:
         self.image = image()
@@ -104,27 +105,10 @@ class FakePartitions:
         self.fetched: list[FetchWant] = []
         self.fetched_bytes_max: list[int] = []
 
-    def produce(
-        self,
-        topic: Any,
-        partition: int,
-        records: Any,
-        *,
-        acks: int,
-        timeout_ms: int,
-        on_done: Callable[[ProduceOutcome], None],
-        **_: Any,
-    ) -> None:
-        self.appended.append((topic, partition, bytes(records)))
-        outcome = ProduceOutcome(ErrorCode.NONE, Offset(len(self.appended) - 1))
-        if self.holds:
-            self.held.append(lambda: on_done(outcome))
-        else:
-            on_done(outcome)
+    def find(self, topic: str | bytes, partition: int) -> FakePartition:
+        return FakePartition(self, topic, partition)
 
-    async def fetch(
-        self, wants: Sequence[FetchWant], *, bytes_max: int, **_: Any
-    ) -> list[ReadOutcome]:
+    async def fetch(self, wants: Sequence[Any], *, bytes_max: int, **_: Any) -> list[ReadOutcome]:
         self.fetched += wants
         self.fetched_bytes_max.append(bytes_max)
         if self.fetch_waits:
@@ -135,42 +119,18 @@ class FakePartitions:
                 raise
         outcomes = []
         for want in wants:
-            topic = want.topic_id if want.topic_id is not None else want.topic
-            assert topic is not None
-            found = self.records.get((topic, want.partition), [])[want.offset :]
+            key = want.partition.topic, want.partition.index
+            records = self.records.get(key, [])[want.offset :]
             outcomes.append(
                 ReadOutcome(
                     ErrorCode.NONE,
-                    records=found,
-                    size_bytes=sum(map(len, found)),
-                    high_watermark=Offset(want.offset + len(found)),
+                    records=records,
+                    size_bytes=sum(map(len, records)),
+                    high_watermark=Offset(want.offset + len(records)),
                     log_start_offset=Offset(0),
                 )
             )
         return outcomes
-
-    def list_offsets(self, *_: Any, **__: Any) -> Awaitable[OffsetOutcome]:
-        async def found() -> OffsetOutcome:
-            return OffsetOutcome(ErrorCode.NONE, Offset(42))
-
-        return found()
-
-    def offset_for_leader_epoch(self, *_: Any, **__: Any) -> OffsetOutcome:
-        return OffsetOutcome(ErrorCode.NONE, Offset(7), -1, LeaderEpoch(0))
-
-    async def delete_records(self, *_: Any, **__: Any) -> OffsetOutcome:
-        return OffsetOutcome(ErrorCode.NONE, Offset(3))
-
-    def gate_produce(
-        self, _topic: Any, _partition: int, outcome: ProduceOutcome, *, acks: int
-    ) -> ProduceOutcome:
-        return outcome
-
-    def gate_read(self, _topic: Any, _partition: int, outcome: ReadOutcome) -> ReadOutcome:
-        return outcome
-
-    def may_answer(self, *_: Any) -> bool:
-        return True
 
     def leader_of(self, _topic: Any, _partition: int) -> LeaderNow:
         return LeaderNow(BrokerId(1), LeaderEpoch(0))
@@ -179,6 +139,47 @@ class FakePartitions:
         return lambda: None
 
     def watch_leadership(self, *_: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class FakePartition:
+    """One partition of FakePartitions, which has every partition that is looked up."""
+
+    partitions: FakePartitions
+    topic: str | bytes
+    index: int
+
+    def produce(
+        self,
+        records: Any,
+        *,
+        acks: int,
+        timeout_ms: int,
+        on_done: Callable[[ProduceOutcome], None],
+        **_: Any,
+    ) -> None:
+        partitions = self.partitions
+        partitions.appended.append((self.topic, self.index, bytes(records)))
+        outcome = ProduceOutcome(ErrorCode.NONE, Offset(len(partitions.appended) - 1))
+        if partitions.holds:
+            partitions.held.append(lambda: on_done(outcome))
+        else:
+            on_done(outcome)
+
+    async def offset_at(self, *_: Any, **__: Any) -> OffsetOutcome:
+        return OffsetOutcome(ErrorCode.NONE, Offset(42))
+
+    def end_of_epoch(self, *_: Any, **__: Any) -> OffsetOutcome:
+        return OffsetOutcome(ErrorCode.NONE, Offset(7), -1, LeaderEpoch(0))
+
+    async def delete_records(self, *_: Any, **__: Any) -> OffsetOutcome:
+        return OffsetOutcome(ErrorCode.NONE, Offset(3))
+
+    def gate_produce(self, outcome: ProduceOutcome, *, acks: int) -> ProduceOutcome:
+        return outcome
+
+    def gate_read(self, outcome: ReadOutcome) -> ReadOutcome:
+        return outcome
 
 
 class FakeControllers:

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from odradek_broker.cluster.heartbeat import Lease
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_broker.replication.disk.full_disk import FullDisk
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.partition import Partition as ServedPartition
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import (
@@ -26,10 +29,11 @@ from odradek_protocol.identity import (
 from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
 from odradek_protocol.metadata.records import Partition, Topic
 from odradek_runtime.clock import SYSTEM_CLOCK, Clock
-from tests.unit.log.material import TOPIC, TOPIC_ID, Broker
+from tests.unit.log.material import PARTITION, TOPIC, TOPIC_ID, Broker
 
 CONFIG = LogConfig(segment_bytes=1 << 20)
 OWN, OTHER = BrokerId(1), BrokerId(2)
+FOR_EVER_MS = 1 << 60
 
 
 @dataclass
@@ -104,3 +108,22 @@ async def table_of(
         await asyncio.gather(watching, return_exceptions=True)
         await pool.idle()
         pool.close()
+
+
+def held_lease() -> Lease:
+    """A lease that the controller has granted for ever."""
+    lease = Lease(FOR_EVER_MS)
+    lease.renew(0)
+    return lease
+
+
+def served(partitions: LocalPartitions) -> ServedPartition:
+    """The first partition of the topic, which has a replica here."""
+    partition = partitions.find(TOPIC, PARTITION)
+    assert isinstance(partition, ServedPartition), partition
+    return partition
+
+
+def partition_of(table: PartitionTable) -> ServedPartition:
+    """The first partition of the topic, as clients use it within the broker's lease."""
+    return served(LocalPartitions(table, held_lease(), broker_id=OWN, reads_by_rack=False))

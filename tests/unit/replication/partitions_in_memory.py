@@ -1,17 +1,16 @@
-"""PartitionService as coordinators use it: `__consumer_offsets` as a list of batches, an image that tests change."""
+"""LocalPartitions as coordinators use it: `__consumer_offsets` as a list of batches, an image that tests change."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from odradek_broker.groups.formats.record_codec import decode
 from odradek_broker.groups.records import GroupRecord
-from odradek_broker.replication.partition_service import (
+from odradek_broker.replication.outcomes import (
     OFFSET_EARLIEST,
-    FetchWant,
     LeaderNow,
     LeadershipWatcher,
     OffsetOutcome,
@@ -95,6 +94,11 @@ class PartitionsInMemory:
         for watcher in tuple(self._image_watchers):
             watcher(self.image)
 
+    def note(self, write: Write) -> None:
+        """Note one call of `produce`."""
+        self.writes.append(write)
+        self._has_written.set()
+
     async def written(self, count: int) -> None:
         """Wait until `produce` was called so many times."""
         async with asyncio.timeout(5):
@@ -114,7 +118,7 @@ class PartitionsInMemory:
                     found.append(decoded)
         return found
 
-    # --- PartitionService ------------------------------------------------------------------------
+    # --- LocalPartitions -------------------------------------------------------------------------
 
     def watch_leadership(self, topic: str, watcher: LeadershipWatcher) -> None:
         self.watcher = watcher
@@ -127,59 +131,64 @@ class PartitionsInMemory:
     def leader_of(self, topic: str, partition: PartitionIndex) -> LeaderNow:
         return LeaderNow(ME, EPOCH)
 
-    def may_answer(self, topic: str, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> bool:
+    def find(self, topic: str, partition: PartitionIndex) -> PartitionInMemory:
+        return PartitionInMemory(self)
+
+
+class PartitionInMemory:
+    """A partition of `__consumer_offsets`; all of them share the log of PartitionsInMemory."""
+
+    def __init__(self, partitions: PartitionsInMemory) -> None:
+        self.partitions = partitions
+
+    def may_respond(self, leader_epoch: LeaderEpoch) -> bool:
         return True
 
-    def log_end(self, topic: str, partition: PartitionIndex) -> Offset:
-        return Offset(self.log_end_offset)
+    @property
+    def log_end(self) -> Offset:
+        return Offset(self.partitions.log_end_offset)
 
     def produce(
         self,
-        topic: str,
-        partition: PartitionIndex,
         records: bytes,
         *,
         on_done: Callable[[ProduceOutcome], None],
         expected_leader_epoch: LeaderEpoch,
         **_: Any,
     ) -> None:
-        write = Write(self.log_end_offset, b"", on_done, expected_leader_epoch)
-        self.writes.append(write)
-        self._has_written.set()
+        partitions = self.partitions
+        write = Write(partitions.log_end_offset, b"", on_done, expected_leader_epoch)
+        partitions.note(write)
         sizes = [header.size_bytes for _, header in iter_headers(records)]
-        if self.refuses is not ErrorCode.NONE:
-            on_done(ProduceOutcome(self.refuses))
+        if partitions.refuses is not ErrorCode.NONE:
+            on_done(ProduceOutcome(partitions.refuses))
             return
-        if max(sizes) > self.batch_bytes_max:
+        if max(sizes) > partitions.batch_bytes_max:
             on_done(ProduceOutcome(ErrorCode.MESSAGE_TOO_LARGE))
             return
         buffer = bytearray(records)
         for position, header in iter_headers(bytes(buffer)):
-            stamp(buffer, position, self.log_end_offset, expected_leader_epoch)
-            self.log_end_offset += header.record_count
+            stamp(buffer, position, partitions.log_end_offset, expected_leader_epoch)
+            partitions.log_end_offset += header.record_count
         write.data = bytes(buffer)
-        self.log.append(write)
-        if not self.holds:
+        partitions.log.append(write)
+        if not partitions.holds:
             on_done(ProduceOutcome(ErrorCode.NONE, Offset(write.base_offset)))
 
-    async def list_offsets(
-        self, topic: str, partition: PartitionIndex, timestamp_ms: int, **_: Any
-    ) -> OffsetOutcome:
-        at = 0 if timestamp_ms == OFFSET_EARLIEST else self.log_end_offset
+    async def offset_at(self, timestamp_ms: int) -> OffsetOutcome:
+        at = 0 if timestamp_ms == OFFSET_EARLIEST else self.partitions.log_end_offset
         return OffsetOutcome(ErrorCode.NONE, Offset(at))
 
-    async def fetch(self, wants: Sequence[FetchWant], **_: Any) -> list[ReadOutcome]:
-        self.before_read()
-        (want,) = wants
-        found = next(w for w in self.log if w.base_offset >= want.offset)
-        count = sum(header.record_count for _, header in iter_headers(found.data))
-        return [
-            ReadOutcome(
-                ErrorCode.NONE,
-                records=[found.data],
-                size_bytes=len(found.data),
-                next_offset=Offset(found.base_offset + count),
-                high_watermark=Offset(self.log_end_offset),
-                leader_epoch=EPOCH,
-            )
-        ]
+    def read(self, offset: Offset, **_: Any) -> ReadOutcome:
+        partitions = self.partitions
+        partitions.before_read()
+        write = next(write for write in partitions.log if write.base_offset >= offset)
+        count = sum(header.record_count for _, header in iter_headers(write.data))
+        return ReadOutcome(
+            ErrorCode.NONE,
+            records=[write.data],
+            size_bytes=len(write.data),
+            next_offset=Offset(write.base_offset + count),
+            high_watermark=Offset(partitions.log_end_offset),
+            leader_epoch=EPOCH,
+        )

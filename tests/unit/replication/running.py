@@ -28,7 +28,7 @@ async def running(
     """It leads the one partition of `__consumer_offsets`, and is told so."""
     coordinator = GroupCoordinator(
         settings=SETTINGS,
-        partitions=partitions,  # type: ignore[arg-type]  # of PartitionService what it needs
+        partitions=partitions,  # type: ignore[arg-type]  # of LocalPartitions what it needs
         topic_creation=None,  # type: ignore[arg-type]  # the topic is there
         authorizer=authorizer,
     )

@@ -13,8 +13,8 @@ from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Role
 from odradek_broker.partition.followers import FollowerProgress
+from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_host import PartitionHost
-from odradek_broker.replication.partition_service import ProduceOutcome
 from odradek_broker.replication.partition_table import BROKEN_MAX, PartitionTable
 from odradek_broker.replication.streams.leader_stream import LeaderStream
 from odradek_protocol.identity import BrokerEpoch, LeaderEpoch, Offset, TopicIdPartition

@@ -24,13 +24,13 @@ from odradek_broker.coordinator_step import (
     TransactionMarker,
     judges,
 )
-from odradek_broker.replication.partition_service import ProduceOutcome
+from odradek_broker.replication.outcomes import OffsetOutcome, ProduceOutcome
 from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.primitives import Malformed
 from odradek_protocol.records import decode_batch, iter_headers
 from odradek_protocol.topic_names import OFFSETS_TOPIC
-from tests.unit.replication.partitions_in_memory import PartitionsInMemory
+from tests.unit.replication.partitions_in_memory import PartitionInMemory, PartitionsInMemory
 from tests.unit.replication.running import when_answered
 
 EPOCH = LeaderEpoch(1)
@@ -115,11 +115,15 @@ class Partitions(PartitionsInMemory):
 
     held: set[PartitionIndex]
 
-    async def list_offsets(
-        self, topic: str, partition: PartitionIndex, timestamp_ms: int, **_: Any
-    ) -> Any:
-        told = await super().list_offsets(topic, partition, timestamp_ms)
-        return replace(told, offset=Offset(-1)) if partition in self.held else told
+    def find(self, topic: str, partition: PartitionIndex) -> PartitionInMemory:
+        return HeldPartition(self) if partition in self.held else super().find(topic, partition)
+
+
+class HeldPartition(PartitionInMemory):
+    """A partition whose committed end is unknown yet."""
+
+    async def offset_at(self, timestamp_ms: int) -> OffsetOutcome:
+        return replace(await super().offset_at(timestamp_ms), offset=Offset(-1))
 
 
 @pytest.fixture
@@ -138,7 +142,7 @@ def kind() -> TallyKind:
 async def host(partitions: Partitions, kind: TallyKind) -> AsyncIterator[CoordinatorHost[Tally]]:
     made: CoordinatorHost[Tally] = CoordinatorHost(
         topic=OFFSETS_TOPIC,
-        partitions=partitions,  # type: ignore[arg-type]  # of PartitionService what it needs
+        partitions=partitions,  # type: ignore[arg-type]  # of LocalPartitions what it needs
         kind=kind,
         now_wall_ms=lambda: 0,
         tick_ms=1,

@@ -11,16 +11,14 @@ import pytest
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.storage import LogDamaged
 from odradek_broker.partition.effects import Role
-from odradek_broker.replication.partition_host import PartitionHost
-from odradek_broker.replication.partition_reads import read_partition
-from odradek_broker.replication.partition_service import ReadOutcome
+from odradek_broker.replication.outcomes import ReadOutcome
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import MetadataOffset, Offset, PartitionIndex, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.records import PartitionChange
 from odradek_protocol.records.batch_header import BATCH_LENGTH_AT
 from tests.unit.log.material import PARTITION, TOPIC_ID, Broker, memory_broker
-from tests.unit.replication.memory_table import OTHER, OWN, image_of, table_of
+from tests.unit.replication.memory_table import OTHER, OWN, image_of, partition_of, table_of
 from tests.worlds.memory_storage import MemoryStorage
 
 CONFIG = LogConfig(segment_bytes=1 << 20, index_interval_bytes=100)
@@ -65,10 +63,8 @@ def verified_read(broker: Broker, offset: int = 0) -> LogDamaged:
     return raised.value
 
 
-async def consumed(table: PartitionTable, host: PartitionHost, offset: int) -> ReadOutcome:
-    outcome = read_partition(
-        table, host, Offset(offset), bytes_max=1 << 20, is_committed_only=False
-    )
+async def consumed(table: PartitionTable, offset: int) -> ReadOutcome:
+    outcome = partition_of(table).read(Offset(offset), bytes_max=1 << 20, read_committed=False)
     return outcome if isinstance(outcome, ReadOutcome) else await outcome
 
 
@@ -120,7 +116,7 @@ async def test_damage_ends_one_replica_and_marks_it_where_others_are_in_sync(
     async with table_of(broker, 2, leader=OWN, on_broken=broken.append) as (table, _):
         host, neighbour = table.by_id[TOPIC_ID, 0], table.by_id[TOPIC_ID, 1]
         if in_header:
-            outcome = await consumed(table, host, 4)  # consumers' reads check no CRC, but headers
+            outcome = await consumed(table, 4)  # consumers' reads check no CRC, but headers
             assert outcome.error is ErrorCode.KAFKA_STORAGE_ERROR
         else:
             host.read_failed(verified_read(broker))
@@ -130,7 +126,7 @@ async def test_damage_ends_one_replica_and_marks_it_where_others_are_in_sync(
         assert neighbour.replica.role is Role.LEADER
         assert table.offline_reason == ""
         assert broker.directory.failure is None
-        outcome = await consumed(table, host, 4)
+        outcome = await consumed(table, 4)
         assert outcome.error is not ErrorCode.NONE, "it is served to nobody"
 
 
@@ -148,11 +144,11 @@ async def test_the_only_replica_in_sync_serves_all_but_the_damaged_batch() -> No
         host.read_failed(verified_read(broker))
         assert host.is_leader
         assert not mark_of(broker), "a cut would take what nobody else has"
-        before = await consumed(table, host, 0)
+        before = await consumed(table, 0)
         assert b"".join(map(bytes, before.records)) == b"".join(batches[:2])
         for offset in (4, 5):
-            outcome = await consumed(table, host, offset)
+            outcome = await consumed(table, offset)
             assert outcome.error is ErrorCode.KAFKA_STORAGE_ERROR
-        after = await consumed(table, host, 6)
+        after = await consumed(table, 6)
         assert b"".join(map(bytes, after.records)) == b"".join(batches[3:])
         assert table.offline_reason == ""

@@ -14,15 +14,14 @@ from odradek_broker.log.recovery import LoadedLog
 from odradek_broker.log.storage import StorageFull
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Role
-from odradek_broker.replication.partition_reads import read_partition
-from odradek_broker.replication.partition_service import ReadOutcome
+from odradek_broker.replication.outcomes import ReadOutcome
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import MetadataOffset, Offset, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataDelta
 from odradek_protocol.metadata.records import PartitionChange, RemoveTopic
 from tests.unit.log.material import TOPIC_ID, Broker, memory_broker
-from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, table_of
+from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, partition_of, table_of
 from tests.worlds.memory_storage import MemoryStorage
 
 WAIT_S_MAX = 20.0
@@ -154,7 +153,7 @@ async def test_a_follower_whose_disk_is_full_serves_readers_when_it_is_elected()
         image.replay(MetadataOffset(2), 1, elected, delta)
         table.apply(image, delta)
         await until(lambda: host.is_leader and host.replica.high_watermark == 3)
-        outcome = read_partition(table, host, Offset(0), bytes_max=1 << 20, is_committed_only=False)
+        outcome = partition_of(table).read(Offset(0), bytes_max=1 << 20, read_committed=False)
         assert isinstance(outcome, ReadOutcome)
         assert outcome.error is ErrorCode.NONE
         assert b"".join(map(bytes, outcome.records)) == written

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from odradek_broker.partition.effects import Role
+from odradek_broker.replication.partition import Partition as ServedPartition
 from odradek_broker.replication.streams import follower_stream
 from odradek_protocol.identity import BrokerId, PartitionIndex
 from odradek_protocol.metadata.records import Partition
@@ -163,9 +164,9 @@ async def endure(seed: int) -> Role:
 
 
 def produce_to_the_other(leader: MemoryBroker) -> None:
-    leader.partitions.produce(
-        TOPIC, OTHER, batch(0), acks=1, timeout_ms=60_000, on_done=lambda _: None
-    )
+    other = leader.partitions.find(TOPIC, OTHER)
+    assert isinstance(other, ServedPartition), other
+    other.produce(batch(0), acks=1, timeout_ms=60_000, on_done=lambda _: None)
 
 
 @pytest.mark.parametrize(

@@ -10,23 +10,29 @@ import pytest
 
 from odradek_broker.cluster.heartbeat import Lease
 from odradek_broker.partition import events as ev
-from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.replication.partition_service import (
+from odradek_broker.replication.local_partitions import FetchWant, LocalPartitions
+from odradek_broker.replication.outcomes import (
     OFFSET_EARLIEST,
     OFFSET_LATEST,
-    FetchWant,
     ProduceOutcome,
     ReadOutcome,
 )
-from odradek_protocol.identity import BrokerEpoch, LeaderEpoch, Offset, PartitionEpoch
-from odradek_protocol.kafka.error_codes import ErrorCode
-from tests.unit.log.material import PARTITION, TOPIC, Broker, memory_broker
-from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, table_of
-
-FOR_EVER_MS = 1 << 60
-WANT = FetchWant(
-    topic=TOPIC, topic_id=None, partition=PARTITION, offset=Offset(0), bytes_max=1 << 20
+from odradek_broker.replication.partition import Partition
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    LeaderEpoch,
+    MetadataOffset,
+    Offset,
+    PartitionEpoch,
+    TopicId,
+    TopicName,
 )
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata import records as metadata
+from odradek_protocol.metadata.image import MetadataDelta
+from odradek_protocol.metadata.records import PartitionChange, RemoveTopic
+from tests.unit.log.material import PARTITION, TOPIC, TOPIC_ID, Broker, memory_broker
+from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, held_lease, served, table_of
 
 
 @asynccontextmanager
@@ -36,8 +42,7 @@ async def leader(
     """It leads in epoch 0 with three records, all of them committed."""
     broker.append(3)
     broker.log.set_high_watermark(Offset(3))
-    lease = Lease(FOR_EVER_MS)
-    lease.renew(0)
+    lease = held_lease()
     async with table_of(broker, 1, leader=OWN) as (table, _):
         partitions = LocalPartitions(
             table,
@@ -57,25 +62,24 @@ async def test_acks_all_may_leave_when_no_controller_has_answered_for_a_lease(
     async with leader(
         memory_broker(CONFIG), acks_all_without_controller=acks_all_without_controller
     ) as (partitions, lease):
+        partition = served(partitions)
 
         def leaves(acks: int) -> bool:
-            return partitions.gate_produce(TOPIC, PARTITION, outcome, acks=acks) is outcome
+            return partition.gate_produce(outcome, acks=acks) is outcome
 
         assert leaves(-1)
         assert leaves(1)
         lease.until_ms = 1  # long ago
         assert leaves(-1) == acks_all_without_controller
         assert not leaves(1)
-        assert partitions.gate_read(TOPIC, PARTITION, ReadOutcome(ErrorCode.NONE)).error
+        assert partition.gate_read(ReadOutcome(ErrorCode.NONE)).error
         lease.end()
         assert not leaves(-1)
 
 
 def depose(partitions: LocalPartitions) -> None:
     """The image names another leader."""
-    host = partitions.find(TOPIC, PARTITION)
-    assert host is not None
-    host.step(
+    served(partitions).host.step(
         ev.PartitionChanged(
             leader=OTHER,
             leader_epoch=LeaderEpoch(1),
@@ -92,7 +96,7 @@ def depose(partitions: LocalPartitions) -> None:
 
 
 def read(partitions: LocalPartitions) -> ReadOutcome:
-    outcome = partitions.read_now(WANT, read_committed=False)
+    outcome = served(partitions).read(Offset(0), bytes_max=1 << 20, read_committed=False)
     assert isinstance(outcome, ReadOutcome)
     assert outcome.error is ErrorCode.NONE
     return outcome
@@ -100,44 +104,44 @@ def read(partitions: LocalPartitions) -> ReadOutcome:
 
 async def test_a_leader_within_its_lease_answers() -> None:
     async with leader(memory_broker(CONFIG)) as (partitions, _):
-        outcome = read(partitions)
-        assert partitions.gate_read(TOPIC, PARTITION, outcome) is outcome
-        latest = await partitions.list_offsets(TOPIC, PARTITION, OFFSET_LATEST)
+        partition, outcome = served(partitions), read(partitions)
+        assert partition.gate_read(outcome) is outcome
+        latest = await partition.offset_at(OFFSET_LATEST)
         assert (latest.error, latest.offset) == (ErrorCode.NONE, 3)
-        by_time = await partitions.list_offsets(TOPIC, PARTITION, 0)
+        by_time = await partition.offset_at(0)
         assert (by_time.error, by_time.offset) == (ErrorCode.NONE, 0)
-        end = partitions.offset_for_leader_epoch(TOPIC, PARTITION, LeaderEpoch(0))
+        end = partition.end_of_epoch(LeaderEpoch(0))
         assert (end.error, end.offset) == (ErrorCode.NONE, 3)
 
 
 async def test_a_leader_whose_lease_is_over_answers_nothing_and_deletes_nothing() -> None:
     broker = memory_broker(CONFIG)
     async with leader(broker) as (partitions, lease):
-        outcome = read(partitions)
+        partition, outcome = served(partitions), read(partitions)
         lease.end()
         refused = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert partitions.gate_read(TOPIC, PARTITION, outcome).error is refused
+        assert partition.gate_read(outcome).error is refused
         for timestamp_ms in (OFFSET_LATEST, OFFSET_EARLIEST, 0):
-            found = await partitions.list_offsets(TOPIC, PARTITION, timestamp_ms)
+            found = await partition.offset_at(timestamp_ms)
             assert found.error is refused
-        end = partitions.offset_for_leader_epoch(TOPIC, PARTITION, LeaderEpoch(0))
+        end = partition.end_of_epoch(LeaderEpoch(0))
         assert end.error is refused
-        kept = await partitions.delete_records(TOPIC, PARTITION, Offset(2), timeout_ms=10_000)
+        kept = await partition.delete_records(Offset(2), timeout_ms=10_000)
         assert kept.error is refused
         assert broker.log.log_start_offset == 0
 
 
 async def test_what_a_leader_read_does_not_leave_once_it_follows() -> None:
     async with leader(memory_broker(CONFIG)) as (partitions, _):
-        outcome = read(partitions)
+        partition, outcome = served(partitions), read(partitions)
         depose(partitions)
-        gated = partitions.gate_read(TOPIC, PARTITION, outcome)
+        gated = partition.gate_read(outcome)
         assert gated.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_an_offset_found_by_time_does_not_leave_once_another_leads() -> None:
     async with leader(memory_broker(CONFIG)) as (partitions, _):
-        search = asyncio.create_task(partitions.list_offsets(TOPIC, PARTITION, 0))
+        search = asyncio.create_task(served(partitions).offset_at(0))
         await asyncio.sleep(0)  # the pool searches
         depose(partitions)
         assert (await search).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -145,8 +149,7 @@ async def test_an_offset_found_by_time_does_not_leave_once_another_leads() -> No
 
 def follow(partitions: LocalPartitions, *, log_start: int) -> None:
     """The other broker attaches, if it has not, and tells where its log begins."""
-    host = partitions.find(TOPIC, PARTITION)
-    assert host is not None
+    host = served(partitions).host
     session = ev.FollowerSession(broker_id=OTHER, broker_epoch=BrokerEpoch(0), session_id=1)
     host.step(
         ev.AttachReceived(
@@ -174,7 +177,7 @@ async def test_a_delete_is_answered_when_the_followers_have_deleted_too() -> Non
     async with leader(broker) as (partitions, _):
         follow(partitions, log_start=0)
         delete = asyncio.ensure_future(
-            partitions.delete_records(TOPIC, PARTITION, Offset(2), timeout_ms=10_000)
+            served(partitions).delete_records(Offset(2), timeout_ms=10_000)
         )
         await asyncio.sleep(0)
         assert broker.log.log_start_offset == 2
@@ -186,11 +189,8 @@ async def test_a_delete_is_answered_when_the_followers_have_deleted_too() -> Non
 
 async def test_a_delete_is_answered_at_its_time_though_a_follower_has_not_deleted() -> None:
     async with leader(memory_broker(CONFIG)) as (partitions, _):
-        host = partitions.find(TOPIC, PARTITION)
-        assert host is not None
-        delete = asyncio.ensure_future(
-            partitions.delete_records(TOPIC, PARTITION, Offset(2), timeout_ms=0)
-        )
+        host = served(partitions).host
+        delete = asyncio.ensure_future(served(partitions).delete_records(Offset(2), timeout_ms=0))
         await asyncio.sleep(0)
         host.step(ev.Tick())
         assert (await delete).error is ErrorCode.REQUEST_TIMED_OUT
@@ -199,10 +199,9 @@ async def test_a_delete_is_answered_at_its_time_though_a_follower_has_not_delete
 @pytest.mark.parametrize("ends", ["role", "lease", "topic"])
 async def test_what_a_leader_deleted_is_not_told_once_it_may_not_answer(ends: str) -> None:
     async with leader(memory_broker(CONFIG)) as (partitions, lease):
-        host = partitions.find(TOPIC, PARTITION)
-        assert host is not None
+        host = served(partitions).host
         delete = asyncio.ensure_future(
-            partitions.delete_records(TOPIC, PARTITION, Offset(2), timeout_ms=10_000)
+            served(partitions).delete_records(Offset(2), timeout_ms=10_000)
         )
         await asyncio.sleep(0)
         if ends == "role":
@@ -220,10 +219,11 @@ async def test_what_a_leader_deleted_is_not_told_once_it_may_not_answer(ends: st
 
 async def test_the_bytes_of_a_fetch_are_counted_over_its_partitions() -> None:
     async with leader(memory_broker(CONFIG)) as (partitions, _):
+        want = FetchWant(partition=served(partitions), offset=Offset(0), bytes_max=1 << 20)
 
         async def read(bytes_max: int) -> list[int]:
             outcomes = await partitions.fetch(
-                [WANT, WANT, WANT],
+                [want, want, want],
                 bytes_min=0,
                 bytes_max=bytes_max,
                 wait_ms_max=0,
@@ -235,3 +235,54 @@ async def test_the_bytes_of_a_fetch_are_counted_over_its_partitions() -> None:
         assert first == second == third > 0
         assert await read(first) == [first, 0, 0]
         assert await read(2 * first) == [first, first, 0]
+
+
+@pytest.mark.parametrize(
+    ("topic", "record", "error"),
+    [
+        (TOPIC, RemoveTopic(topic_id=TOPIC_ID), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC_ID, RemoveTopic(topic_id=TOPIC_ID), ErrorCode.UNKNOWN_TOPIC_ID),
+        (
+            TOPIC,
+            PartitionChange(topic_id=TOPIC_ID, partition=PARTITION, replicas=(OTHER,)),
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ),
+    ],
+)
+async def test_a_removed_partition_says_to_its_readers_where_it_went(
+    topic: TopicName | TopicId, record: object, error: ErrorCode
+) -> None:
+    async with leader(memory_broker(CONFIG)) as (partitions, _):
+        partition = partitions.find(topic, PARTITION)
+        assert isinstance(partition, Partition)
+        written = ProduceOutcome(ErrorCode.NONE, leader_epoch=LeaderEpoch(0))
+        assert partition.gate_produce(written, acks=1) is written
+        delta = MetadataDelta()
+        partitions.image.replay(MetadataOffset(2), 1, record, delta)
+        partition._rules.table.apply(partitions.image, delta)
+        read = partition.read(Offset(0), bytes_max=1 << 20, read_committed=False)
+        assert isinstance(read, ReadOutcome)
+        assert read.error is error
+        assert partitions.find(topic, PARTITION) is error
+        assert partition.gate_produce(written, acks=1).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_what_a_deleted_topic_wrote_is_not_confirmed_by_its_successor_of_that_name() -> None:
+    async with leader(memory_broker(CONFIG)) as (partitions, _):
+        before = served(partitions)
+        written = ProduceOutcome(ErrorCode.NONE, leader_epoch=LeaderEpoch(0))
+        new_id = TopicId(b"n" * 16)
+        created = metadata.Partition(
+            topic_id=new_id, partition=PARTITION, replicas=(OWN,), isr=(OWN,), leader=OWN
+        )
+        for record in (
+            RemoveTopic(topic_id=TOPIC_ID),
+            metadata.Topic(topic_id=new_id, name=TOPIC),
+            created,
+        ):
+            delta = MetadataDelta()
+            partitions.image.replay(MetadataOffset(2), 1, record, delta)
+            before._rules.table.apply(partitions.image, delta)
+        after = served(partitions)
+        assert after.gate_produce(written, acks=1) is written, "the same epoch of another topic"
+        assert before.gate_produce(written, acks=1).error is ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -12,8 +12,8 @@ import pytest
 from odradek_broker.log.log_config import Durability
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Role
+from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_broker.replication.partition_host import PartitionHost
-from odradek_broker.replication.partition_service import ProduceOutcome
 from odradek_protocol.identity import LeaderEpoch, Offset, PartitionEpoch
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.log.material import TOPIC_ID, batch, memory_broker

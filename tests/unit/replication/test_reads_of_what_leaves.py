@@ -7,21 +7,17 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.cluster.heartbeat import Lease
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_reads import ReadPlan
-from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.replication.partition_service import FetchWant, ReadOutcome
+from odradek_broker.replication.outcomes import ReadOutcome
 from odradek_protocol.identity import Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.control import ControlType, encode_marker
-from tests.unit.log.material import PARTITION, TOPIC, Broker, memory_broker
-from tests.unit.replication.memory_table import OWN, table_of
+from tests.unit.log.material import Broker, memory_broker
+from tests.unit.replication.memory_table import FOR_EVER_MS, OWN, partition_of, table_of
 from tests.worlds.memory_storage import MemoryStorage
 
-WANT = FetchWant(topic=TOPIC, topic_id=None, partition=PARTITION, offset=Offset(0), bytes_max=1)
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0)
-FOR_EVER_MS = 1 << 60
 
 
 def aborted_and_old() -> Broker:
@@ -66,11 +62,9 @@ async def test_aborted_records_stay_apart_while_their_segment_expires(
         return result
 
     monkeypatch.setattr(ReadPlan, "run", run)
-    lease = Lease(FOR_EVER_MS)
-    lease.renew(0)
     async with table_of(broker, 1, leader=OWN) as (table, _):
-        partitions = LocalPartitions(table, lease, broker_id=OWN, reads_by_rack=False)
-        outcome = await outcome_of(partitions.read_now(WANT, read_committed=True))
+        partition = partition_of(table)
+        outcome = await outcome_of(partition.read(Offset(0), bytes_max=1, read_committed=True))
     if expires:
         assert outcome.error is ErrorCode.OFFSET_OUT_OF_RANGE
         assert outcome.log_start_offset == broker.log.log_start_offset > 0

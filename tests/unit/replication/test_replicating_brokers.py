@@ -11,7 +11,7 @@ from odradek_protocol.records.batch_header import iter_headers
 from odradek_runtime.clock import boottime_ms
 from tests.unit.log.material import TOPIC, TOPIC_ID, batch
 from tests.worlds.memory_storage import MemoryStorage
-from tests.worlds.replicating_brokers import PARTITION, MemoryBroker, memory_cluster
+from tests.worlds.replicating_brokers import MemoryBroker, memory_cluster
 
 
 async def test_what_the_leader_appends_is_read_at_every_replica() -> None:
@@ -115,19 +115,19 @@ async def test_a_produce_outcome_passes_the_gate_only_in_its_epoch_and_lease() -
         cluster.describe(replicas=(1, 2), isr=(1, 2))
         produced = cluster[1].produce()
         await cluster.until(lambda: produced)
-        outcome, partitions = produced[0], cluster[1].partitions
+        outcome, partition = produced[0], cluster[1].partition
         assert outcome.error is ErrorCode.NONE
-        assert partitions.gate_produce(TOPIC, PARTITION, outcome, acks=1) is outcome
+        assert partition.gate_produce(outcome, acks=1) is outcome
         cluster[1].lease.end()
-        refused = partitions.gate_produce(TOPIC, PARTITION, outcome, acks=1)
+        refused = partition.gate_produce(outcome, acks=1)
         assert refused.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
         cluster[1].lease.renew(boottime_ms())
-        assert partitions.gate_produce(TOPIC, PARTITION, outcome, acks=1) is outcome
+        assert partition.gate_produce(outcome, acks=1) is outcome
         cluster.lead(2)
-        refused = partitions.gate_produce(TOPIC, PARTITION, outcome, acks=1)
+        refused = partition.gate_produce(outcome, acks=1)
         assert refused.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        absent = partitions.gate_produce(TOPIC, PartitionIndex(9), outcome, acks=1)
-        assert absent.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        absent = cluster[1].partitions.find(TOPIC, PartitionIndex(9))
+        assert absent is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def test_a_leader_pushes_no_bytes_of_the_disk_that_are_damaged() -> None:

@@ -14,7 +14,7 @@ from odradek_broker.groups.messages import (
     GroupDescription,
     MemberDescription,
 )
-from odradek_broker.replication.partition_service import LeaderNow
+from odradek_broker.replication.outcomes import LeaderNow
 from odradek_broker.rpc import callers as grpc_callers
 from odradek_broker.rpc.callers import Caller, serve_as
 from odradek_broker.rpc.group_servicer import GROUPS_MAX, GroupServicer

@@ -17,7 +17,8 @@ from odradek_broker.coordination.hosted_shard import CoordinatorError, HostedSha
 from odradek_broker.coordination.shard_loading import load_partition
 from odradek_broker.coordination.turn_writes import EncodedRecord, TurnWrites
 from odradek_broker.coordinator_step import LoadedMarker, LoadedRecord, RequestId, Step
-from odradek_broker.replication.partition_service import PartitionService, ProduceOutcome
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_protocol.identity import LeaderEpoch, PartitionIndex, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.logs import event_log
@@ -72,7 +73,7 @@ class CoordinatorHost(Generic[Shard]):
         self,
         *,
         topic: TopicName,
-        partitions: PartitionService,
+        partitions: LocalPartitions,
         kind: ShardKind[Shard],
         now_wall_ms: Callable[[], int],
         tick_ms: int = 100,
@@ -111,7 +112,8 @@ class CoordinatorHost(Generic[Shard]):
         if hosted is None:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
         response = await hosted.ask(decide)
-        if not self._partitions.may_answer(self.topic, partition, hosted.leader_epoch):
+        leader = self._partitions.find(self.topic, partition)
+        if isinstance(leader, ErrorCode) or not leader.may_respond(hosted.leader_epoch):
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
         return response
 
@@ -222,6 +224,9 @@ class CoordinatorHost(Generic[Shard]):
 
     async def _load(self, hosted: HostedShard[Shard]) -> bool:
         """Replay the partition into the shard; return whether all of it could be read."""
+        partition = self._partitions.find(self.topic, hosted.partition)
+        if isinstance(partition, ErrorCode):
+            return False
 
         def replay(loaded: LoadedRecord | LoadedMarker) -> None:
             if isinstance(loaded, LoadedRecord):
@@ -230,9 +235,7 @@ class CoordinatorHost(Generic[Shard]):
                 self._kind.replay_marker(hosted.shard, loaded)
 
         return await load_partition(
-            self._partitions,
-            self.topic,
-            hosted.partition,
+            partition,
             replay=replay,
             is_wanted=lambda: hosted.state is ShardState.LOADING,
         )
@@ -243,9 +246,11 @@ class CoordinatorHost(Generic[Shard]):
         writes: TurnWrites,
         on_done: Callable[[ProduceOutcome], None],
     ) -> None:
-        self._partitions.produce(
-            self.topic,
-            hosted.partition,
+        partition = self._partitions.find(self.topic, hosted.partition)
+        if isinstance(partition, ErrorCode):
+            on_done(ProduceOutcome(partition))
+            return
+        partition.produce(
             writes.build(self._now_wall_ms()),
             acks=-1,
             timeout_ms=_WRITE_TIMEOUT_MS,

@@ -50,7 +50,7 @@ from odradek_broker.groups.messages import (
 )
 from odradek_broker.groups.records import GroupRecord
 from odradek_broker.groups.settings import ConsumerGroupSettings, GroupSettings, MigrationPolicy
-from odradek_broker.replication.partition_service import PartitionService
+from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import (
@@ -78,7 +78,7 @@ class GroupCoordinator:
         self,
         *,
         settings: BrokerSettings,
-        partitions: PartitionService,
+        partitions: LocalPartitions,
         topic_creation: TopicCreation,
         authorizer: Authorizer | None = None,
         clock: Clock = SYSTEM_CLOCK,

@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 
 from odradek_broker.coordination.turn_writes import TurnWrites
 from odradek_broker.coordinator_step import NothingApplied, RequestId, Response, Step
-from odradek_broker.replication.partition_service import ProduceOutcome
+from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_protocol.identity import LeaderEpoch, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.logs import event_log

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from odradek_broker.cluster.topic_creation import TopicCreation
-from odradek_broker.replication.partition_service import LeaderNow, PartitionService
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.outcomes import LeaderNow
 from odradek_protocol.identity import PartitionIndex, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 
@@ -16,7 +17,7 @@ class Placement:
     """The internal topic of one kind of coordinator, and how it is created when a name is first looked up."""
 
     topic: TopicName
-    partitions: PartitionService
+    partitions: LocalPartitions
     creation: TopicCreation
     partition_count: int
     replication_factor: int

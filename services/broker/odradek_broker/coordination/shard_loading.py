@@ -10,13 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from odradek_broker.coordinator_step import LoadedMarker, LoadedRecord
-from odradek_broker.replication.partition_service import (
-    OFFSET_EARLIEST,
-    OFFSET_LATEST,
-    FetchWant,
-    PartitionService,
-)
-from odradek_protocol.identity import Offset, PartitionIndex, TopicName
+from odradek_broker.replication.outcomes import OFFSET_EARLIEST, OFFSET_LATEST, ReadOutcome
+from odradek_broker.replication.partition import Partition
+from odradek_protocol.identity import Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records import ControlType, decode_batch, iter_headers, read_control
 
@@ -25,9 +21,7 @@ _RECORDS_A_TURN: Final = 500
 
 
 async def load_partition(
-    partitions: PartitionService,
-    topic: TopicName,
-    partition: PartitionIndex,
+    partition: Partition,
     *,
     replay: Callable[[LoadedRecord | LoadedMarker], None],
     is_wanted: Callable[[], bool],
@@ -37,9 +31,9 @@ async def load_partition(
     False as well while the high watermark is below the log end: records that earlier leaders wrote, or that a failed
     shard of this broker wrote without seeing them committed, may still become committed.
     """
-    log_end = partitions.log_end(topic, partition)
-    ends = await partitions.list_offsets(topic, partition, OFFSET_LATEST)
-    starts = await partitions.list_offsets(topic, partition, OFFSET_EARLIEST)
+    log_end = partition.log_end
+    ends = await partition.offset_at(OFFSET_LATEST)
+    starts = await partition.offset_at(OFFSET_EARLIEST)
     if ends.error is not ErrorCode.NONE or starts.error is not ErrorCode.NONE:
         # The high watermark is behind the start of the leader epoch, or the leadership moved.
         return False
@@ -49,13 +43,8 @@ async def load_partition(
     while offset < end:
         if not is_wanted():
             return False
-        (read,) = await partitions.fetch(
-            [FetchWant(topic=topic, partition=partition, offset=offset, bytes_max=_READ_BYTES)],
-            bytes_min=0,
-            bytes_max=_READ_BYTES,
-            wait_ms_max=0,
-            read_committed=False,
-        )
+        reading = partition.read(offset, bytes_max=_READ_BYTES, read_committed=False)
+        read = reading if isinstance(reading, ReadOutcome) else await reading
         if read.error is not ErrorCode.NONE or read.next_offset <= offset:
             return False
         for buffer in read.records:

@@ -12,7 +12,7 @@ from odradek_broker.access.authorizer import Authorizer, EverybodyMay
 from odradek_broker.access.quotas import Quotas
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.kafka.requests.records.fetch_sessions import FetchSessions
-from odradek_broker.replication.partition_service import PartitionService
+from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerId, ControllerId, ProducerId, TopicId
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -143,7 +143,7 @@ class Services:
     settings: BrokerSettings
     broker_id: BrokerId
     cluster_id: str
-    partitions: PartitionService
+    partitions: LocalPartitions
     controllers: Controllers
     producer_ids: ProducerIds
     topic_creation: TopicCreation | None = None  # None: topics are created by CreateTopics alone

@@ -10,7 +10,7 @@ from typing import Final
 from odradek_broker.partition import effects as fx
 from odradek_broker.replication.batch_checks import CheckedBatches, stamp_batches
 from odradek_broker.replication.counters import Counters
-from odradek_broker.replication.partition_service import OffsetOutcome, ProduceOutcome
+from odradek_broker.replication.outcomes import OffsetOutcome, ProduceOutcome
 from odradek_protocol.identity import Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.logs import event_log

@@ -38,7 +38,7 @@ from odradek_broker.replication.client_requests import ClientRequests, OnDeleted
 from odradek_broker.replication.counters import VisibleBytes
 from odradek_broker.replication.disk.log_work import LogWork
 from odradek_broker.replication.host_ports import LeaderStreamPort, Surroundings, Watcher
-from odradek_broker.replication.partition_service import ProduceOutcome
+from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
     BrokerId,

@@ -28,8 +28,8 @@ from odradek_broker.replication.batch_checks import RecordChecks
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import Pool
 from odradek_broker.replication.disk.stray_logs import NO_REPLICA, NO_TOPIC, StrayLogs
+from odradek_broker.replication.outcomes import LeadershipWatcher
 from odradek_broker.replication.partition_host import PartitionHost
-from odradek_broker.replication.partition_service import LeadershipWatcher
 from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_broker.replication.streams.follower_stream import FollowerStream
 from odradek_broker.replication.streams.leader_stream import LeaderStream

@@ -73,7 +73,7 @@ class AdminServicer:
         self,
         *,
         broker_id: BrokerId,
-        service: LocalPartitions,
+        partitions: LocalPartitions,
         controllers: ControllerClient,
         peers: InternalChannels,
         describe_broker: DescribeBroker,
@@ -81,7 +81,7 @@ class AdminServicer:
     ) -> None:
         """`describe_broker` describes this broker's own configs, `inventory` its data directory."""
         self._broker_id = broker_id
-        self._service = service
+        self._partitions = partitions
         self._controllers = controllers
         self._peers = peers
         self._describe_broker = describe_broker
@@ -97,7 +97,7 @@ class AdminServicer:
     async def _change(self, method: str, request: Message, context: ServerContext) -> Message:
         timeout_s = _timeout_s(request, context)
         changing = metadata_changes.change(
-            self._controllers, self._service, method, request, timeout_s=timeout_s
+            self._controllers, self._partitions, method, request, timeout_s=timeout_s
         )
         return await _responded(changing, context)
 
@@ -172,7 +172,9 @@ class AdminServicer:
         self, request: pb.DescribeLogDirsRequest, _context: ServerContext
     ) -> pb.DescribeLogDirsResponse:
         """Describe this broker's data directory, and ask the other brokers for theirs, some at a time."""
-        broker_ids = list(dict.fromkeys(request.broker_ids)) or sorted(self._service.image.brokers)
+        broker_ids = list(dict.fromkeys(request.broker_ids)) or sorted(
+            self._partitions.image.brokers
+        )
         brokers = await results_in_turns(
             broker_ids, lambda broker_id: self._log_dirs_of(BrokerId(broker_id), request)
         )
@@ -214,7 +216,7 @@ class AdminServicer:
             stray_bytes=self._inventory.strays.size_bytes,
         )
         for log in self._inventory.local_logs() if include_partitions else ():
-            topic = self._service.image.topics.get(log.topic_id)
+            topic = self._partitions.image.topics.get(log.topic_id)
             if topic is not None:
                 partition = common_pb2.TopicPartition(topic=topic.name, partition=log.partition)
                 directory.partitions.add(partition=partition, size_bytes=log.size_bytes)
@@ -230,7 +232,7 @@ class AdminServicer:
         async for number, deletion in in_turns(enumerate(request.partitions)):
             topic = TopicName(deletion.partition.topic)
             index = PartitionIndex(deletion.partition.partition)
-            leader = self._service.leader_of(topic, index).broker_id
+            leader = self._partitions.leader_of(topic, index).broker_id
             is_here = leader in (NO_BROKER, self._broker_id)
             by_leader.setdefault(self._broker_id if is_here else leader, []).append(number)
         by_broker = await asyncio.gather(
@@ -268,16 +270,16 @@ class AdminServicer:
         ]
 
     async def _delete_here(self, wanted: pb.PartitionOffset, timeout_ms: int) -> pb.PartitionResult:
-        outcome = await self._service.delete_records(
-            TopicName(wanted.partition.topic),
-            PartitionIndex(wanted.partition.partition),
-            Offset(wanted.offset),
-            timeout_ms=timeout_ms,
+        partition = self._partitions.find(
+            TopicName(wanted.partition.topic), PartitionIndex(wanted.partition.partition)
         )
+        if isinstance(partition, ErrorCode):
+            return _result(wanted.partition, partition, -1)
+        outcome = await partition.delete_records(Offset(wanted.offset), timeout_ms=timeout_ms)
         return _result(wanted.partition, outcome.error, outcome.offset)
 
     async def _peer(self, broker_id: BrokerId) -> pb_grpc.AdminServiceAsyncStub | None:
-        broker = self._service.image.brokers.get(broker_id)
+        broker = self._partitions.image.brokers.get(broker_id)
         endpoint = None if broker is None or broker.fenced else broker.endpoint(REPLICATION)
         if endpoint is None:
             return None

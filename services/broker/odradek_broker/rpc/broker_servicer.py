@@ -16,6 +16,7 @@ from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.outcomes import OffsetOutcome
 from odradek_broker.rpc.callers import (
     MethodHandler,
     ServerContext,
@@ -49,14 +50,14 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         self,
         *,
         cluster_id: ClusterId,
-        service: LocalPartitions,
+        partitions: LocalPartitions,
         controllers: ControllerClient,
         producer_ids: ProducerIdSource,
         topic_creation: TopicCreation,
         quotas: Quotas,
     ) -> None:
         self._cluster_id = cluster_id
-        self._service = service
+        self._partitions = partitions
         self._controllers = controllers
         self._producer_ids = producer_ids
         self._topic_creation = topic_creation
@@ -65,12 +66,12 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
     async def Produce(self, _requests: object, context: ServerContext) -> None:  # type: ignore[override]
         """Serve a stream of produce requests (`ProduceStream`)."""
-        await ProduceStream(self._service, current_caller(), self._quotas, context).serve()
+        await ProduceStream(self._partitions, current_caller(), self._quotas, context).serve()
 
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
     async def Fetch(self, _requests: object, context: ServerContext) -> None:  # type: ignore[override]
         """Serve a stream that pushes records (`FetchStream`)."""
-        await FetchStream(self._service, current_caller(), self._quotas, context).serve()
+        await FetchStream(self._partitions, current_caller(), self._quotas, context).serve()
 
     async def ListOffsets(
         self, request: pb.ListOffsetsRequest, context: ServerContext
@@ -85,13 +86,15 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         self, wanted: pb.ListOffsetsPartition, read_committed: bool
     ) -> pb.ListOffsetsResult:
         topic, index = TopicName(wanted.topic), PartitionIndex(wanted.partition)
-        outcome = await self._service.list_offsets(
-            topic,
-            index,
-            wanted.timestamp_ms,
-            read_committed=read_committed,
-            current_leader_epoch=LeaderEpoch(wanted.current_leader_epoch),
-        )
+        partition = self._partitions.find(topic, index)
+        if isinstance(partition, ErrorCode):
+            outcome = OffsetOutcome(partition)
+        else:
+            outcome = await partition.offset_at(
+                wanted.timestamp_ms,
+                read_committed=read_committed,
+                current_leader_epoch=LeaderEpoch(wanted.current_leader_epoch),
+            )
         result = pb.ListOffsetsResult(
             topic=wanted.topic,
             partition=wanted.partition,
@@ -101,10 +104,10 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
             leader_epoch=outcome.leader_epoch,
         )
         if outcome.error is not ErrorCode.NONE:
-            now = self._service.leader_of(topic, index)
+            now = self._partitions.leader_of(topic, index)
             result.leader.CopyFrom(
                 leader_hint(
-                    self._service.image,
+                    self._partitions.image,
                     now.broker_id,
                     now.leader_epoch,
                     current_caller().listener,
@@ -118,12 +121,16 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         """Return where leader epochs end."""
         response = pb.OffsetForLeaderEpochResponse()
         async for wanted in in_turns(request.partitions):
-            outcome = self._service.offset_for_leader_epoch(
-                TopicName(wanted.topic),
-                PartitionIndex(wanted.partition),
-                LeaderEpoch(wanted.leader_epoch),
-                current_leader_epoch=LeaderEpoch(wanted.current_leader_epoch),
+            partition = self._partitions.find(
+                TopicName(wanted.topic), PartitionIndex(wanted.partition)
             )
+            if isinstance(partition, ErrorCode):
+                outcome = OffsetOutcome(partition)
+            else:
+                outcome = partition.end_of_epoch(
+                    LeaderEpoch(wanted.leader_epoch),
+                    current_leader_epoch=LeaderEpoch(wanted.current_leader_epoch),
+                )
             response.partitions.add(
                 topic=wanted.topic,
                 partition=wanted.partition,
@@ -145,11 +152,11 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
             errors = await self._topic_creation.ensure(creatable)
         if request.min_metadata_offset > 0:
             await metadata_changes.at_least(
-                self._service,
+                self._partitions,
                 request.min_metadata_offset,
                 timeout_s=metadata_changes.READABLE_S_MAX,
             )
-        image = self._service.image
+        image = self._partitions.image
         response = self._metadata(image, [])  # its offset is no later than any topic's state
         hidden: list[str] = []
         async for name in in_turns(all_topics(image) if request.all_topics else named):
@@ -174,7 +181,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         named = list(dict.fromkeys(request.topics))
         changed = asyncio.Event()
         changed.set()
-        unwatch = self._service.watch_image(lambda _: changed.set())
+        unwatch = self._partitions.watch_image(lambda _: changed.set())
         sent: dict[TopicId, list[PartitionState]] = {}
         names_told: dict[TopicId, str] = {}
         brokers_told: list[pb.BrokerInfo] = []
@@ -184,7 +191,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
             while True:
                 await changed.wait()
                 changed.clear()
-                image = self._service.image
+                image = self._partitions.image
                 brokers = broker_infos(image, current_caller().listener)
                 offline = frozenset(b.broker_id for b in image.brokers.values() if b.fenced)
                 wanted = all_topics(image) if request.all_topics else named

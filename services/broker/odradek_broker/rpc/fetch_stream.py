@@ -17,8 +17,9 @@ from google.protobuf.descriptor import Descriptor
 
 from odradek_broker.access.quotas import FETCH_RATE, Quotas
 from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.outcomes import ReadOutcome
+from odradek_broker.replication.partition import Partition
 from odradek_broker.replication.partition_host import PartitionHost
-from odradek_broker.replication.partition_service import FetchWant, ReadOutcome
 from odradek_broker.rpc.callers import Caller, in_turns
 from odradek_broker.rpc.intake import call_errors, decoded
 from odradek_broker.rpc.metadata_view import leader_hint
@@ -49,12 +50,12 @@ class _Position:
 
     topic: TopicName
     topic_id: TopicId | None
-    partition: PartitionIndex
+    index: PartitionIndex
+    partition: Partition | ErrorCode
     offset: Offset
     end_offset: int
     current_leader_epoch: LeaderEpoch
     fetch_id: int
-    host: PartitionHost | None = None
     refusal: str = ""
     """The right that the caller lacks."""
 
@@ -63,9 +64,9 @@ class FetchStream:
     """Serves one stream until the client ends it."""
 
     def __init__(
-        self, service: LocalPartitions, caller: Caller, quotas: Quotas, context: Context
+        self, partitions: LocalPartitions, caller: Caller, quotas: Quotas, context: Context
     ) -> None:
-        self._service = service
+        self._partitions = partitions
         self._quotas = quotas
         self._caller = caller
         self._context = context
@@ -132,27 +133,25 @@ class FetchStream:
             self._drop(key)
             if len(self._positions) >= PARTITIONS_MAX:
                 break
+            topic, index = TopicName(add.topic), PartitionIndex(add.partition)
+            topic_id = TopicId(add.topic_id) if add.topic_id else None
+            partition = self._partitions.find(topic_id or topic, index)
+            if not isinstance(partition, ErrorCode):
+                self._keys_of_host.setdefault(partition.host, set()).add(key)
+                partition.host.watchers[self] = None
             self._positions[key] = _Position(
-                topic=TopicName(add.topic),
-                topic_id=TopicId(add.topic_id) if add.topic_id else None,
-                partition=PartitionIndex(add.partition),
+                topic=topic,
+                topic_id=topic_id,
+                index=index,
+                partition=partition,
                 offset=Offset(add.offset),
                 end_offset=add.end_offset,
                 current_leader_epoch=LeaderEpoch(add.current_leader_epoch),
                 fetch_id=add.fetch_id,
             )
-            self._watch(key)
             self._due[key] = None
         self._credit_bytes += request.credit_bytes
         self._wake.set()
-
-    def _watch(self, key: Key) -> None:
-        position = self._positions[key]
-        host = self._service.find(position.topic_id or position.topic, position.partition)
-        position.host = host
-        if host is not None:
-            self._keys_of_host.setdefault(host, set()).add(key)
-            host.watchers[self] = None
 
     def _drop(self, key: Key) -> None:
         position = self._positions.pop(key, None)
@@ -160,12 +159,13 @@ class FetchStream:
         if position is None:
             return
         self._gathered = [entry for entry in self._gathered if entry[0] is not position]
-        if position.host is not None:
-            keys = self._keys_of_host[position.host]
+        if not isinstance(position.partition, ErrorCode):
+            host = position.partition.host
+            keys = self._keys_of_host[host]
             keys.discard(key)
             if not keys:
-                del self._keys_of_host[position.host]
-                position.host.watchers.pop(self, None)
+                del self._keys_of_host[host]
+                host.watchers.pop(self, None)
 
     async def _push(self) -> None:
         while True:
@@ -230,30 +230,26 @@ class FetchStream:
                     )
 
     async def _read(self, position: _Position) -> ReadOutcome:
-        name = position.topic_id or position.topic
         if not self._may_read(position):
             return ReadOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        settings = self._settings
-        preferred = self._service.preferred_replica(name, position.partition, settings.rack)
+        partition, settings = position.partition, self._settings
+        if isinstance(partition, ErrorCode):
+            return ReadOutcome(partition)
+        preferred = partition.preferred_replica(settings.rack)
         if preferred is not None:
             return preferred
-        outcome = self._service.read_now(
-            FetchWant(
-                topic=position.topic,
-                topic_id=position.topic_id,
-                partition=position.partition,
-                offset=position.offset,
-                bytes_max=self._message_bytes_max - self._gathered_bytes,
-                current_leader_epoch=position.current_leader_epoch,
-            ),
+        outcome = partition.read(
+            position.offset,
+            bytes_max=self._message_bytes_max - self._gathered_bytes,
             read_committed=settings.read_committed,
+            current_leader_epoch=position.current_leader_epoch,
         )
         return outcome if isinstance(outcome, ReadOutcome) else await outcome
 
     def _may_read(self, position: _Position) -> bool:
         name = position.topic
         if position.topic_id is not None:
-            topic = self._service.image.topics.get(position.topic_id)
+            topic = self._partitions.image.topics.get(position.topic_id)
             name = TopicName("") if topic is None else topic.name
         if self._caller.may(Operation.READ, name):
             return True
@@ -284,11 +280,12 @@ class FetchStream:
     def _add(
         self, response: FetchResponseBytes, position: _Position, outcome: ReadOutcome, ended: bool
     ) -> None:
-        name = position.topic_id or position.topic
-        gated = self._service.gate_read(name, position.partition, outcome)
+        partition, gated = position.partition, outcome
+        if not isinstance(partition, ErrorCode):
+            gated = partition.gate_read(outcome)
         data = pb.FetchPartitionData(
             topic=position.topic,
-            partition=position.partition,
+            partition=position.index,
             error_code=gated.error,
             next_offset=gated.next_offset,
             high_watermark=gated.high_watermark,
@@ -305,11 +302,14 @@ class FetchStream:
         if gated.error is not ErrorCode.NONE:
             if gated.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 data.error_message = position.refusal
-            now = self._service.leader_of(name, position.partition)
+            leader = self._partitions.leader_of(position.topic_id or position.topic, position.index)
             data.leader.CopyFrom(
                 leader_hint(
-                    self._service.image, now.broker_id, now.leader_epoch, self._caller.listener
+                    self._partitions.image,
+                    leader.broker_id,
+                    leader.leader_epoch,
+                    self._caller.listener,
                 )
             )
-            self._drop((position.topic, position.topic_id or b"", position.partition))
+            self._drop((position.topic, position.topic_id or b"", position.index))
         response.add(data, gated.records, gated.size_bytes)

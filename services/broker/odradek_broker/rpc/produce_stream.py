@@ -14,7 +14,9 @@ import grpc
 import grpc.aio
 
 from odradek_broker.access.quotas import PRODUCE_RATE, Quotas
-from odradek_broker.replication.partition_service import PartitionService, ProduceOutcome, Topic
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.outcomes import ProduceOutcome, Topic
+from odradek_broker.replication.partition import Partition
 from odradek_broker.rpc.callers import Caller
 from odradek_broker.rpc.intake import call_errors
 from odradek_broker.rpc.metadata_view import leader_hint
@@ -38,12 +40,22 @@ Context = grpc.aio.ServicerContext[bytes, pb.ProduceResponse]
 class _Request:
     """A request whose partitions are appended, or wait for replicas."""
 
-    __slots__ = ("acks", "missing", "names", "outcomes", "request_id", "size_bytes", "throttle_ms")
+    __slots__ = (
+        "acks",
+        "missing",
+        "names",
+        "outcomes",
+        "partitions",
+        "request_id",
+        "size_bytes",
+        "throttle_ms",
+    )
 
     def __init__(self, request: ProduceMessage) -> None:
         self.request_id = request.request_id
         self.acks = request.acks
         self.names = [(part.topic, part.topic_id, part.partition) for part in request.partitions]
+        self.partitions: list[Partition | None] = [None] * len(self.names)
         self.outcomes: list[ProduceOutcome | None] = [None] * len(self.names)
         self.missing = len(self.names)
         self.size_bytes = request.size_bytes
@@ -54,9 +66,9 @@ class ProduceStream:
     """Serves one stream until the client ends it."""
 
     def __init__(
-        self, service: PartitionService, caller: Caller, quotas: Quotas, context: Context
+        self, partitions: LocalPartitions, caller: Caller, quotas: Quotas, context: Context
     ) -> None:
-        self._service = service
+        self._partitions = partitions
         self._quotas = quotas
         self._caller = caller
         self._context = context
@@ -113,9 +125,12 @@ class ProduceStream:
             if refused is not None:
                 self._completed(waiting, number, refused)
                 continue
-            self._service.produce(
-                topic,
-                PartitionIndex(part.partition),
+            partition = self._partitions.find(topic, PartitionIndex(part.partition))
+            if isinstance(partition, ErrorCode):
+                self._completed(waiting, number, ProduceOutcome(partition))
+                continue
+            waiting.partitions[number] = partition
+            partition.produce(
                 part.records,
                 acks=request.acks,
                 timeout_ms=timeout_ms,
@@ -129,7 +144,7 @@ class ProduceStream:
         """Return why the caller may not write to a topic; None if it may."""
         given_name = name
         if topic_id:
-            topic = self._service.image.topics.get(TopicId(topic_id))
+            topic = self._partitions.image.topics.get(TopicId(topic_id))
             name = "" if topic is None else topic.name
         if self._caller.may(Operation.WRITE, name):
             return None
@@ -166,16 +181,16 @@ class ProduceStream:
         response = pb.ProduceResponse(
             request_id=waiting.request_id, throttle_time_ms=waiting.throttle_ms
         )
-        for (name, topic_id, partition), outcome in zip(
-            waiting.names, waiting.outcomes, strict=True
+        for (name, topic_id, index), partition, outcome in zip(
+            waiting.names, waiting.partitions, waiting.outcomes, strict=True
         ):
             assert outcome is not None
-            topic: Topic = TopicId(topic_id) if topic_id else TopicName(name)
-            index = PartitionIndex(partition)
-            gated = self._service.gate_produce(topic, index, outcome, acks=waiting.acks)
+            gated = outcome
+            if partition is not None:
+                gated = partition.gate_produce(outcome, acks=waiting.acks)
             result = response.partitions.add(
                 topic=name,
-                partition=partition,
+                partition=index,
                 error_code=gated.error,
                 error_message=gated.message,
                 base_offset=gated.base_offset,
@@ -183,10 +198,14 @@ class ProduceStream:
                 log_start_offset=gated.log_start_offset,
             )
             if gated.error and gated.error.leader_moved:
-                now = self._service.leader_of(topic, index)
+                topic: Topic = TopicId(topic_id) if topic_id else TopicName(name)
+                leader = self._partitions.leader_of(topic, PartitionIndex(index))
                 result.leader.CopyFrom(
                     leader_hint(
-                        self._service.image, now.broker_id, now.leader_epoch, self._caller.listener
+                        self._partitions.image,
+                        leader.broker_id,
+                        leader.leader_epoch,
+                        self._caller.listener,
                     )
                 )
         return response

@@ -25,7 +25,7 @@ def add_services(
     settings, partitions = broker.settings, broker.partitions
     records = broker_servicer.BrokerServicer(
         cluster_id=broker.cluster_id,
-        service=partitions,
+        partitions=partitions,
         controllers=broker.controllers,
         producer_ids=broker.producer_ids,
         topic_creation=broker.topic_creation,
@@ -33,7 +33,7 @@ def add_services(
     )
     admin = admin_servicer.AdminServicer(
         broker_id=broker.broker_id,
-        service=partitions,
+        partitions=partitions,
         controllers=broker.controllers,
         peers=peers,
         describe_broker=lambda resource: describe_broker(settings, partitions.image, resource),

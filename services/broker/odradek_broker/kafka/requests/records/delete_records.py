@@ -8,7 +8,8 @@ from typing import Final
 
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import Request
-from odradek_broker.replication.partition_service import OffsetOutcome
+from odradek_broker.replication.outcomes import OffsetOutcome
+from odradek_broker.replication.partition import Partition
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import Offset, PartitionIndex, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -47,16 +48,20 @@ async def delete_records(request: Request[DeleteRecordsRequest]) -> DeleteRecord
 async def _delete(
     request: Request[DeleteRecordsRequest], topic: str, deletion: _Deletion
 ) -> _Partition:
+    partition: Partition | ErrorCode
     if not request.allows_topic(Operation.DELETE, topic):
-        outcome = OffsetOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        partition = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     elif topic in INTERNAL_TOPICS:
-        outcome = OffsetOutcome(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        partition = ErrorCode.INVALID_TOPIC_EXCEPTION
     else:
-        outcome = await request.services.partitions.delete_records(
-            TopicName(topic),
-            PartitionIndex(deletion.partition_index),
-            Offset(deletion.offset),
-            timeout_ms=max(request.message.timeout_ms, 0),
+        partition = request.services.partitions.find(
+            TopicName(topic), PartitionIndex(deletion.partition_index)
+        )
+    if isinstance(partition, ErrorCode):
+        outcome = OffsetOutcome(partition)
+    else:
+        outcome = await partition.delete_records(
+            Offset(deletion.offset), timeout_ms=max(request.message.timeout_ms, 0)
         )
     return _Partition(
         partition_index=deletion.partition_index,

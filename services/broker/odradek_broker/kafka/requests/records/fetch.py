@@ -16,13 +16,13 @@ from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import AnyRequest, Encoded, Request
 from odradek_broker.kafka.requests.administration.brokers import endpoints_of
 from odradek_broker.kafka.requests.records.fetch_sessions import Begun, Wanted
-from odradek_broker.replication.partition_service import FetchWant, ReadOutcome
+from odradek_broker.replication.local_partitions import FetchWant
+from odradek_broker.replication.outcomes import ReadOutcome
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import (
     NO_BROKER,
     LeaderEpoch,
     Offset,
-    PartitionIndex,
     TopicId,
     TopicName,
 )
@@ -78,17 +78,17 @@ async def fetch(request: Request[FetchRequest]) -> Encoded:
         wanted for wanted, refused in zip(begun.wanted, outcomes, strict=True) if refused is None
     ]
     if is_long:
-        wants = [_want(partition) async for partition in request.in_turns(allowed)]
+        wants = [_want(request, wanted) async for wanted in request.in_turns(allowed)]
         await request.pace.turn()
     else:
-        wants = [_want(partition) for partition in allowed]
+        wants = [_want(request, wanted) for wanted in allowed]
     bytes_max = max(0, min(message.bytes_max, services.settings.fetch_bytes_max))
     if services.unsent.total_bytes:
         bytes_max = services.unsent.room_for(bytes_max)
     wait_ms = max(0, min(message.wait_ms_max, WAIT_MS_MAX))
     if len(wants) < len(outcomes):
         wait_ms = 0  # an error is reported at once
-    read = iter(
+    read = (
         await services.partitions.fetch(
             wants,
             bytes_min=max(0, min(message.bytes_min, bytes_max)),
@@ -103,7 +103,12 @@ async def fetch(request: Request[FetchRequest]) -> Encoded:
         if wants
         else ()
     )
-    steps = _encode_steps(request, begun, [outcome or next(read) for outcome in outcomes])
+    reads = iter(zip(wants, read, strict=True))
+    steps = _encode_steps(
+        request,
+        begun,
+        [(None, outcome) if outcome is not None else next(reads) for outcome in outcomes],
+    )
     return await request.pace.run(steps) if is_long else all_steps(steps)
 
 
@@ -136,12 +141,10 @@ def _refused(request: AnyRequest, wanted: Wanted) -> ReadOutcome | None:
     return None if request.allows_topic(Operation.READ, name) else _NOT_ALLOWED
 
 
-def _want(wanted: Wanted) -> FetchWant:
+def _want(request: AnyRequest, wanted: Wanted) -> FetchWant:
     partition = wanted.partition
     return FetchWant(
-        topic=wanted.name,
-        topic_id=wanted.topic_id if wanted.name is None else None,
-        partition=PartitionIndex(partition.partition),
+        partition=request.services.partitions.find(*wanted.key),
         offset=Offset(partition.offset),
         bytes_max=max(0, partition.bytes_max),
         current_leader_epoch=LeaderEpoch(partition.current_leader_epoch),
@@ -152,7 +155,7 @@ def _want(wanted: Wanted) -> FetchWant:
 def _encode_steps(
     request: AnyRequest,
     begun: Begun,
-    outcomes: Sequence[ReadOutcome],
+    outcomes: Sequence[tuple[FetchWant | None, ReadOutcome]],
     *,
     error: ErrorCode = ErrorCode.NONE,
 ) -> Generator[None, None, Encoded]:
@@ -160,11 +163,12 @@ def _encode_steps(
     topics: dict[TopicName | TopicId, tuple[Wanted, list[PartitionData]]] = {}
     leaders: list[CurrentLeader] = []
     size_bytes = 0
-    for number, (wanted, ungated) in enumerate(zip(begun.wanted, outcomes, strict=True), 1):
+    for number, (wanted, (want, outcome)) in enumerate(zip(begun.wanted, outcomes, strict=True), 1):
         if not number % PARTITIONS_A_STEP:
             yield
         topic, index = wanted.key
-        outcome = request.services.partitions.gate_read(topic, index, ungated)
+        if want is not None and not isinstance(want.partition, ErrorCode):
+            outcome = want.partition.gate_read(outcome)
         size_bytes += outcome.size_bytes
         if begun.session is not None:
             belongs = begun.session.note_response(

@@ -14,7 +14,7 @@ from typing import Final
 
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import AnyRequest, Request
-from odradek_broker.replication.partition_service import OFFSET_EARLIEST, OffsetOutcome
+from odradek_broker.replication.outcomes import OFFSET_EARLIEST, OffsetOutcome
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import LeaderEpoch, PartitionIndex, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -69,9 +69,10 @@ async def _look_up(
     is_remote = timestamp_ms in _OF_REMOTE_STORAGE
     if is_remote or timestamp_ms == _EARLIEST_LOCAL:
         timestamp_ms = OFFSET_EARLIEST
-    outcome = await request.services.partitions.list_offsets(
-        topic,
-        PartitionIndex(lookup.partition_index),
+    partition = request.services.partitions.find(topic, PartitionIndex(lookup.partition_index))
+    if isinstance(partition, ErrorCode):
+        return OffsetOutcome(partition)
+    outcome = await partition.offset_at(
         timestamp_ms,
         read_committed=request.message.isolation_level == 1,
         current_leader_epoch=LeaderEpoch(lookup.current_leader_epoch),
@@ -112,11 +113,15 @@ async def offset_for_leader_epoch(
 def _epoch_end(
     request: AnyRequest, topic: TopicName, lookup: _EpochLookup, *, is_allowed: bool
 ) -> _EpochEnd:
-    outcome = OffsetOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    if is_allowed:
-        outcome = request.services.partitions.offset_for_leader_epoch(
-            topic,
-            PartitionIndex(lookup.partition),
+    partition = (
+        request.services.partitions.find(topic, PartitionIndex(lookup.partition))
+        if is_allowed
+        else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    )
+    if isinstance(partition, ErrorCode):
+        outcome = OffsetOutcome(partition)
+    else:
+        outcome = partition.end_of_epoch(
             LeaderEpoch(lookup.leader_epoch),
             current_leader_epoch=LeaderEpoch(lookup.current_leader_epoch),
         )

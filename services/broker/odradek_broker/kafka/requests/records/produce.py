@@ -21,7 +21,8 @@ from odradek_broker.kafka.request import (
     Request,
 )
 from odradek_broker.kafka.requests.administration.brokers import endpoints_of
-from odradek_broker.replication.partition_service import ProduceOutcome, Topic
+from odradek_broker.replication.outcomes import ProduceOutcome, Topic
+from odradek_broker.replication.partition import Partition
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import NO_OFFSET, PartitionIndex, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -60,12 +61,22 @@ def produce(
 class _Produce:
     """A request in progress: counts the partitions whose outcome is not known yet."""
 
-    __slots__ = ("_all_known", "_message", "_outcomes", "_request", "_response", "_unknown")
+    __slots__ = (
+        "_all_known",
+        "_message",
+        "_outcomes",
+        "_partitions",
+        "_request",
+        "_response",
+        "_unknown",
+    )
 
     def __init__(self, request: Request[ProduceRequest]) -> None:
         self._request = request
         self._message: ProduceRequest = request.message
+        # Both by topic and partition, in the order of the request.
         self._outcomes: list[list[ProduceOutcome | None]] = []
+        self._partitions: list[list[Partition | None]] = []
         self._unknown = 1  # one more than partitions, until all of them have begun
         self._response: asyncio.Future[Encoded] | None = None
         # Instead of `_response` for a request that is answered in turns.
@@ -98,6 +109,9 @@ class _Produce:
             name = self._name(topic)
             outcomes: list[ProduceOutcome | None] = [None] * len(topic.partitions)
             self._outcomes.append(outcomes)
+            partitions: list[Partition | None] = [None] * len(topic.partitions)
+            self._partitions.append(partitions)
+            ref: Topic | None = topic.topic_id if topic.name is None else name
             refused = refused_all or self._refused(name)
             for number, (index, records) in enumerate(topic.partitions):
                 if refused is not None:
@@ -105,10 +119,15 @@ class _Produce:
                 elif not records:
                     outcomes[number] = _NO_RECORDS
                 else:
-                    assert name is not None
+                    assert ref is not None
                     size_bytes += len(records)
-                    self._unknown += 1
-                    self._append(outcomes, number, topic, name, index, records, timeout_ms)
+                    partition = self._request.services.partitions.find(ref, PartitionIndex(index))
+                    if isinstance(partition, ErrorCode):
+                        outcomes[number] = ProduceOutcome(partition)
+                    else:
+                        partitions[number] = partition
+                        self._unknown += 1
+                        self._append(outcomes, number, partition, records, timeout_ms)
                 yield
         self._unknown -= 1
         self._throttle(size_bytes)
@@ -125,9 +144,7 @@ class _Produce:
         self,
         outcomes: list[ProduceOutcome | None],
         number: int,
-        topic: ProduceTopic,
-        name: TopicName,
-        index: int,
+        partition: Partition,
         records: memoryview,
         timeout_ms: int,
     ) -> None:
@@ -142,14 +159,7 @@ class _Produce:
             elif all_known is not None and not all_known.done():
                 all_known.set_result(None)
 
-        self._request.services.partitions.produce(
-            topic.topic_id if topic.name is None else name,
-            PartitionIndex(index),
-            records,
-            acks=self._message.acks,
-            timeout_ms=timeout_ms,
-            on_done=done,
-        )
+        partition.produce(records, acks=self._message.acks, timeout_ms=timeout_ms, on_done=done)
 
     def _name(self, topic: ProduceTopic) -> TopicName | None:
         if topic.name is not None:
@@ -192,19 +202,23 @@ class _Produce:
         topics = []
         leaders: list[CurrentLeader] = []
         since_step = 0
-        for topic, outcomes in zip(self._message.topics, self._outcomes, strict=True):
+        for topic, partitions, outcomes in zip(
+            self._message.topics, self._partitions, self._outcomes, strict=True
+        ):
             ref: Topic = topic.topic_id if topic.name is None else topic.name
-            partitions = []
-            for partition, outcome in zip(topic.partitions, outcomes, strict=True):
+            responses = []
+            for (index, _), partition, outcome in zip(
+                topic.partitions, partitions, outcomes, strict=True
+            ):
                 since_step += 1
                 if since_step >= _RESPONSES_A_STEP:
                     since_step = 0
                     yield
-                assert outcome is not None, (ref, partition.partition)
-                partitions.append(
-                    self._partition_response(ref, partition.partition, outcome, leaders)
-                )
-            topics.append(TopicResponse(topic.name, topic.topic_id, partitions))
+                assert outcome is not None, (ref, index)
+                if partition is not None:
+                    outcome = partition.gate_produce(outcome, acks=self._message.acks)
+                responses.append(self._partition_response(ref, index, outcome, leaders))
+            topics.append(TopicResponse(topic.name, topic.topic_id, responses))
         body = yield from encode_produce_steps(
             request.version,
             topics,
@@ -216,10 +230,6 @@ class _Produce:
     def _partition_response(
         self, topic: Topic, index: int, outcome: ProduceOutcome, leaders: list[CurrentLeader]
     ) -> PartitionResponse:
-        partitions = self._request.services.partitions
-        outcome = partitions.gate_produce(
-            topic, PartitionIndex(index), outcome, acks=self._message.acks
-        )
         error = outcome.error
         if error is ErrorCode.NONE:
             return PartitionResponse(
@@ -227,7 +237,7 @@ class _Produce:
             )
         leader = None
         if error.leader_moved:
-            now = partitions.leader_of(topic, PartitionIndex(index))
+            now = self._request.services.partitions.leader_of(topic, PartitionIndex(index))
             leader = CurrentLeader(now.broker_id, now.leader_epoch)
             leaders.append(leader)
         return PartitionResponse(

@@ -1,0 +1,113 @@
+"""What requests to this broker's partitions return, and how they name a topic.
+
+Expected errors are values (`ErrorCode` in the outcome); an exception is a bug.
+
+`Topic` is a TopicName or a TopicId (16 bytes); both are looked up in a dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from odradek_broker.log.storage import FileSlice
+from odradek_protocol.identity import (
+    NO_BROKER,
+    NO_LEADER_EPOCH,
+    NO_OFFSET,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    ProducerId,
+    TopicId,
+    TopicName,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+OFFSET_LATEST = -1
+OFFSET_EARLIEST = -2
+OFFSET_OF_MAX_TIMESTAMP = -3
+
+Topic = TopicName | TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceOutcome:
+    """The result of producing to one partition.
+
+    `leader_epoch` is the epoch in which the batches were appended, for `Partition.gate_produce`;
+    NO_LEADER_EPOCH if nothing was appended. `log_append_time_ms` is -1 for CreateTime topics. `invalid_records`
+    are the indexes of the records because of which all batches were refused.
+    """
+
+    error: ErrorCode
+    base_offset: Offset = NO_OFFSET
+    log_append_time_ms: int = -1
+    log_start_offset: Offset = NO_OFFSET
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    message: str = ""
+    invalid_records: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AbortedRange:
+    """An aborted transaction, which read_committed consumers skip: its producer and first offset."""
+
+    producer_id: ProducerId
+    first_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOutcome:
+    """The result of reading one partition.
+
+    `records` are whole batches, as read-only buffers that follow each other; the first batch may begin below the
+    requested offset. `aborted` is None unless the isolation level is read_committed. `leader_epoch` is the
+    epoch in which it was read, for the gate. `diverging` is the (epoch, end offset) at which the reader's log
+    diverges from this one (KIP-595), or None. `file_slice` replaces `records` if the caller allowed that.
+    """
+
+    error: ErrorCode
+    records: Sequence[bytes | memoryview] = ()
+    size_bytes: int = 0
+    next_offset: Offset = NO_OFFSET
+    high_watermark: Offset = NO_OFFSET
+    last_stable_offset: Offset = NO_OFFSET
+    log_start_offset: Offset = NO_OFFSET
+    aborted: Sequence[AbortedRange] | None = None
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    preferred_read_replica: BrokerId = NO_BROKER
+    diverging: tuple[LeaderEpoch, Offset] | None = None
+    file_slice: FileSlice | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetOutcome:
+    """The result of an offset request; `timestamp_ms` is -1 unless a record was looked up by its timestamp."""
+
+    error: ErrorCode
+    offset: Offset = NO_OFFSET
+    timestamp_ms: int = -1
+    leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderNow:
+    """The leader of a partition as far as this broker knows; `broker_id` is -1 if it has none."""
+
+    broker_id: BrokerId
+    leader_epoch: LeaderEpoch
+
+
+class LeadershipWatcher(Protocol):
+    """A coordinator, which is notified when this broker starts or stops leading a partition of a topic."""
+
+    def on_leader(
+        self, topic: TopicName, partition: PartitionIndex, leader_epoch: LeaderEpoch
+    ) -> None:
+        """This broker leads the partition now."""
+
+    def on_resigned(self, topic: TopicName, partition: PartitionIndex) -> None:
+        """This broker no longer leads the partition, or the partition was removed."""
