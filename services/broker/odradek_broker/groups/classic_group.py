@@ -28,18 +28,17 @@ from odradek_broker.groups.classic_members import (
     ClassicMembers,
     ClassicState,
     Member,
+    PendingMembers,
 )
 from odradek_broker.groups.formats.consumer_protocol import subscribed_topics
 from odradek_broker.groups.messages import (
     Heartbeat,
     Joined,
-    JoinedMember,
     JoinGroup,
     LeaveGroup,
     Left,
     Synced,
     SyncGroup,
-    make_room,
 )
 from odradek_broker.groups.records import (
     GROUP_BYTES_MAX,
@@ -64,8 +63,7 @@ class ClassicGroup:
     protocol: str | None = None
     leader: MemberId = NO_MEMBER
     members: ClassicMembers = field(default_factory=ClassicMembers)
-    pending_members: dict[MemberId, int] = field(default_factory=dict)
-    """Member ids that were handed out and not yet used, and the time at which each one expires."""
+    pending_members: PendingMembers = field(default_factory=PendingMembers)
     _join_ends_ms: int | None = None
     """In PREPARING: the time at which the rebalance continues with the members that have joined."""
     _initial_ends_ms: int | None = None
@@ -88,12 +86,13 @@ class ClassicGroup:
             if self.members.static_holder(join.instance_id) is not None:
                 return self._replace_static(request_id, join, now_ms)
             if join.instance_id is None and join.requires_known_member:
-                make_room(self.pending_members)
-                self.pending_members[join.new_member_id] = now_ms + join.session_timeout_ms
+                self.pending_members.hand_out(
+                    join.new_member_id, ends_ms=now_ms + join.session_timeout_ms
+                )
                 refused = Joined(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=join.new_member_id)
                 return respond(request_id, refused)
             return self._add_and_rebalance(request_id, join, join.new_member_id, now_ms)
-        if self.pending_members.pop(join.member_id, None) is not None:
+        if self.pending_members.use(join.member_id):
             return self._add_and_rebalance(request_id, join, join.member_id, now_ms)
         return self._rejoin(request_id, join, now_ms)
 
@@ -128,17 +127,8 @@ class ClassicGroup:
     ) -> Step[GroupRecord]:
         if not self.members:
             self.protocol_type = join.protocol_type
-        member = Member(
-            member_id=member_id,
-            instance_id=join.instance_id,
-            client_id=join.client_id,
-            client_host=join.client_host,
-            session_timeout_ms=join.session_timeout_ms,
-            rebalance_timeout_ms=join.rebalance_timeout_ms,
-            protocols=join.protocols,
-            session_ends_ms=now_ms + join.session_timeout_ms,
-            join_request=request_id,
-        )
+        member = Member.from_join(join, member_id, now_ms=now_ms)
+        member.await_join(request_id)
         self.members.add(member)
         if self.state is ClassicState.PREPARING and self._initial_ends_ms is not None:
             assert self._join_ends_ms is not None
@@ -152,19 +142,10 @@ class ClassicGroup:
         if self.state is ClassicState.COMPLETING and not changed:
             return respond(request_id, self._joined(member))
         if self.state is ClassicState.STABLE and not changed and member.member_id != self.leader:
-            member.session_ends_ms = now_ms + member.session_timeout_ms
+            member.begin_session(now_ms=now_ms)
             return respond(request_id, self._joined(member))
-        self._update(member, join, now_ms)
-        superseded = self._supersede_join(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        member.join_request = request_id
-        return superseded + self._prepare(now_ms)
-
-    def _update(self, member: Member, join: JoinGroup, now_ms: int) -> None:
-        member.protocols = join.protocols
-        member.client_id, member.client_host = join.client_id, join.client_host
-        member.session_timeout_ms = join.session_timeout_ms
-        member.rebalance_timeout_ms = join.rebalance_timeout_ms
-        member.session_ends_ms = now_ms + join.session_timeout_ms
+        member.update(join, now_ms=now_ms)
+        return member.await_join(request_id) + self._prepare(now_ms)
 
     def _replace_static(
         self, request_id: RequestId, join: JoinGroup, now_ms: int
@@ -174,18 +155,9 @@ class ClassicGroup:
         assert holder is not None, join
         old = self.members[holder]
         self.members.remove(old)
-        step = self._supersede_join(old, ErrorCode.FENCED_INSTANCE_ID)
-        step += self._supersede_sync(old, ErrorCode.FENCED_INSTANCE_ID)
-        member = Member(
-            member_id=join.new_member_id,
-            instance_id=join.instance_id,
-            client_id=join.client_id,
-            client_host=join.client_host,
-            session_timeout_ms=join.session_timeout_ms,
-            rebalance_timeout_ms=join.rebalance_timeout_ms,
-            protocols=join.protocols,
-            session_ends_ms=now_ms + join.session_timeout_ms,
-            assignment=old.assignment,
+        step = old.refuse_all(ErrorCode.FENCED_INSTANCE_ID)
+        member = Member.from_join(
+            join, join.new_member_id, assignment=old.assignment, now_ms=now_ms
         )
         self.members.add(member)
         was_leader = self.leader == old.member_id
@@ -209,13 +181,12 @@ class ClassicGroup:
                     member_id=member.member_id,
                 )
             return step + Step((self._record(now_ms),), (Response(request_id, joined),))
-        member.join_request = request_id
-        return step + self._prepare(now_ms)
+        return step + member.await_join(request_id) + self._prepare(now_ms)
 
     def _prepare(self, now_ms: int) -> Step[GroupRecord]:
         step = NOTHING
         if self.state is not ClassicState.PREPARING:
-            step += self.interrupt_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
+            step += self.members.refuse_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
             rebalance_ms = self.members.rebalance_timeout_ms()
             if self.state is ClassicState.EMPTY and self.initial_rebalance_delay_ms > 0:
                 delay_ms = min(self.initial_rebalance_delay_ms, rebalance_ms)
@@ -231,20 +202,14 @@ class ClassicGroup:
     def _complete_if_all_joined(self, now_ms: int) -> Step[GroupRecord]:
         if self.state is not ClassicState.PREPARING or self._initial_ends_ms is not None:
             return NOTHING
-        if self.pending_members:
-            return NOTHING
-        if any(m.join_request is None for m in self.members.values()):
+        if self.pending_members or not self.members.have_all_joined:
             return NOTHING
         return self._complete_join(now_ms)
 
     def _complete_join(self, now_ms: int) -> Step[GroupRecord]:
-        absent = [
-            m for m in self.members.values() if m.join_request is None and m.instance_id is None
-        ]
-        for member in absent:
-            self.members.remove(member)
+        self.members.remove_absent()
         self._join_ends_ms = self._initial_ends_ms = None
-        if self.members and not self.members.is_any_joining():
+        if self.members and not self.members.is_any_joining:
             # Only absent static members remain: wait for them once more.
             self._join_ends_ms = now_ms + self.members.rebalance_timeout_ms()
             return NOTHING
@@ -259,14 +224,7 @@ class ClassicGroup:
             self.leader = next(joined)
         self.state = ClassicState.COMPLETING
         self._sync_ends_ms = now_ms + self.members.rebalance_timeout_ms()
-        responses = []
-        for member in self.members.values():
-            member.assignment, member.consumer_epoch = b"", None
-            if member.join_request is not None:
-                responses.append(Response(member.join_request, self._joined(member)))
-                member.join_request = None
-                member.session_ends_ms = now_ms + member.session_timeout_ms
-        return Step(responses=tuple(responses))
+        return Step(responses=self.members.begin_generation(self._joined, now_ms=now_ms))
 
     def handle_sync(
         self, request_id: RequestId, sync: SyncGroup, *, now_ms: int
@@ -283,35 +241,26 @@ class ClassicGroup:
         if error is not ErrorCode.NONE:
             return respond(request_id, Synced(error=error))
         member = self.members[sync.member_id]
-        member.session_ends_ms = now_ms + member.session_timeout_ms
+        member.begin_session(now_ms=now_ms)
         if self.state is ClassicState.STABLE:
             return respond(request_id, self._synced(member))
-        step = self._supersede_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        member.sync_request = request_id
+        step = member.await_sync(request_id)
         if sync.member_id != self.leader:
             return step
         if self._record_bytes(sync.assignments) > GROUP_BYTES_MAX:
             # Kafka responds with the same error.
-            step += self.interrupt_syncs(ErrorCode.UNKNOWN_SERVER_ERROR)
+            step += self.members.refuse_syncs(ErrorCode.UNKNOWN_SERVER_ERROR)
             return step + self._prepare(now_ms)
-        for other in self.members.values():
-            other.assignment = bytes(sync.assignments.get(other.member_id, b""))
         self.state, self._sync_ends_ms = ClassicState.STABLE, None
-        responses = []
-        for other in self.members.values():
-            if other.sync_request is not None:
-                responses.append(Response(other.sync_request, self._synced(other)))
-                other.sync_request = None
-                other.session_ends_ms = now_ms + other.session_timeout_ms
-        return step + Step((self._record(now_ms),), tuple(responses))
+        responses = self.members.assign(sync.assignments, self._synced, now_ms=now_ms)
+        return step + Step((self._record(now_ms),), responses)
 
     def handle_heartbeat(self, heartbeat: Heartbeat, *, now_ms: int) -> ErrorCode:
         """Heartbeat: return NONE, or REBALANCE_IN_PROGRESS to make the member join again."""
         error = self._check_member(heartbeat.member_id, heartbeat.instance_id, heartbeat.generation)
         if error is not ErrorCode.NONE:
             return error
-        member = self.members[heartbeat.member_id]
-        member.session_ends_ms = now_ms + member.session_timeout_ms
+        self.members[heartbeat.member_id].begin_session(now_ms=now_ms)
         preparing = self.state is ClassicState.PREPARING
         return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE
 
@@ -327,7 +276,7 @@ class ClassicGroup:
                 fenced = member_id not in (NO_MEMBER, current)
                 error = ErrorCode.FENCED_INSTANCE_ID if fenced else ErrorCode.NONE
                 member = None if fenced else self.members[current]
-            elif instance_id is None and self.pending_members.pop(member_id, None) is not None:
+            elif instance_id is None and self.pending_members.use(member_id):
                 error, member = ErrorCode.NONE, None
             else:
                 member = self.members.get(member_id) if instance_id is None else None
@@ -342,8 +291,7 @@ class ClassicGroup:
 
     def tick(self, *, now_ms: int) -> Step[GroupRecord]:
         """Remove members whose session has ended, and continue a rebalance whose time-out has passed."""
-        for member_id in [m for m, ends_ms in self.pending_members.items() if ends_ms <= now_ms]:
-            del self.pending_members[member_id]
+        self.pending_members.expire(now_ms=now_ms)
         expired = [
             m for m in self.members.values() if m.session_ends_ms <= now_ms and not m.is_waiting
         ]
@@ -384,10 +332,8 @@ class ClassicGroup:
         return Step((self._record(now_ms),))
 
     def _remove(self, member: Member) -> Step[GroupRecord]:
-        step = self._supersede_join(member, ErrorCode.UNKNOWN_MEMBER_ID)
-        step += self._supersede_sync(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self.members.remove(member)
-        return step
+        return member.refuse_all(ErrorCode.UNKNOWN_MEMBER_ID)
 
     def check_commit(
         self, member_id: MemberId, instance_id: str | None, generation: int, *, now_ms: int
@@ -402,8 +348,7 @@ class ClassicGroup:
         if error is ErrorCode.NONE and self.state is ClassicState.COMPLETING:
             return ErrorCode.REBALANCE_IN_PROGRESS
         if error is ErrorCode.NONE:
-            member = self.members[member_id]
-            member.session_ends_ms = now_ms + member.session_timeout_ms
+            self.members[member_id].begin_session(now_ms=now_ms)
         return error
 
     def _check_member(
@@ -435,16 +380,7 @@ class ClassicGroup:
             protocol=self.protocol,
             leader=self.leader,
             member_id=member.member_id,
-            members=tuple(
-                JoinedMember(
-                    member_id=m.member_id,
-                    instance_id=m.instance_id,
-                    metadata=m.metadata(self.protocol),
-                )
-                for m in self.members.values()
-            )
-            if leads
-            else (),
+            members=self.members.for_leader(self.protocol) if leads else (),
             skips_assignment=skips,
         )
 
@@ -455,49 +391,6 @@ class ClassicGroup:
             protocol=self.protocol,
             assignment=member.assignment,
         )
-
-    def take_joins(self) -> list[tuple[RequestId, JoinGroup]]:
-        """Remove and return the joins that wait, for the group that responds to them instead of this one."""
-        taken: list[tuple[RequestId, JoinGroup]] = []
-        for member in self.members.values():
-            if member.join_request is None:
-                continue
-            join = JoinGroup(
-                group_id=self.group_id,
-                member_id=member.member_id,
-                instance_id=member.instance_id,
-                session_timeout_ms=member.session_timeout_ms,
-                rebalance_timeout_ms=member.rebalance_timeout_ms,
-                protocol_type=self.protocol_type or "",
-                protocols=member.protocols,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                new_member_id=member.member_id,
-                requires_known_member=False,
-                may_skip_assignment=False,
-            )
-            taken.append((member.join_request, join))
-            member.join_request = None
-        return taken
-
-    def interrupt_syncs(self, error: ErrorCode) -> Step[GroupRecord]:
-        """Respond to all syncs that wait with this error."""
-        step = NOTHING
-        for member in self.members.values():
-            step += self._supersede_sync(member, error)
-        return step
-
-    def _supersede_join(self, member: Member, error: ErrorCode) -> Step[GroupRecord]:
-        if member.join_request is None:
-            return NOTHING
-        request_id, member.join_request = member.join_request, None
-        return respond(request_id, Joined(error=error, member_id=member.member_id))
-
-    def _supersede_sync(self, member: Member, error: ErrorCode) -> Step[GroupRecord]:
-        if member.sync_request is None:
-            return NOTHING
-        request_id, member.sync_request = member.sync_request, None
-        return respond(request_id, Synced(error=error))
 
     def _record(self, now_ms: int) -> ClassicGroupRecord:
         state = ClassicGroupState(
@@ -534,8 +427,7 @@ class ClassicGroup:
 
     def begin_sessions(self, *, now_ms: int) -> None:
         """Begin a session for each member after loading, and the time-out to join again if that is needed."""
-        for member in self.members.values():
-            member.session_ends_ms = now_ms + member.session_timeout_ms
+        self.members.begin_sessions(now_ms=now_ms)
         if self.state is ClassicState.PREPARING:
             self._join_ends_ms = now_ms + self.members.rebalance_timeout_ms()
 

@@ -37,7 +37,6 @@ from odradek_broker.groups.messages import (
     Synced,
     SyncGroup,
     TopicCatalog,
-    make_room,
 )
 from odradek_broker.groups.reconciliation import MemberState, free_of, minus
 from odradek_broker.groups.records import ClassicProtocols, ConsumerMember, GroupRecord
@@ -59,10 +58,9 @@ def join(
     if member_id == NO_MEMBER:
         member_id = request.new_member_id
         if request.instance_id is None and request.requires_known_member:
-            make_room(group.pending_members)
-            group.pending_members[member_id] = now_ms + request.session_timeout_ms
+            group.pending_members.hand_out(member_id, ends_ms=now_ms + request.session_timeout_ms)
             return [], Joined(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
-    group.pending_members.pop(member_id, None)
+    group.pending_members.use(member_id)
     records: list[GroupRecord] = []
     restarted = request.member_id == NO_MEMBER
     if restarted:
@@ -194,9 +192,8 @@ def leave(group: ConsumerGroup, request: LeaveGroup) -> tuple[list[GroupRecord],
         member = group.state.members.get(named or NO_MEMBER)
         error = ErrorCode.NONE
         if member is None:
-            is_pending = instance_id is None and member_id in group.pending_members
+            is_pending = group.pending_members.use(member_id) and instance_id is None
             error = ErrorCode.NONE if is_pending else ErrorCode.UNKNOWN_MEMBER_ID
-            group.pending_members.pop(member_id, None)
         elif member_id not in (NO_MEMBER, member.member_id):
             error = ErrorCode.FENCED_INSTANCE_ID
         elif member_id == member.member_id and member.classic is None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from odradek_broker.coordinator_step import judges
 from odradek_broker.groups.assignors import ASSIGNORS
-from odradek_broker.groups.classic_members import NEVER_MS
+from odradek_broker.groups.classic_members import NEVER_MS, PendingMembers
 from odradek_broker.groups.consumer_group_state import ConsumerGroupState
 from odradek_broker.groups.messages import (
     Assignment,
@@ -61,8 +61,8 @@ class ConsumerGroup:
     group_id: GroupId
     settings: ConsumerGroupSettings
     state: ConsumerGroupState = field(init=False)
-    pending_members: dict[MemberId, int] = field(default_factory=dict)
-    """Ids that were handed out to members of the classic protocol, and when each of their sessions ends."""
+    pending_members: PendingMembers = field(default_factory=PendingMembers)
+    """Ids that were handed out to members of the classic protocol."""
     _catalog_version: int = -1
     _session_ends_ms: dict[MemberId, int] = field(default_factory=dict)
     _revocation_ends_ms: dict[MemberId, int] = field(default_factory=dict)
@@ -414,8 +414,7 @@ class ConsumerGroup:
     def tick(self, *, now_ms: int) -> list[GroupRecord]:
         """Remove members whose session has ended, or that did not revoke, join again or sync in time."""
         records: list[GroupRecord] = []
-        for member_id in [m for m, ends_ms in self.pending_members.items() if ends_ms <= now_ms]:
-            del self.pending_members[member_id]
+        self.pending_members.expire(now_ms=now_ms)
         for ends in (self._session_ends_ms, self._revocation_ends_ms, self._duty_ends_ms):
             for member_id in [m for m, ends_ms in ends.items() if ends_ms <= now_ms]:
                 if member_id in self.state.members:

@@ -222,8 +222,9 @@ class GroupShard:
         self, classic: ClassicGroup, group: ConsumerGroup, catalog: TopicCatalog, now_ms: int
     ) -> Step[GroupRecord]:
         """Respond to the requests that wait in a classic group, which has become this consumer group."""
-        step = classic.interrupt_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
-        for request_id, join in classic.take_joins():
+        step = classic.members.refuse_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
+        joins = classic.members.take_joins(group.group_id, classic.protocol_type or "")
+        for request_id, join in joins:
             records, joined = classic_membership.join(group, join, catalog, now_ms=now_ms)
             step += Step(tuple(records), (Response(request_id, joined),))
         return step

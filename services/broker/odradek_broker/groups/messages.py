@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from odradek_protocol.identity import (
     NO_TOPIC_ID,
@@ -247,16 +246,6 @@ class GroupDescription:
     epoch: int = 0
     assignment_epoch: int = 0
     members: tuple[MemberDescription, ...] = ()
-
-
-PENDING_MEMBERS_MAX: Final = 1_000
-"""The most member ids per group that are handed out and not yet used."""
-
-
-def make_room(pending: dict[MemberId, int]) -> None:
-    """Drop the oldest ids that were handed out, if there are too many; their clients may ask for others."""
-    while len(pending) >= PENDING_MEMBERS_MAX:
-        del pending[next(iter(pending))]
 
 
 class InvalidPattern(ValueError):

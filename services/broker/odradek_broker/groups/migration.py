@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from odradek_broker.groups.classic_group import ClassicGroup
-from odradek_broker.groups.classic_members import Member
+from odradek_broker.groups.classic_members import Member, PendingMembers
 from odradek_broker.groups.classic_membership import by_name
 from odradek_broker.groups.consumer_group import ConsumerGroup
 from odradek_broker.groups.formats.consumer_protocol import (
@@ -71,8 +71,11 @@ def upgraded(
         }
     except Malformed:
         return None
-    group = ConsumerGroup(group_id=classic.group_id, settings=settings)
-    group.pending_members = dict(classic.pending_members)
+    group = ConsumerGroup(
+        group_id=classic.group_id,
+        settings=settings,
+        pending_members=PendingMembers(classic.pending_members),
+    )
     records: list[GroupRecord] = [ClassicGroupRecord(group_id=classic.group_id, state=None)]
     for member_id, member in classic.members.items():
         group.state.emit_member(_consumer_member(member, subscriptions[member_id]), records)
@@ -166,18 +169,18 @@ def downgraded(
             for member_id, member in group.state.members.items()
         ),
     )
-    epochs = {m: current.member_epoch for m, current in group.state.currents.items()}
     classic = ClassicGroup(
         group_id=group.group_id,
         initial_rebalance_delay_ms=initial_rebalance_delay_ms,
         members_max=members_max,
+        pending_members=PendingMembers(group.pending_members),
     )
     classic.restore(state)
     classic.begin_sessions(now_ms=now_ms)
-    classic.pending_members = dict(group.pending_members)
-    for member_id, member in classic.members.items():
-        member.protocols = protocols[member_id].protocols
-        member.consumer_epoch = epochs[member_id]
+    classic.members.come_from_consumer_group(
+        protocols={m: of_member.protocols for m, of_member in protocols.items()},
+        epochs={m: current.member_epoch for m, current in group.state.currents.items()},
+    )
     records = group.state.tombstones()
     records.append(ClassicGroupRecord(group_id=group.group_id, state=state))
     return classic, records
