@@ -51,6 +51,16 @@ def compaction_up_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PartitionLog, "last_stable_offset", property(lambda log: log.high_watermark))
 
 
+def retention_up_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    original = partition_log.expired_segments
+
+    def expired_segments(*args: Any, high_watermark: int, **kwargs: Any) -> Any:
+        kwargs["last_stable_offset"] = high_watermark
+        return original(*args, high_watermark=high_watermark, **kwargs)
+
+    patch.setattr(partition_log, "expired_segments", expired_segments)
+
+
 def marker_goes_with_the_last_record(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CompactJob, "_note_kept", lambda job, header: None)
 
@@ -148,6 +158,10 @@ NAMED += [
             test_transactions.test_a_transaction_whose_marker_is_not_replicated_is_not_compacted,
             ControlType.COMMIT,
         ),
+    ),
+    (
+        retention_up_to_the_high_watermark,
+        test_transactions.test_retention_stops_at_the_last_stable_offset_and_delete_records_does_not,
     ),
     (
         compacted_segment_not_synced,

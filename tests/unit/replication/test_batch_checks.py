@@ -205,6 +205,17 @@ def test_brokers_may_write_control_batches() -> None:
     assert isinstance(_check(control, is_internal=True), CheckedBatches)
 
 
+def test_only_a_coordinator_writes_for_a_producer_without_sequence_numbers() -> None:
+    """Offsets that a transaction commits have the producer's identity, and belong to no sequence (KIP-98)."""
+    offsets = _batch(transactional=True, producer_id=7, producer_epoch=1)
+    refused = _check(offsets)
+    assert isinstance(refused, BatchRefused)
+    plain = _batch()
+    checked = _check(plain + offsets + plain, is_internal=True)
+    assert isinstance(checked, CheckedBatches)
+    assert (checked.record_count, checked.producer) == (9, None)
+
+
 @given(counts=st.lists(st.integers(1, 5), min_size=1, max_size=4), base=st.integers(0, 1 << 40))
 def test_stamped_batches_follow_each_other_and_stay_intact(counts: list[int], base: int) -> None:
     data = bytearray(b"".join(_batch(count) for count in counts))

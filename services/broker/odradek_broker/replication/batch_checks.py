@@ -102,7 +102,10 @@ _NO_KEY: Final = BatchRefused(
 def check_client_batches(
     buffer: ByteBuffer, config: LogConfig, *, now_ms: int, is_internal: bool
 ) -> CheckedBatches | BatchRefused:
-    """Check whole batches that a client sent. `is_internal` allows control batches, and any batch size."""
+    """Check whole batches that a client sent.
+
+    `is_internal` allows control batches, batches of a producer without sequence numbers, and any batch size.
+    """
     size_bytes = len(buffer)
     if size_bytes < HEADER_BYTES:
         return BatchRefused(
@@ -179,7 +182,9 @@ def check_client_batches(
                 )
         if refused is not None:
             return refused
-        if producer_id >= 0 and not attributes & CONTROL_MASK:
+        # A coordinator writes for a producer whose identity it has checked, without sequence numbers (KIP-98).
+        is_coordinators = is_internal and base_sequence < 0
+        if producer_id >= 0 and not is_coordinators and not attributes & CONTROL_MASK:
             if positions or end != size_bytes:
                 return BatchRefused(
                     ErrorCode.INVALID_RECORD,

@@ -59,34 +59,66 @@ class Counters:
 
 
 class VisibleBytes:
-    """Counts how many bytes of one partition fell below the high watermark since the start of the process.
+    """Counts how many bytes of one partition consumers may read since the start of the process.
 
-    A waiting fetch sleeps until this has grown by as many bytes as it lacks. While the watermark stands still
-    (too few replicas in sync, with acks=1), appends may continue for hours. So beyond STEPS_MAX appends the
-    latest ones are merged into one step, which counts once the watermark has reached its end.
+    `total_bytes` lies below the high watermark, `stable_bytes` below the last stable offset as well. A waiting
+    fetch sleeps until the one of its isolation level has grown by as many bytes as it lacks. While the watermark
+    stands still (too few replicas in sync, with acks=1), appends may continue for hours, and so they may behind
+    an open transaction. So beyond STEPS_MAX appends the latest ones are merged into one step, which counts once
+    the offset has reached its end.
     """
 
-    __slots__ = ("_above_watermark", "_appended_bytes", "total_bytes")
+    __slots__ = (
+        "_above_stable",
+        "_above_watermark",
+        "_appended_bytes",
+        "_bytes_below_first_unstable",
+        "total_bytes",
+    )
 
     def __init__(self) -> None:
         self.total_bytes = 0
         self._appended_bytes = 0
         self._above_watermark: deque[tuple[Offset, int]] = deque()  # (end, total then)
+        # Below the watermark, and not below the last stable offset. Empty unless there are transactions.
+        self._above_stable: deque[tuple[Offset, int]] = deque()
+        self._bytes_below_first_unstable = 0
+
+    @property
+    def stable_bytes(self) -> int:
+        """How many bytes fell below the last stable offset."""
+        return self._bytes_below_first_unstable if self._above_stable else self.total_bytes
 
     def appended(self, end_offset: Offset, size_bytes: int) -> None:
         self._appended_bytes += size_bytes
-        above = self._above_watermark
-        if len(above) < STEPS_MAX:
-            above.append((end_offset, self._appended_bytes))
-        else:
-            above[-1] = (end_offset, self._appended_bytes)
+        _add(self._above_watermark, end_offset, self._appended_bytes)
 
     def committed(self, high_watermark: Offset) -> None:
-        """Count the appends that end at or below the new high watermark."""
+        """Count the appends that end at or below the new high watermark, when no transaction is open."""
         above = self._above_watermark
         while above and above[0][0] <= high_watermark:
             self.total_bytes = above.popleft()[1]
+        if self._above_stable:
+            self._above_stable.clear()
+
+    def committed_behind(self, high_watermark: Offset, last_stable_offset: Offset) -> None:
+        """Count the appends that end at or below both offsets, when the last stable offset may be the lower one."""
+        above, unstable = self._above_watermark, self._above_stable
+        while above and above[0][0] <= high_watermark:
+            if not unstable:
+                self._bytes_below_first_unstable = self.total_bytes
+            end_offset, self.total_bytes = above.popleft()
+            _add(unstable, end_offset, self.total_bytes)
+        while unstable and unstable[0][0] <= last_stable_offset:
+            self._bytes_below_first_unstable = unstable.popleft()[1]
 
     def cut(self) -> None:
         """Forget the appends above the watermark: the log was truncated."""
         self._above_watermark.clear()
+
+
+def _add(steps: deque[tuple[Offset, int]], end_offset: Offset, total_bytes: int) -> None:
+    if len(steps) < STEPS_MAX:
+        steps.append((end_offset, total_bytes))
+    else:
+        steps[-1] = (end_offset, total_bytes)
