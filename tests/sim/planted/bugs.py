@@ -92,7 +92,9 @@ def _sequences_lost_at_leader_change(stack: ExitStack) -> None:
     original = Leader.begin
 
     def begin(self: Leader, now_ms: int) -> Any:
-        self._produces._producers._owner.producers = ProducerStates()  # type: ignore[attr-defined]
+        producers = self._produces._producers
+        assert isinstance(producers, ProducerStates)
+        producers.become(ProducerStates())
         return original(self, now_ms)
 
     replace_in(stack, Leader, "begin", begin)

@@ -8,7 +8,13 @@ import pytest
 
 from odradek_broker.log.directory.checkpoints import RECOVERY_POINTS, OffsetCheckpoint
 from odradek_broker.log.log_config import LogConfig
-from odradek_protocol.identity import LeaderEpoch, Offset, ProducerId, TopicIdPartition
+from odradek_protocol.identity import (
+    LeaderEpoch,
+    Offset,
+    ProducerEpoch,
+    ProducerId,
+    TopicIdPartition,
+)
 from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.log.material import PARTITION, PATH, TOPIC_ID, batch, memory_broker
 from tests.worlds.memory_storage import MemoryStorage
@@ -106,7 +112,8 @@ def test_producers_are_rolled_back_with_the_log() -> None:
     broker.sync(full=True)
     log.truncate_to(Offset(16))
     assert next(iter(log.producers.ongoing().values())) == 14
-    assert log.producers.check(ProducerId(5), 0, 16, 17) is ErrorCode.NONE  # type: ignore[arg-type]
+    checked = log.producers.check(ProducerId(5), ProducerEpoch(0), 16, 17, is_transactional=True)
+    assert checked is ErrorCode.NONE
     log.truncate_to(Offset(14))
     assert not log.producers.ongoing()
     entry = log.producers.entry(ProducerId(5))

@@ -387,7 +387,8 @@ class PartitionLog:
         kept = [s for s in self._segments.all if s.base_offset < job.active.base_offset]
         self._segments.replace_all([job.active] if is_reset else [*kept, job.active])
         self._recent.forget(self._tail)
-        self.epochs, self.producers = job.epochs, job.producers
+        self.epochs = job.epochs
+        self.producers.become(job.producers)
         self.log_end_offset = end_offset = job.end_offset
         self._progress.cut(end_offset, job.epochs, job.snapshots)
         if is_reset:

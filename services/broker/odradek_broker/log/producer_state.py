@@ -88,10 +88,21 @@ class ProducerEntry(NamedTuple):
     last_timestamp_ms: int
 
 
+class EndedTransaction(NamedTuple):
+    """The last transaction of a producer that a marker ended in this partition."""
+
+    data_epoch: ProducerEpoch
+    marker_epoch: ProducerEpoch
+    is_commit: bool
+    is_by_leader: bool  # the marker has no coordinator
+    first_offset: Offset
+    marker_offset: Offset
+
+
 class ProducerStates:
     """All producers of one partition at its log end."""
 
-    __slots__ = ("_entries", "_heard", "_idle_since_ms", "_ongoing", "_unreplicated")
+    __slots__ = ("_ended", "_entries", "_heard", "_idle_since_ms", "_ongoing", "_unreplicated")
 
     def __init__(self) -> None:
         self._entries: dict[ProducerId, ProducerEntry] = {}
@@ -99,9 +110,16 @@ class ProducerStates:
         self._unreplicated: deque[tuple[Offset, Offset]] = deque()  # (first offset, marker)
         self._heard: set[ProducerId] = set()  # producers that appended since the last `expire`
         self._idle_since_ms: dict[ProducerId, int] = {}
+        # Of producers with an entry. In memory only: it shows a coordinator that decided twice, and no more.
+        self._ended: dict[ProducerId, EndedTransaction] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def become(self, other: ProducerStates) -> None:
+        """Take over all that `other` has, which must not be used any more. Holders of this object need no new one."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(other, name))
 
     def entry(self, producer_id: ProducerId) -> ProducerEntry | None:
         return self._entries.get(producer_id)
@@ -116,16 +134,21 @@ class ProducerStates:
         producer_epoch: ProducerEpoch,
         base_sequence: int,
         last_sequence: int,
+        is_transactional: bool = False,
     ) -> StoredBatch | ErrorCode:
         """Check a client's batch before the append.
 
         ErrorCode.NONE means that it may be appended. A StoredBatch means that it is a duplicate; the
         response has these offsets, once the high watermark has passed them. With any other error
-        (INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER) it may not be appended.
+        (INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER; INVALID_TXN_STATE for a batch outside of its
+        producer's open transaction) it may not be appended.
         """
         entry = self._entries.get(producer_id)
         if entry is None:
             return ErrorCode.NONE
+        if entry.transaction_first_offset >= 0 and not is_transactional:
+            is_old = producer_epoch < entry.epoch
+            return ErrorCode.INVALID_PRODUCER_EPOCH if is_old else ErrorCode.INVALID_TXN_STATE
         if producer_epoch != entry.epoch:
             if producer_epoch < entry.epoch:
                 return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -174,6 +197,7 @@ class ProducerStates:
         oldest = next((p for p in self._entries if p not in self._ongoing), None)
         if oldest is not None:
             del self._entries[oldest]
+            self._ended.pop(oldest, None)
             self._heard.discard(oldest)
             self._idle_since_ms.pop(oldest, None)
 
@@ -193,6 +217,15 @@ class ProducerStates:
         """
         entry = self._entries.get(producer_id)
         batches = entry.batches if entry is not None and entry.epoch == epoch else ()
+        if entry is not None and entry.transaction_first_offset >= 0:
+            self._ended[producer_id] = EndedTransaction(
+                entry.epoch,
+                epoch,
+                not is_abort,
+                coordinator_epoch == NO_COORDINATOR_EPOCH,
+                Offset(entry.transaction_first_offset),
+                offset,
+            )
         if entry is not None:
             coordinator_epoch = max(coordinator_epoch, entry.coordinator_epoch)
             epoch = max(epoch, entry.epoch)
@@ -219,6 +252,15 @@ class ProducerStates:
                 first = decided
         return first
 
+    def ended(self, producer_id: ProducerId) -> EndedTransaction | None:
+        """Return the producer's last transaction that a marker ended since this state was restored."""
+        return self._ended.get(producer_id)
+
+    @property
+    def may_hold_back(self) -> bool:
+        """Whether a transaction may keep the last stable offset below the high watermark."""
+        return bool(self._ongoing or self._unreplicated)
+
     def ongoing(self) -> dict[ProducerId, Offset]:
         """Return the first offset of each ongoing transaction, oldest first."""
         return self._ongoing.copy()
@@ -244,6 +286,7 @@ class ProducerStates:
                 since_ms[producer_id] = began_ms
         for producer_id in expired:
             del self._entries[producer_id]
+            self._ended.pop(producer_id, None)
         self._idle_since_ms = since_ms
         self._heard.clear()
         return len(expired)

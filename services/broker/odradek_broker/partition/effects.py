@@ -1,14 +1,15 @@
 """Effects: what a replica orders from its shell. The shell carries them out in order, before the next event.
 
-- For the log: Append, Sync, TruncateTo, ResetLog, AssignEpoch, AdvanceLogStart.
+- For the log: Append, AppendMarkers, Sync, TruncateTo, ResetLog, AssignEpoch, AdvanceLogStart.
 - Messages of a leader to its followers: SendAttached, SendDiverged, SendSnapshotless, SendRefused.
 - Messages of a follower to its leader: SendAttach, SendDetach, SendAck.
-- A request to the controller: ProposeIsr.
-- For clients and observers: AnswerProduce, AnswerDelete, HighWatermarkMoved, RoleChanged, PartitionFailed.
+- A request to the controller: ProposeIsr. A request to a transaction coordinator: RegisterTransaction.
+- For clients, coordinators and observers: AnswerProduce, AnswerDelete, AnswerMarkers, HighWatermarkMoved,
+  RoleChanged, PartitionFailed, OrphanEnded, TransactionTorn.
 
-The shell reports the completion of Append, Sync, TruncateTo and ResetLog with an event of events.py:
-that of an Append before it hands in any other event, those of the others when the disk has finished.
-Append and Sync are always the last effect of their list, so a shell may report them at once.
+The shell reports the completion of Append, AppendMarkers, Sync, TruncateTo and ResetLog with an event of events.py:
+those of the appends before it hands in any other event, those of the others when the disk has finished.
+An append or a Sync is always the last effect of its list, so a shell may report it at once.
 """
 
 from __future__ import annotations
@@ -17,8 +18,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from odradek_broker.partition.events import FollowerSession
-from odradek_protocol.identity import BrokerEpoch, BrokerId, LeaderEpoch, Offset, PartitionEpoch
+from odradek_broker.partition.events import FollowerSession, Marker, RegistrationMode
+from odradek_protocol.identity import (
+    BrokerEpoch,
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionEpoch,
+    ProducerEpoch,
+    ProducerId,
+)
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 
@@ -47,6 +56,15 @@ class Append:
     base_offset: Offset
     leader_epoch: LeaderEpoch
     request_id: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendMarkers:
+    """Append a control batch for each marker; the shell reports MarkersAppended like Appended."""
+
+    base_offset: Offset
+    leader_epoch: LeaderEpoch
+    markers: tuple[Marker, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +193,52 @@ class ProposeIsr:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterTransaction:
+    """Ask the coordinator of the transactional id whether this partition is part of the producer's open transaction.
+
+    With ADD the coordinator makes it a part. The shell reports TransactionVerified with the same guard, or nothing
+    if no response came by `deadline_ms`.
+    """
+
+    guard: int
+    transactional_id: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    mode: RegistrationMode
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerMarkers:
+    """The outcome of each marker of a MarkersRequested, subject to `may_answer` like AnswerProduce."""
+
+    request_id: int
+    error_codes: tuple[ErrorCode, ...]
+    leader_epoch: LeaderEpoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanEnded:
+    """Report that the marker of a transaction was lost: the leader appends one itself, before a later transaction."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    first_offset: Offset
+    is_commit: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionTorn:
+    """Report that a coordinator decided otherwise than the marker by which a transaction ended in this partition."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch  # of the data
+    first_offset: Offset
+    marker_offset: Offset
+    is_commit: bool  # what the coordinator decided
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerProduce:
     """The outcome of a ProduceRequested; `base_offset` is NO_OFFSET with an error.
 
@@ -230,6 +294,7 @@ class PartitionFailed:
 
 Effect: TypeAlias = (
     Append
+    | AppendMarkers
     | Sync
     | TruncateTo
     | ResetLog
@@ -243,8 +308,12 @@ Effect: TypeAlias = (
     | SendDetach
     | SendAck
     | ProposeIsr
+    | RegisterTransaction
     | AnswerProduce
     | AnswerDelete
+    | AnswerMarkers
+    | OrphanEnded
+    | TransactionTorn
     | HighWatermarkMoved
     | RoleChanged
     | PartitionFailed

@@ -1,8 +1,10 @@
 """Everything that can happen to a replica. The shell makes an event and hands it to `Replica.step`.
 
 - Of the metadata image: PartitionChanged, BrokerChanged, PartitionRemoved.
-- Requests of clients: ProduceRequested, DeleteRecordsRequested.
-- Of the log: Appended, Synced, Truncated, LogReset, LogStartAdvanced, StorageFailed, AppendRefused; BugFound.
+- Requests of clients: ProduceRequested, TransactionalProduceRequested, DeleteRecordsRequested.
+- Of transaction coordinators: TransactionVerified, MarkersRequested.
+- Of the log: Appended, MarkersAppended, AppendRefused, Synced, Truncated, LogReset, LogStartAdvanced,
+  StorageFailed; BugFound.
 - At a leader, from its followers' streams: AttachReceived, DetachReceived, AckReceived,
   FollowerSessionClosed, DataSent.
 - At a follower, from the stream to its leader: SessionReady, LeaderSessionClosed, AttachedReceived,
@@ -16,7 +18,8 @@ suspended machine). Range ends are exclusive. README.md beside this file lists t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from enum import Enum
+from typing import NamedTuple, TypeAlias
 
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
@@ -25,6 +28,7 @@ from odradek_protocol.identity import (
     LeaderEpoch,
     Offset,
     PartitionEpoch,
+    PartitionIndex,
     ProducerEpoch,
     ProducerId,
 )
@@ -75,14 +79,14 @@ class PartitionRemoved:
     """The topic was deleted from the image. The replica answers UNKNOWN_TOPIC_ID from now on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerBatch:
+class ProducerBatch(NamedTuple):
     """The idempotent producer of a batch and the batch's sequences: inclusive, wrapping after 2^31 - 1."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
     base_sequence: int
     last_sequence: int
+    is_transactional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,68 @@ class ProduceRequested:
     expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH  # NO_LEADER_EPOCH: any
 
 
+class RegistrationMode(Enum):
+    """What the leader asks a transaction coordinator before the first batch of a transaction (KIP-890)."""
+
+    # Add this partition to the transaction. Newer clients leave that to the leader.
+    ADD = "add"
+    # Confirm that the client has added this partition to the transaction.
+    VERIFY = "verify"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionalProduceRequested:
+    """A client wants to append one batch, that of `produce.producer`, in a transaction."""
+
+    produce: ProduceRequested
+    transactional_id: str
+    mode: RegistrationMode
+
+
+class TransactionOutcome(NamedTuple):
+    """How the transaction of these data ended, as its coordinator has decided."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch  # of the data
+    is_commit: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionVerified:
+    """The coordinator's response to the RegisterTransaction with this guard.
+
+    NONE: the partition belongs to the producer's open transaction. The coordinator is the leader of
+    `coordinator_partition` of `__transaction_state` in the leader epoch `coordinator_epoch`, -1 if no coordinator
+    has decided this. `last_outcome` is that of the last transaction of the transactional id that ended.
+    """
+
+    guard: int
+    error_code: ErrorCode
+    coordinator_partition: PartitionIndex
+    coordinator_epoch: LeaderEpoch
+    last_outcome: TransactionOutcome | None = None
+
+
+class Marker(NamedTuple):
+    """A marker that a transaction coordinator wants to append. `is_bumped`: its epoch is above that of the data."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    is_commit: bool
+    coordinator_partition: PartitionIndex
+    coordinator_epoch: LeaderEpoch
+    is_bumped: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkersRequested:
+    """A transaction coordinator wants to append markers, all in one append."""
+
+    request_id: int  # chosen by the shell; repeated in AnswerMarkers
+    markers: tuple[Marker, ...]
+    deadline_ms: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRecordsRequested:
     """A client wants to delete all records below `before_offset`; -1: below the high watermark."""
@@ -113,6 +179,13 @@ class DeleteRecordsRequested:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
     """The last Append was written. No other event may come between the effect and this event."""
+
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkersAppended:
+    """The last AppendMarkers was written. No other event may come between the effect and this event."""
 
     end_offset: Offset
 
@@ -157,7 +230,7 @@ class BugFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRefused:
-    """The disk is full: nothing of the Append was written, and the log is as it was."""
+    """The disk is full: nothing of the Append or AppendMarkers was written, and the log is as it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,8 +412,12 @@ Event: TypeAlias = (
     | BrokerChanged
     | PartitionRemoved
     | ProduceRequested
+    | TransactionalProduceRequested
+    | TransactionVerified
+    | MarkersRequested
     | DeleteRecordsRequested
     | Appended
+    | MarkersAppended
     | Synced
     | Truncated
     | LogReset

@@ -5,6 +5,8 @@ at its log end, knows nothing of its followers, and keeps its high watermark. It
 next epoch begins, the topic is deleted or its storage fails, and what it knew of its followers is lost.
 
     produce:   ProduceRequested -> Append -> Appended -> (wait) -> AnswerProduce
+    the same in a transaction: TransactionalProduceRequested -> RegisterTransaction -> TransactionVerified -> Append ..
+    markers:   MarkersRequested -> AppendMarkers -> MarkersAppended -> (wait) -> AnswerMarkers
     deletes:   DeleteRecordsRequested -> AdvanceLogStart -> (wait) -> AnswerDelete
     followers: AttachReceived -> SendAttached -> data_due .. DataSent -> AckReceived
     ISR:       an ack or a Tick -> ProposeIsr -> PartitionChanged with a higher partition epoch
@@ -22,15 +24,18 @@ records, and one of the ELR left the ISR while the watermark stood still.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from odradek_broker.partition.deletes import Deletes
 from odradek_broker.partition.effects import (
     AdvanceLogStart,
+    Append,
+    AppendMarkers,
     AssignEpoch,
     DataDue,
     Effect,
     HighWatermarkMoved,
+    OrphanEnded,
     ProposeIsr,
     SendAttached,
     SendDiverged,
@@ -49,15 +54,20 @@ from odradek_broker.partition.events import (
     FollowerSessionClosed,
     IsrChangeAnswered,
     LeaderStalled,
+    MarkersRequested,
     PartitionChanged,
     ProduceRequested,
+    TransactionalProduceRequested,
+    TransactionVerified,
 )
 from odradek_broker.partition.followers import NO_ROUND, FollowerProgress, Followers
 from odradek_broker.partition.high_watermark import next_high_watermark
 from odradek_broker.partition.isr import Isr
 from odradek_broker.partition.log_positions import LogPositions
+from odradek_broker.partition.marker_writes import CoordinatorEpochs, MarkerWrites
 from odradek_broker.partition.produces import ProducerSequences, Produces
 from odradek_broker.partition.settings import ReplicaSettings
+from odradek_broker.partition.transaction_gate import TransactionGate
 from odradek_broker.partition.truncation import Divergence, Lineage, Verdict, compare
 from odradek_protocol.identity import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -70,7 +80,9 @@ class Leader:
         "_broker_id",
         "_deletes",
         "_followers",
+        "_gate",
         "_log",
+        "_markers",
         "_own_broker_epoch",
         "_produces",
         "_settings",
@@ -87,6 +99,8 @@ class Leader:
         broker_id: BrokerId,
         log: LogPositions,
         producers: ProducerSequences,
+        coordinators: CoordinatorEpochs,
+        guards: Iterator[int],
         settings: ReplicaSettings,
         now_ms: int,
     ) -> None:
@@ -98,6 +112,16 @@ class Leader:
         self._log = log
         self._settings = settings
         self._produces = Produces(view.leader_epoch, log=log, producers=producers)
+        self._gate = TransactionGate(
+            view.leader_epoch,
+            guards=guards,
+            producers=producers,
+            coordinators=coordinators,
+            timeout_ms=settings.transaction_verification_timeout_ms,
+        )
+        self._markers = MarkerWrites(
+            view.leader_epoch, log=log, producers=producers, coordinators=coordinators
+        )
         self._deletes = Deletes(view.leader_epoch, log=log)
         self._followers = Followers(lag_max_ms=settings.replica_lag_time_max_ms)
         self._see_replicas(view, brokers, now_ms)
@@ -144,6 +168,8 @@ class Leader:
     def resign(self, error_code: ErrorCode) -> list[Effect]:
         """End the epoch (R2): fail the requests that wait, and send no more data."""
         effects = self._produces.resign(error_code)
+        effects.extend(self._gate.resign(error_code))
+        effects.extend(self._markers.resign(error_code))
         effects.extend(self._deletes.resign(error_code))
         for follower in self._followers:
             if follower.session is not None:
@@ -155,17 +181,86 @@ class Leader:
         """Refuse the request, recognize a repeat, or append (R12)."""
         return self._produces.request(event, is_under_min_isr=self.isr.is_under_min)
 
+    def on_transactional_produce(
+        self, event: TransactionalProduceRequested, now_ms: int
+    ) -> list[Effect]:
+        """Append a batch of an open transaction. The first one of a transaction waits for its coordinator."""
+        effects = self._gate.request(event, now_ms)
+        if effects is not None:
+            return effects
+        return self._produces.request(
+            event.produce, is_under_min_isr=self.isr.is_under_min, is_transactional=True
+        )
+
+    def on_transaction_verified(self, event: TransactionVerified, now_ms: int) -> list[Effect]:
+        """Append what waited for this response, or refuse it."""
+        effects = self._gate.verified(event)
+        self._append_ready(effects)
+        return effects
+
+    def on_markers(self, event: MarkersRequested, now_ms: int) -> list[Effect]:
+        """End transactions, as their coordinator has decided."""
+        effects = self._markers.request(event, is_under_min_isr=self.isr.is_under_min)
+        if isinstance(effects[-1], AppendMarkers):
+            effects[-1:-1] = [
+                effect
+                for marker in effects[-1].markers
+                for effect in self._gate.ended(
+                    marker.producer_id, marker.producer_epoch - marker.is_bumped
+                )
+            ]
+        return effects
+
     def on_appended(self, end_offset: Offset, now_ms: int) -> list[Effect]:
         """Respond to acks=0 and 1, as the batches are in the log; acks=all waits."""
         self._followers.appended(self._log.log_end, now_ms)
         effects = self._produces.appended(end_offset)
         self._advance(effects)
+        if self._gate.ready and self._append_ready(effects):
+            return effects
         self._sync(effects)
+        return effects
+
+    def on_markers_appended(self, end_offset: Offset, now_ms: int) -> list[Effect]:
+        """Let the request wait for the high watermark, or append the batches that the marker made room for."""
+        self._followers.appended(self._log.log_end, now_ms)
+        self._markers.appended(end_offset)
+        effects: list[Effect] = []
+        self._advance(effects)
+        if not self._append_ready(effects):
+            self._sync(effects)
+        return effects
+
+    def on_append_refused(self) -> list[Effect]:
+        """Fail the request, as the disk is full, and then those that were to be appended after it."""
+        effects = self.on_append_failed()
+        self._append_ready(effects)
         return effects
 
     def on_append_failed(self) -> list[Effect]:
         """Fail the request, as the write failed or the disk is full."""
-        return self._produces.failed()
+        return [*self._produces.failed(), *self._markers.failed()]
+
+    def _append_ready(self, effects: list[Effect]) -> bool:
+        """Begin the next append that the gate lets through; return whether there is one under way now."""
+        ready = self._gate.ready
+        is_under_min_isr = self.isr.is_under_min
+        while ready:
+            item = ready.popleft()
+            if not isinstance(item, OrphanEnded):
+                refusal = self._gate.refusal(item)
+                effects.extend(
+                    [refusal]
+                    if refusal is not None
+                    else self._produces.request(
+                        item.produce, is_under_min_isr=is_under_min_isr, is_transactional=True
+                    )
+                )
+            elif not is_under_min_isr:
+                effects.extend(self._markers.end_orphan(item))
+            if effects and isinstance(effects[-1], Append | AppendMarkers):
+                return True
+        return False
 
     def on_synced(self) -> list[Effect]:
         """Advance the watermark, as our synced end moved, and sync what was appended meanwhile."""
@@ -315,6 +410,10 @@ class Leader:
     def on_tick(self, now_ms: int) -> list[Effect]:
         """Check deadlines and lag, and repeat a proposal that is due."""
         effects = self._produces.expire(now_ms, is_under_min_isr=self.isr.is_under_min)
+        if self._gate:
+            effects.extend(self._gate.on_tick(now_ms))
+        if self._markers:
+            effects.extend(self._markers.expire(now_ms))
         # A follower that a DeleteRecords waits for may have been fenced.
         if self._deletes:
             effects.extend(self._deletes.reached(self._low_watermark()))
@@ -454,6 +553,8 @@ class Leader:
             log.high_watermark = moved_to
             effects.append(HighWatermarkMoved(high_watermark=moved_to))
             effects.extend(self._produces.committed(moved_to))
+            if self._markers:
+                effects.extend(self._markers.committed(moved_to))
 
 
 def attach_answer(

@@ -45,6 +45,44 @@ class StoredBatch(Protocol):
     def last_offset(self) -> Offset: ...
 
 
+class ProducerEntry(Protocol):
+    """What the log has of one producer."""
+
+    @property
+    def epoch(self) -> ProducerEpoch: ...
+
+    @property
+    def coordinator_epoch(self) -> int:
+        """The epoch of the coordinator of its last marker; -1 without one."""
+
+    @property
+    def transaction_first_offset(self) -> int:
+        """The first offset of its open transaction; -1 without one."""
+
+
+class EndedTransaction(Protocol):
+    """The last transaction of a producer that a marker ended in this partition."""
+
+    @property
+    def data_epoch(self) -> ProducerEpoch: ...
+
+    @property
+    def marker_epoch(self) -> ProducerEpoch: ...
+
+    @property
+    def is_commit(self) -> bool: ...
+
+    @property
+    def is_by_leader(self) -> bool:
+        """Whether a leader wrote the marker by itself, because the coordinator's was lost."""
+
+    @property
+    def first_offset(self) -> Offset: ...
+
+    @property
+    def marker_offset(self) -> Offset: ...
+
+
 class ProducerSequences(Protocol):
     """All producers of one partition, with the last five batches of each."""
 
@@ -54,9 +92,15 @@ class ProducerSequences(Protocol):
         producer_epoch: ProducerEpoch,
         base_sequence: int,
         last_sequence: int,
+        is_transactional: bool = False,
     ) -> StoredBatch | ErrorCode:
         """Return NONE to append the batch, the StoredBatch that it repeats, or the error to respond with."""
         ...
+
+    def entry(self, producer_id: ProducerId) -> ProducerEntry | None: ...
+
+    def ended(self, producer_id: ProducerId) -> EndedTransaction | None:
+        """Return the last transaction that ended, if this broker has seen that since it started."""
 
 
 _ALL: Final = -1
@@ -76,8 +120,10 @@ class Produces:
         self._waiters = ProduceWaiters(leader_epoch)
         self._appending: ProduceRequested | None = None
 
-    def request(self, event: ProduceRequested, *, is_under_min_isr: bool) -> list[Effect]:
-        """Refuse the request, recognize a repeat, or append."""
+    def request(
+        self, event: ProduceRequested, *, is_under_min_isr: bool, is_transactional: bool = False
+    ) -> list[Effect]:
+        """Refuse the request, recognize a repeat, or append. A batch of a transaction has passed the gate."""
         assert self._appending is None, f"{event} in the middle of {self._appending}"
         if event.expected_leader_epoch not in (NO_LEADER_EPOCH, self._leader_epoch):
             return [self._answer(event, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
@@ -86,7 +132,11 @@ class Produces:
         batch = event.producer
         if batch is not None:
             verdict = self._producers.check(
-                batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.last_sequence
+                batch.producer_id,
+                batch.producer_epoch,
+                batch.base_sequence,
+                batch.last_sequence,
+                is_transactional,
             )
             if not isinstance(verdict, ErrorCode):
                 return self._repeat(event, verdict.base_offset, Offset(verdict.last_offset + 1))

@@ -21,11 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Final, TypeAlias
 
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import (
     AnswerDelete,
+    AnswerMarkers,
     AnswerProduce,
     DataDue,
     Effect,
@@ -38,6 +40,7 @@ from odradek_broker.partition.events import BrokerView, Event, FollowerSession, 
 from odradek_broker.partition.follower import Follower, Phase
 from odradek_broker.partition.leader import Leader
 from odradek_broker.partition.log_positions import LogAtOpen, LogPositions
+from odradek_broker.partition.marker_writes import CoordinatorEpochs
 from odradek_broker.partition.produces import ProducerSequences
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_protocol.identity import (
@@ -86,7 +89,9 @@ class Replica:
         "_attach_seqs",
         "_broker_id",
         "_brokers",
+        "_coordinators",
         "_following",
+        "_guards",
         "_is_removed",
         "_leading",
         "_log",
@@ -107,9 +112,11 @@ class Replica:
         log: LogAtOpen,
         producers: ProducerSequences,
         attach_seqs: Iterator[int],
+        coordinators: CoordinatorEpochs | None = None,
     ) -> None:
         """`attach_seqs` is one `itertools.count(1)` per broker process, shared by its replicas, so
-        that an Attach never carries a number that an earlier replica of the partition used."""
+        that an Attach never carries a number that an earlier replica of the partition used.
+        `coordinators` is shared by the replicas of a broker, too."""
         self.partition = partition
         self.role = Role.IDLE
         self._broker_id = broker_id
@@ -121,6 +128,8 @@ class Replica:
         self._settings = settings
         self._producers = producers
         self._attach_seqs = attach_seqs
+        self._coordinators = coordinators if coordinators is not None else CoordinatorEpochs()
+        self._guards = count(1)
         self._parked: PartitionChanged | None = None
         self._brokers: dict[BrokerId, BrokerView] = {}
 
@@ -162,6 +171,8 @@ class Replica:
                 broker_id=self._broker_id,
                 log=self._log,
                 producers=self._producers,
+                coordinators=self._coordinators,
+                guards=self._guards,
                 settings=self._settings,
                 now_ms=now_ms,
             )
@@ -257,6 +268,24 @@ class Replica:
             ),
         )
 
+    def _on_transactional_produce(
+        self, event: events.TransactionalProduceRequested, now_ms: int
+    ) -> Sequence[Effect]:
+        if self._leading is not None:
+            return self._leading.on_transactional_produce(event, now_ms)
+        return self._on_produce(event.produce, now_ms)
+
+    def _on_markers(self, event: events.MarkersRequested, now_ms: int) -> Sequence[Effect]:
+        if self._leading is not None:
+            return self._leading.on_markers(event, now_ms)
+        return (
+            AnswerMarkers(
+                request_id=event.request_id,
+                error_codes=(self._why_not_leading(),) * len(event.markers),
+                leader_epoch=self.leader_epoch,
+            ),
+        )
+
     def _on_delete_records(
         self, event: events.DeleteRecordsRequested, now_ms: int
     ) -> Sequence[Effect]:
@@ -284,9 +313,13 @@ class Replica:
         assert self._following is not None, f"{event} while {self.role}"
         return self._following.on_appended(event.end_offset)
 
+    def _on_markers_appended(self, event: events.MarkersAppended, now_ms: int) -> Sequence[Effect]:
+        assert self._leading is not None, f"{event} while {self.role}"
+        return self._leading.on_markers_appended(event.end_offset, now_ms)
+
     def _on_append_refused(self, event: events.AppendRefused, now_ms: int) -> Sequence[Effect]:
         if self._leading is not None:
-            return self._leading.on_append_failed()
+            return self._leading.on_append_refused()
         assert self._following is not None, f"{event} while {self.role}"
         return self._following.on_append_refused(now_ms)
 
@@ -489,10 +522,14 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     events.StorageFailed: Replica._on_failed,
     events.BugFound: Replica._on_failed,
     events.Tick: Replica._on_tick,
-    # Clients and the log.
+    # Clients, transaction coordinators and the log.
     events.ProduceRequested: Replica._on_produce,
+    events.TransactionalProduceRequested: Replica._on_transactional_produce,
+    events.TransactionVerified: _of_leader(Leader.on_transaction_verified),
+    events.MarkersRequested: Replica._on_markers,
     events.DeleteRecordsRequested: Replica._on_delete_records,
     events.Appended: Replica._on_appended,
+    events.MarkersAppended: Replica._on_markers_appended,
     events.AppendRefused: Replica._on_append_refused,
     events.Synced: Replica._on_synced,
     events.Truncated: Replica._on_cut,

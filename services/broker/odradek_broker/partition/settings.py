@@ -14,6 +14,8 @@ class ReplicaSettings:
     producer_id_expiration_ms: int = 86_400_000
     """`producer.id.expiration.ms`: the state of an idempotent producer that appended
     nothing for longer is deleted."""
+    transaction_verification_timeout_ms: int = 5_000
+    """`transaction.verification.timeout.ms`: the first batch of a transaction waits no longer for its coordinator."""
     isr_resend_ms: int = 1_000
     """An ISR proposal that is still pending so long after it was sent is sent again."""
     attach_retry_min_ms: int = 50

@@ -44,8 +44,6 @@ from odradek_protocol.identity import (
     BrokerId,
     LeaderEpoch,
     Offset,
-    ProducerEpoch,
-    ProducerId,
     TopicIdPartition,
     TopicName,
 )
@@ -57,26 +55,6 @@ _log = event_log(__name__)
 
 def _nothing_more(_: int) -> None:
     """Check nothing: the check of a produce that only queues behind earlier ones of its partition."""
-
-
-class _LogProducers:
-    """The producer states of a log. A truncation replaces that object, so it is looked up at each use."""
-
-    __slots__ = ("_owner",)
-
-    def __init__(self, log: PartitionLog) -> None:
-        self._owner = log
-
-    def check(
-        self,
-        producer_id: ProducerId,
-        producer_epoch: ProducerEpoch,
-        base_sequence: int,
-        last_sequence: int,
-    ) -> Any:  # StoredBatch or ErrorCode, like `log.producers.check`
-        return self._owner.producers.check(
-            producer_id, producer_epoch, base_sequence, last_sequence
-        )
 
 
 class PartitionHost:
@@ -139,7 +117,7 @@ class PartitionHost:
                 high_watermark=log.high_watermark,
                 epochs=tuple(log.epochs.entries()),
             ),
-            producers=_LogProducers(log),
+            producers=log.producers,
             attach_seqs=attach_seqs,
         )
 
@@ -425,6 +403,11 @@ class PartitionHost:
         return self._visible.total_bytes
 
     @property
+    def stable_bytes(self) -> int:
+        """How many bytes fell below the last stable offset since the start of the process."""
+        return self._visible.stable_bytes
+
+    @property
     def is_leader(self) -> bool:
         """Whether this replica is the leader according to the metadata image."""
         return self.replica.role is Role.LEADER
@@ -547,8 +530,12 @@ class PartitionHost:
         self._requests.answer_delete(effect)
 
     def _high_watermark_moved(self, effect: fx.HighWatermarkMoved) -> None:
-        self.log.set_high_watermark(effect.high_watermark)
-        self._visible.committed(effect.high_watermark)
+        log = self.log
+        log.set_high_watermark(effect.high_watermark)
+        if log.producers.may_hold_back:
+            self._visible.committed_behind(effect.high_watermark, log.last_stable_offset)
+        else:
+            self._visible.committed(effect.high_watermark)
         for stream in self._push_to.values():
             stream.mark_due(self)
         self._notify()

@@ -1,0 +1,240 @@
+"""Markers at a leader: the control batches that end transactions in this partition, from the request to the response.
+
+    request --> AppendMarkers --> appended --> waits for the high watermark --> response
+       +--> a marker is refused, and nothing is written of it
+
+The markers of one request are one append. A coordinator takes NONE as the proof that its marker can no longer be lost,
+so the response waits for the high watermark, like that of a produce with acks=all.
+
+A marker is refused
+- if this broker has heard of a newer coordinator of the same transactional ids (`CoordinatorEpochs`). Before a batch
+  of a later transaction is appended, its coordinator confirms the transaction, and this broker hears of that
+  coordinator's epoch. So the late marker of a deposed coordinator can end no transaction that it knows nothing of.
+  Where nothing newer was heard, the new coordinator sends the same marker, because the decision was committed
+  before any marker left;
+- if its producer epoch is older than what the log has. With KIP-890 each transaction has an epoch of its own, and
+  its marker the next one (`is_bumped`). A marker of that epoch is a repeat if nothing is open, and is appended again:
+  its commit proves the first one. If a transaction is open, that is the next one, which the marker must not end.
+
+A leader also ends transactions by itself, where the marker was lost (`end_orphan`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from odradek_broker.partition.effects import (
+    AnswerMarkers,
+    AppendMarkers,
+    Effect,
+    OrphanEnded,
+    TransactionTorn,
+)
+from odradek_broker.partition.events import Marker, MarkersRequested
+from odradek_broker.partition.log_positions import LogPositions
+from odradek_broker.partition.produces import ProducerSequences
+from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+NO_COORDINATOR: Final = PartitionIndex(-1)
+
+
+class CoordinatorEpochs:
+    """The latest leader epoch of each partition of `__transaction_state`, as far as this broker has heard.
+
+    One object for all partitions of a broker. It is fed by the metadata image, by responses to registrations, and by
+    markers. After a restart the image comes first, because no replica leads before it.
+    """
+
+    __slots__ = ("_epochs",)
+
+    def __init__(self) -> None:
+        self._epochs: dict[PartitionIndex, LeaderEpoch] = {}
+
+    def heard(self, partition: PartitionIndex, epoch: LeaderEpoch) -> bool:
+        """Note the epoch of a coordinator; return False if a newer one was heard of, so this one is deposed."""
+        latest = self._epochs.get(partition)
+        if latest is not None and epoch < latest:
+            return False
+        self._epochs[partition] = epoch
+        return True
+
+
+@dataclass(slots=True)
+class _Write:
+    """A request of which some markers were appended, those with NONE."""
+
+    request_id: int
+    error_codes: tuple[ErrorCode, ...]
+    deadline_ms: int
+    end_offset: Offset = Offset(-1)
+
+
+class MarkerWrites:
+    """The markers of one leader epoch. The requests that wait are bounded by what the shell lets in."""
+
+    __slots__ = (
+        "_appending",
+        "_coordinators",
+        "_is_appending",
+        "_leader_epoch",
+        "_log",
+        "_producers",
+        "_waiters",
+    )
+
+    def __init__(
+        self,
+        leader_epoch: LeaderEpoch,
+        *,
+        log: LogPositions,
+        producers: ProducerSequences,
+        coordinators: CoordinatorEpochs,
+    ) -> None:
+        self._leader_epoch = leader_epoch
+        self._log = log
+        self._producers = producers
+        self._coordinators = coordinators
+        self._is_appending = False
+        self._appending: _Write | None = None  # None for a marker that the leader writes by itself
+        self._waiters: deque[_Write] = deque()  # in the order of their ends
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def request(self, event: MarkersRequested, *, is_under_min_isr: bool) -> list[Effect]:
+        """Refuse markers, and append the others."""
+        assert not self._is_appending, f"{event} in the middle of an append"
+        effects: list[Effect] = []
+        error_codes: list[ErrorCode] = []
+        accepted: dict[ProducerId, ProducerEpoch] = {}
+        for marker in event.markers:
+            code = self._judge(marker, accepted.get(marker.producer_id))
+            if code is ErrorCode.NONE and is_under_min_isr:
+                code = ErrorCode.NOT_ENOUGH_REPLICAS
+            if code is ErrorCode.NONE:
+                accepted[marker.producer_id] = marker.producer_epoch
+            torn = self._torn(marker)
+            if torn is not None and code is not ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+                effects.append(torn)
+            error_codes.append(code)
+        write = _Write(event.request_id, tuple(error_codes), event.deadline_ms)
+        if not accepted:
+            return [*effects, self._answer(write)]
+        self._is_appending, self._appending = True, write
+        markers = tuple(
+            marker
+            for marker, code in zip(event.markers, error_codes, strict=True)
+            if code is ErrorCode.NONE
+        )
+        return [*effects, self._append(markers)]
+
+    def end_orphan(self, orphan: OrphanEnded) -> list[Effect]:
+        """Append the marker of a transaction whose own one was lost. It carries the epoch of the data."""
+        assert not self._is_appending, f"{orphan} in the middle of an append"
+        marker = Marker(
+            orphan.producer_id,
+            orphan.producer_epoch,
+            orphan.is_commit,
+            NO_COORDINATOR,
+            LeaderEpoch(-1),
+            is_bumped=False,
+        )
+        self._is_appending = True
+        return [orphan, self._append((marker,))]
+
+    def appended(self, end_offset: Offset) -> None:
+        """Let the request wait for the high watermark, as its markers are in the log."""
+        assert self._is_appending, "an append that was not asked for"
+        write, self._appending = self._appending, None
+        self._is_appending = False
+        self._log.appended(end_offset)
+        if write is not None:
+            write.end_offset = end_offset
+            self._waiters.append(write)
+
+    def failed(self) -> list[Effect]:
+        """Fail the request, as the write failed or the disk is full."""
+        write, self._appending = self._appending, None
+        self._is_appending = False
+        return [self._answer(write, ErrorCode.KAFKA_STORAGE_ERROR)] if write is not None else []
+
+    def committed(self, high_watermark: Offset) -> list[Effect]:
+        """Respond to the requests whose markers are below the high watermark."""
+        responses: list[Effect] = []
+        while self._waiters and self._waiters[0].end_offset <= high_watermark:
+            responses.append(self._answer(self._waiters.popleft()))
+        return responses
+
+    def expire(self, now_ms: int) -> list[Effect]:
+        """Respond to requests whose deadline has passed; their markers may still be committed."""
+        late = [write for write in self._waiters if write.deadline_ms <= now_ms]
+        if not late:
+            return []
+        self._waiters = deque(write for write in self._waiters if write.deadline_ms > now_ms)
+        return [self._answer(write, ErrorCode.REQUEST_TIMED_OUT) for write in late]
+
+    def resign(self, error_code: ErrorCode) -> list[Effect]:
+        """Fail all requests that wait, as the epoch is over. Their markers may or may not survive."""
+        assert not self._is_appending, "resigning in the middle of an append of markers"
+        writes, self._waiters = self._waiters, deque()
+        return [self._answer(write, error_code) for write in writes]
+
+    def _append(self, markers: tuple[Marker, ...]) -> AppendMarkers:
+        return AppendMarkers(
+            base_offset=self._log.log_end, leader_epoch=self._leader_epoch, markers=markers
+        )
+
+    def _judge(self, marker: Marker, accepted_epoch: ProducerEpoch | None) -> ErrorCode:
+        """Return NONE to append the marker. `accepted_epoch` is that of the same request's marker for the producer."""
+        if not self._coordinators.heard(marker.coordinator_partition, marker.coordinator_epoch):
+            return ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        entry = self._producers.entry(marker.producer_id)
+        if entry is None and accepted_epoch is None:
+            return ErrorCode.NONE
+        if accepted_epoch is not None:
+            known_epoch, is_open = accepted_epoch, False
+        else:
+            assert entry is not None
+            known_epoch, is_open = entry.epoch, entry.transaction_first_offset >= 0
+            if marker.coordinator_epoch < entry.coordinator_epoch:
+                return ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        if marker.producer_epoch < known_epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if marker.is_bumped and marker.producer_epoch == known_epoch and is_open:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        return ErrorCode.NONE
+
+    def _torn(self, marker: Marker) -> TransactionTorn | None:
+        """Return a report if the marker is of a transaction that has ended here with the other outcome.
+
+        A producer of the older protocol has many transactions in one epoch. Its markers of that epoch are only
+        compared with one that a leader wrote by itself.
+        """
+        entry = self._producers.entry(marker.producer_id)
+        ended = self._producers.ended(marker.producer_id)
+        if entry is None or entry.transaction_first_offset >= 0 or ended is None:
+            return None
+        data_epoch = marker.producer_epoch - 1 if marker.is_bumped else marker.producer_epoch
+        is_distinct = ended.marker_epoch > ended.data_epoch or ended.is_by_leader
+        if data_epoch != ended.data_epoch or marker.is_commit == ended.is_commit or not is_distinct:
+            return None
+        return TransactionTorn(
+            producer_id=marker.producer_id,
+            producer_epoch=ended.data_epoch,
+            first_offset=ended.first_offset,
+            marker_offset=ended.marker_offset,
+            is_commit=marker.is_commit,
+        )
+
+    def _answer(self, write: _Write, failure: ErrorCode = ErrorCode.NONE) -> AnswerMarkers:
+        error_codes = write.error_codes
+        if failure is not ErrorCode.NONE:
+            error_codes = tuple(
+                failure if code is ErrorCode.NONE else code for code in write.error_codes
+            )
+        return AnswerMarkers(
+            request_id=write.request_id, error_codes=error_codes, leader_epoch=self._leader_epoch
+        )

@@ -1,0 +1,298 @@
+"""The gate before the first batch of a transaction (KIP-890): no batch enters unless its coordinator knows of it.
+
+    batch --> its producer has an open transaction of the same epoch, or it is a repeat --> appended at once
+       +----> held --> RegisterTransaction --> TransactionVerified, yes --> appended, with all that waited behind it
+                            ^                        +--> a final error --> refused
+                            +--- a marker came, or no coordinator could say --+--> deadline --> NOT_ENOUGH_REPLICAS
+
+Without the gate a batch that arrives after the marker of its transaction, for example by an old connection, would open
+a transaction that nobody ends, and read_committed consumers would stop before it for ever.
+
+For each producer at most one registration is under way in a partition. Its further batches wait behind the first one,
+at most `HELD_MAX` of them; other producers are not affected. A registration has a number, its *guard*. A marker of the
+producer voids it, and so does the end of the leader epoch: a "yes" says that the transaction was open when the
+coordinator decided it, and the marker says that it has ended since. Held batches of the ended transaction are refused
+then, and those of the next one are registered again.
+
+A "yes" of a coordinator that is known to be deposed counts as no response. A "yes" may also show that a marker is lost:
+if an older epoch of the same producer still has an open transaction in the log, the coordinator has ended that one long
+ago (an unclean election or a loss of power took the marker). The leader then appends a marker for this *orphan* first,
+because the batch would otherwise join the old transaction.
+
+Errors that say nothing about the transaction never reach a client: the batch stays held, and is registered again at the
+next tick. At its deadline the batch, and all that wait behind it, get NOT_ENOUGH_REPLICAS, which every client repeats.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from odradek_broker.partition.effects import (
+    AnswerProduce,
+    Effect,
+    OrphanEnded,
+    RegisterTransaction,
+)
+from odradek_broker.partition.events import (
+    ProducerBatch,
+    RegistrationMode,
+    TransactionalProduceRequested,
+    TransactionOutcome,
+    TransactionVerified,
+)
+from odradek_broker.partition.marker_writes import CoordinatorEpochs
+from odradek_broker.partition.produces import ProducerSequences
+from odradek_protocol.identity import NO_OFFSET, LeaderEpoch, Offset, ProducerId
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+HELD_MAX: Final = 5
+_ALL: Final = -1
+_UNDER_WAY_NONE: Final = 0
+_FINAL: Final[dict[ErrorCode, ErrorCode]] = {
+    # Clients of produce know a fenced producer by this code.
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.INVALID_TXN_STATE: ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.TRANSACTION_ABORTABLE: ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+"""Errors that end a held batch, and the ones that its client gets for them."""
+
+
+@dataclass(slots=True)
+class _Held:
+    event: TransactionalProduceRequested
+    batch: ProducerBatch
+    until_ms: int
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """The held batches of one producer, oldest first; the registration under way is that of the first one."""
+
+    held: deque[_Held] = field(default_factory=deque)
+    guard: int = _UNDER_WAY_NONE
+
+    @property
+    def first(self) -> _Held:
+        return self.held[0]
+
+    def take_first_transaction(self) -> list[_Held]:
+        """Remove and return the batches that the registration of the first one is valid for."""
+        first = self.first
+        taken: list[_Held] = []
+        while self.held and (
+            self.first.batch.producer_epoch == first.batch.producer_epoch
+            and self.first.event.transactional_id == first.event.transactional_id
+        ):
+            taken.append(self.held.popleft())
+        return taken
+
+
+class TransactionGate:
+    """The held batches of one leader epoch.
+
+    `ready` has what may be appended now, in this order: batches, and orphans to be ended before them. The owner
+    takes all of it within the step in which it appears.
+    """
+
+    __slots__ = (
+        "_by_guard",
+        "_coordinators",
+        "_guards",
+        "_leader_epoch",
+        "_producers",
+        "_timeout_ms",
+        "_waiting",
+        "ready",
+    )
+
+    def __init__(
+        self,
+        leader_epoch: LeaderEpoch,
+        *,
+        guards: Iterator[int],
+        producers: ProducerSequences,
+        coordinators: CoordinatorEpochs,
+        timeout_ms: int,
+    ) -> None:
+        """`guards` never repeats a number, so that a late response finds no later registration."""
+        self._leader_epoch = leader_epoch
+        self._guards = guards
+        self._producers = producers
+        self._coordinators = coordinators
+        self._timeout_ms = timeout_ms
+        self._waiting: dict[ProducerId, _Waiting] = {}
+        self._by_guard: dict[int, ProducerId] = {}
+        self.ready: deque[TransactionalProduceRequested | OrphanEnded] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def request(self, event: TransactionalProduceRequested, now_ms: int) -> list[Effect] | None:
+        """Hold the batch or refuse it; None: it is to be handled like a batch without a transaction, at once."""
+        if event.produce.acks != _ALL:
+            # A leader that fails before it has replicated the batch would lose it from a committed transaction.
+            return [self._answer(event, ErrorCode.INVALID_REQUIRED_ACKS)]
+        batch = event.produce.producer
+        assert batch is not None, event
+        waiting = self._waiting.get(batch.producer_id)
+        if waiting is None:
+            if not self._must_register(batch):
+                return None
+            waiting = self._waiting[batch.producer_id] = _Waiting()
+        elif len(waiting.held) >= HELD_MAX:
+            return [self._answer(event, ErrorCode.NOT_ENOUGH_REPLICAS)]
+        until_ms = min(event.produce.deadline_ms, now_ms + self._timeout_ms)
+        waiting.held.append(_Held(event, batch, until_ms))
+        return [self._register(waiting)] if len(waiting.held) == 1 else []
+
+    def _must_register(self, batch: ProducerBatch) -> bool:
+        """Return whether the batch would begin a transaction here. A repeat, or one of an old epoch, cannot."""
+        entry = self._producers.entry(batch.producer_id)
+        if entry is None:
+            return True
+        if entry.transaction_first_offset >= 0 and entry.epoch == batch.producer_epoch:
+            return False
+        verdict = self._producers.check(
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.base_sequence,
+            batch.last_sequence,
+            is_transactional=True,
+        )
+        return isinstance(verdict, ErrorCode) and verdict is not ErrorCode.INVALID_PRODUCER_EPOCH
+
+    def refusal(self, event: TransactionalProduceRequested) -> AnswerProduce | None:
+        """Refuse a batch that is not the first one of its transaction, though its transaction begins here."""
+        batch = event.produce.producer
+        assert batch is not None, event
+        is_first_known = self._producers.entry(batch.producer_id) is None
+        if event.mode is RegistrationMode.ADD and is_first_known and batch.base_sequence != 0:
+            return self._answer(event, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        return None
+
+    def verified(self, event: TransactionVerified) -> list[Effect]:
+        """Take the coordinator's response. What may be appended is in `ready` afterwards."""
+        is_current = event.coordinator_epoch < 0 or self._coordinators.heard(
+            event.coordinator_partition, event.coordinator_epoch
+        )
+        producer_id = self._by_guard.pop(event.guard, None)
+        if producer_id is None:
+            return []
+        waiting = self._waiting[producer_id]
+        waiting.guard = _UNDER_WAY_NONE
+        code = event.error_code
+        final = _FINAL.get(code)
+        if (
+            code is ErrorCode.CONCURRENT_TRANSACTIONS
+            and waiting.first.event.mode is RegistrationMode.ADD
+        ):
+            final = code
+        if not is_current or (code is not ErrorCode.NONE and final is None):
+            return []
+        taken = waiting.take_first_transaction()
+        effects: list[Effect] = []
+        if final is not None:
+            effects.extend(self._answer(held.event, final) for held in taken)
+        else:
+            orphan = self._orphan(taken[0].batch, event.last_outcome)
+            if orphan is not None:
+                self.ready.append(orphan)
+            self.ready.extend(held.event for held in taken)
+        effects.extend(self._next(producer_id, waiting))
+        return effects
+
+    def _orphan(self, batch: ProducerBatch, last: TransactionOutcome | None) -> OrphanEnded | None:
+        entry = self._producers.entry(batch.producer_id)
+        if (
+            entry is None
+            or entry.transaction_first_offset < 0
+            or entry.epoch >= batch.producer_epoch
+        ):
+            return None
+        data = (batch.producer_id, entry.epoch)
+        return OrphanEnded(
+            producer_id=batch.producer_id,
+            producer_epoch=entry.epoch,
+            first_offset=Offset(entry.transaction_first_offset),
+            is_commit=last is not None and last[:2] == data and last.is_commit,
+        )
+
+    def ended(self, producer_id: ProducerId, last_epoch: int) -> list[Effect]:
+        """Void the registration of a producer whose marker is being appended; it ended data up to `last_epoch`.
+
+        Held batches of such an epoch belong to that transaction, because the next one begins when this marker
+        is committed. They must not be registered again: clients of the older protocol keep their epoch, so
+        the coordinator could take them for batches of the next transaction.
+        """
+        waiting = self._waiting.get(producer_id)
+        if waiting is None:
+            return []
+        ended = [held for held in waiting.held if held.batch.producer_epoch <= last_epoch]
+        waiting.held = deque(held for held in waiting.held if held not in ended)
+        return [
+            *(self._answer(held.event, ErrorCode.TRANSACTION_ABORTABLE) for held in ended),
+            *self._next(producer_id, waiting),
+        ]
+
+    def on_tick(self, now_ms: int) -> list[Effect]:
+        """Refuse what was held for too long, and register again what got no usable response."""
+        effects: list[Effect] = []
+        for producer_id, waiting in list(self._waiting.items()):
+            kept = 0
+            for held in waiting.held:
+                if held.until_ms <= now_ms:
+                    break
+                kept += 1
+            # Later batches of a producer cannot be appended without the earlier ones.
+            late = [waiting.held.pop() for _ in range(len(waiting.held) - kept)]
+            for held in reversed(late):
+                effects.append(self._answer(held.event, ErrorCode.NOT_ENOUGH_REPLICAS))
+            if not waiting.held or waiting.guard == _UNDER_WAY_NONE:
+                effects.extend(self._next(producer_id, waiting))
+        return effects
+
+    def resign(self, error_code: ErrorCode) -> list[Effect]:
+        """Fail all that is held, as the epoch is over. Nothing of it was written."""
+        events = [item for item in self.ready if isinstance(item, TransactionalProduceRequested)]
+        for waiting in self._waiting.values():
+            events.extend(held.event for held in waiting.held)
+        self.ready.clear()
+        self._waiting.clear()
+        self._by_guard.clear()
+        return [self._answer(event, error_code) for event in events]
+
+    def _next(self, producer_id: ProducerId, waiting: _Waiting) -> list[Effect]:
+        """Register for the first batch that is held, or forget the producer if none is."""
+        if waiting.held:
+            return [self._register(waiting)]
+        self._by_guard.pop(waiting.guard, None)
+        del self._waiting[producer_id]
+        return []
+
+    def _register(self, waiting: _Waiting) -> RegisterTransaction:
+        first = waiting.first
+        self._by_guard.pop(waiting.guard, None)
+        waiting.guard = next(self._guards)
+        self._by_guard[waiting.guard] = first.batch.producer_id
+        return RegisterTransaction(
+            guard=waiting.guard,
+            transactional_id=first.event.transactional_id,
+            producer_id=first.batch.producer_id,
+            producer_epoch=first.batch.producer_epoch,
+            mode=first.event.mode,
+            deadline_ms=first.until_ms,
+        )
+
+    def _answer(self, event: TransactionalProduceRequested, error_code: ErrorCode) -> AnswerProduce:
+        return AnswerProduce(
+            request_id=event.produce.request_id,
+            error_code=error_code,
+            base_offset=NO_OFFSET,
+            leader_epoch=self._leader_epoch,
+        )

@@ -1,0 +1,148 @@
+"""A transaction coordinator for tests: one transactional id, whose every change is committed at once.
+
+It follows the rules of TransactionGate's counterpart: an identity has one transaction at a time, a decision is never
+revised, and the next transaction begins when every registered partition has confirmed its marker. `fail_over` stands
+for a new coordinator: what the old one has sent is still on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from odradek_broker.partition.events import Marker, RegistrationMode, TransactionOutcome
+from odradek_protocol.identity import LeaderEpoch, PartitionIndex, ProducerEpoch, ProducerId
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+PRODUCER = ProducerId(7)
+TRANSACTIONS = PartitionIndex(3)  # the partition of `__transaction_state`
+RETRIED = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+)
+
+
+@dataclass(slots=True)
+class Transaction:
+    """One transaction of the transactional id."""
+
+    number: int
+    epoch: int  # of its data
+    registered: set[Hashable] = field(default_factory=set)
+    outcome: bool | None = None  # is_commit, once it is decided
+    marker_epoch: int = -1
+    is_complete: bool = False
+
+
+class Coordinator:
+    """The state of one transactional id. `responds_before_complete` is a bug that can be switched on."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.coordinator_epoch = 1
+        self.transactions: list[Transaction] = []
+        self.unmarked: set[Hashable] = set()
+        self.refused_markers: list[ErrorCode] = []
+        self.responds_before_complete = False
+
+    @property
+    def now(self) -> Transaction | None:
+        """The transaction that is open or not complete yet."""
+        last = self.transactions[-1] if self.transactions else None
+        return None if last is None or last.is_complete else last
+
+    @property
+    def last_outcome(self) -> TransactionOutcome | None:
+        """How the last complete transaction ended."""
+        for transaction in reversed(self.transactions):
+            if transaction.is_complete:
+                assert transaction.outcome is not None
+                return TransactionOutcome(
+                    PRODUCER, ProducerEpoch(transaction.epoch), transaction.outcome
+                )
+        return None
+
+    def add(self, epoch: int, partition: Hashable) -> ErrorCode:
+        """Add a partition to the open transaction, or begin one with it."""
+        if epoch != self.epoch:
+            return ErrorCode.PRODUCER_FENCED
+        now = self.now
+        if now is not None and now.outcome is not None:
+            if not self.responds_before_complete:
+                return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            now = None
+        if now is None:
+            now = Transaction(len(self.transactions), epoch)
+            self.transactions.append(now)
+        now.registered.add(partition)
+        return ErrorCode.NONE
+
+    def verify(self, epoch: int, partition: Hashable) -> ErrorCode:
+        """Confirm that a partition belongs to the open transaction."""
+        if epoch != self.epoch:
+            return ErrorCode.PRODUCER_FENCED
+        now = self.now
+        if now is None or partition not in now.registered:
+            return ErrorCode.TRANSACTION_ABORTABLE
+        return ErrorCode.NONE if now.outcome is None else ErrorCode.CONCURRENT_TRANSACTIONS
+
+    def register(self, mode: RegistrationMode, epoch: int, partition: Hashable) -> ErrorCode:
+        """Handle the registration that a partition leader sends."""
+        if mode is RegistrationMode.ADD:
+            return self.add(epoch, partition)
+        return self.verify(epoch, partition)
+
+    def end(self, *, is_commit: bool, is_bumped: bool) -> bool:
+        """Decide; return whether there was a transaction to decide."""
+        now = self.now
+        if now is None or now.outcome is not None:
+            return False
+        now.outcome = is_commit
+        self.epoch += is_bumped
+        now.marker_epoch = self.epoch
+        self.unmarked = set(now.registered)
+        return True
+
+    def fence(self) -> None:
+        """Another process takes over the transactional id."""
+        self.end(is_commit=False, is_bumped=True)
+        self.epoch += 1
+
+    def fail_over(self) -> None:
+        """Another broker coordinates from now on."""
+        self.coordinator_epoch += 1
+
+    def marker(self) -> Marker | None:
+        """Return what each partition in `unmarked` is to append."""
+        deciding = self.deciding()
+        if deciding is None:
+            return None
+        assert deciding.outcome is not None
+        return Marker(
+            PRODUCER,
+            ProducerEpoch(deciding.marker_epoch),
+            deciding.outcome,
+            TRANSACTIONS,
+            LeaderEpoch(self.coordinator_epoch),
+            is_bumped=deciding.marker_epoch > deciding.epoch,
+        )
+
+    def deciding(self) -> Transaction | None:
+        """Return the transaction whose markers are due."""
+        for transaction in self.transactions:
+            if transaction.outcome is not None and not transaction.is_complete:
+                return transaction
+        return None
+
+    def marked(self, number: int, partition: Hashable, code: ErrorCode) -> None:
+        """Take the response of a partition leader for the marker of that transaction."""
+        deciding = self.deciding()
+        if deciding is None or deciding.number != number or code in RETRIED:
+            return
+        if code is not ErrorCode.NONE:
+            self.refused_markers.append(code)
+            return
+        self.unmarked.discard(partition)
+        deciding.is_complete = not self.unmarked
