@@ -22,7 +22,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Coroutine, Generator
 from time import perf_counter
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from odradek_broker.access.quotas import REQUEST_PERCENTAGE
 from odradek_broker.access.sasl import LoginFailed
@@ -313,8 +313,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._transport.write(words)
         self._close(f"a {protocol} client: {advice}")
 
-    # Any: what a coroutine yields to its event loop is the loop's own business.
-    def _spawn(self, slot: Slot, result: Coroutine[Any, Any, Response]) -> None:
+    def _spawn(self, slot: Slot, result: Coroutine[object, object, Response]) -> None:
         slot.is_unordered = True
         self._unordered += 1
         if self._owner.registry.services.quotas.counts_time:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from odradek_broker.kafka.counters import KafkaCounters
 from odradek_broker.kafka.frames import ArrivingBytes
@@ -54,6 +54,5 @@ class ConnectionOwner(Protocol):
 
     def closed(self, connection: Connection) -> None: ...
 
-    # Any: what a coroutine yields to its event loop is the loop's own business.
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]:
         """Run a coroutine in the listener's task group."""

@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from odradek_broker.access.sasl import SaslExchange
 from odradek_broker.kafka.connection import KafkaConnection
@@ -299,8 +299,7 @@ class _Listener:
             if not self._per_host[host]:
                 del self._per_host[host]
 
-    # Any: as in ConnectionOwner.
-    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]:
         return self._tasks.create_task(work)
 
     def check(self) -> None:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Coroutine, Generator, Iterable, Sequence
 from time import perf_counter
 from types import coroutine
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Final, TypeAlias, TypeVar, cast
 
 from odradek_broker.kafka.registry import Handler, Response
 from odradek_broker.kafka.request import AnyRequest
@@ -157,9 +157,8 @@ class ResponseWriter:
             return 0
 
 
-# Any: what a coroutine yields to its event loop and is sent back is the loop's own business.
 @coroutine
-def timed(steps: Coroutine[Any, Any, T], slot: Slot) -> Generator[Any, Any, T]:
+def timed(steps: Coroutine[object, object, T], slot: Slot) -> Generator[object, object, T]:
     """Run a coroutine, and add the seconds that it keeps the event loop busy to the slot's.
 
     The time that the coroutine waits between its steps does not count.
