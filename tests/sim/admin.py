@@ -17,7 +17,7 @@ from odradek_metadata_quorum.controller.requests import (
     NewTopic,
     Reassignment,
 )
-from odradek_protocol.identity import TopicPartition
+from odradek_protocol.identity import BrokerId, TopicPartition
 from odradek_protocol.metadata.records import ConfigResourceType
 from tests.sim.clients import Hist
 from tests.sim.cluster import Cluster
@@ -104,7 +104,9 @@ class Admin:
         if topic is None:
             return
         state = self.scheduler.random.choice(topic.partitions)
-        replicas = tuple(self.scheduler.random.sample(sorted(self.cluster.brokers), 3))
+        replicas = tuple(
+            self.scheduler.random.sample([BrokerId(b) for b in sorted(self.cluster.brokers)], 3)
+        )
         move = Reassignment(
             partition=TopicPartition(topic.name, state.partition),
             replicas=None if self.scheduler.chance(0.2) else replicas,

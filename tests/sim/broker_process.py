@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odradek_broker.broker import Broker, Environment, Scale
@@ -117,7 +118,7 @@ class BrokerProcess:
         self.scheduler = cluster.scheduler
         self.network = cluster.network
         self.process = Process(self.scheduler, node.broker_id)
-        self.loop = SimulatedLoop(self.process)
+        self.loop = SimulatedLoop.of(self.process)
         self.incarnation = IncarnationId(self.scheduler.random.randbytes(16))
         self.broker: Broker | None = None
         self.is_serving = False
@@ -181,7 +182,7 @@ class BrokerProcess:
         return BrokerSettings(
             node_id=self.broker_id,
             cluster_id=CLUSTER_ID,
-            log_dir="nowhere",
+            log_dir=Path("nowhere"),
             controllers=controllers,
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=HEARTBEAT_US // MS,

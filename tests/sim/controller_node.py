@@ -22,6 +22,7 @@ from odradek_metadata_quorum.controller.requests import Decision, HeartbeatRespo
 from odradek_metadata_quorum.raft.shell import CommittedEntry, StateSnapshot
 from odradek_metadata_quorum.rpc import wire
 from odradek_metadata_quorum.rpc.metadata_feed import FeedMismatch, feed
+from odradek_protocol.identity import BrokerId, MetadataOffset
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.snapshot import read_snapshot
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
@@ -88,7 +89,7 @@ class ControllerNode:
         self.term: int | None = None
         self._proposed = self._replayed = 0
         self._answers: deque[tuple[int, Callable[[], None]]] = deque()
-        self.loop = SimulatedLoop(self.process)
+        self.loop = SimulatedLoop.of(self.process)
         self.source = AppliedEntries(self)
         self._heartbeats: dict[int, Stream] = {}
         self.process.after(TICK_US, self._tick)
@@ -126,11 +127,11 @@ class ControllerNode:
             self.applied = self.log.trimmed
             self.scheduler.counters["controller snapshots"] += 1
         while self.applied < len(self.log.entries):
-            self._replay(self.applied, self.log.entries[self.applied])
+            self._replay(MetadataOffset(self.applied), self.log.entries[self.applied])
             self.applied += 1
         self.source.grew()
 
-    def _replay(self, offset: int, entry: Entry) -> None:
+    def _replay(self, offset: MetadataOffset, entry: Entry) -> None:
         if self.term is not None and entry.term > self.term:
             self.step_down()
         for record in entry.records:
@@ -218,7 +219,7 @@ class ControllerNode:
         def on_closed() -> None:
             if self._heartbeats.get(broker_id) is stream:
                 del self._heartbeats[broker_id]
-                self.core.stream_broken(broker_id, self.now_ms())
+                self.core.stream_broken(BrokerId(broker_id), self.now_ms())
 
         stream.on_message[1] = on_message
         stream.on_closed[1] = on_closed

@@ -53,7 +53,7 @@ class SimulatedStorage(MemoryStorage):
         self._scheduler = scheduler
         super().__init__()
 
-    @property  # type: ignore[override]
+    @property
     def is_hot(self) -> bool:
         return self._scheduler.chance(HOT_CHANCE)
 
@@ -102,7 +102,7 @@ class OracleLog:
     def cut(self, end: int) -> None:
         """The log is to end there."""
         self._synced_before = min(self._synced_before, end)
-        self._read_to = min(self._read_to, end)
+        self._read_to = Offset(min(self._read_to, end))
         for offset in [offset for offset in self._values if offset >= end]:
             del self._values[offset]
 

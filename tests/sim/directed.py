@@ -22,7 +22,7 @@ from odradek_metadata_quorum.controller.configs import (
     ConfigOperation,
 )
 from odradek_metadata_quorum.controller.requests import NewTopic
-from odradek_protocol.identity import TopicIdPartition
+from odradek_protocol.identity import BrokerId, TopicIdPartition
 from odradek_protocol.metadata.records import ConfigResourceType
 from tests.sim.broker_process import BrokerProcess, ObservedHost
 from tests.sim.classic_member import TOPICS
@@ -73,7 +73,7 @@ class Stage:
         self.cluster.create_topics(
             NewTopic(
                 name="stage",
-                assignments=(replicas,),
+                assignments=(tuple(BrokerId(b) for b in replicas),),
                 configs=(
                     ("min.insync.replicas", str(min_insync_replicas)),
                     ("durability", durability),
@@ -216,7 +216,7 @@ class Stage:
         node.disk.keep_only(self.partition, keep)
 
     def is_live(self, broker_id: int) -> bool:
-        broker = self.cluster.log.image.brokers.get(broker_id)
+        broker = self.cluster.log.image.brokers.get(BrokerId(broker_id))
         life = self.cluster.brokers[broker_id].life
         return (
             broker is not None

@@ -15,7 +15,7 @@ from typing import Any
 
 from odradek_broker.coordination.placement import absolute_java_hash
 from odradek_broker.groups import messages as gm
-from odradek_protocol.identity import GroupId, Offset, TopicPartition
+from odradek_protocol.identity import GroupId, MemberId, Offset, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.topic_names import OFFSETS_TOPIC
 from tests.sim.cluster import Cluster
@@ -89,7 +89,7 @@ class Member:
             return
         self.lives += 1
         self.process = Process(self.scheduler, self.client_id)
-        self._loop = SimulatedLoop(self.process)
+        self._loop = SimulatedLoop.of(self.process)
         self._calls.clear()
         self._stream = None
         self._forget()
@@ -238,7 +238,11 @@ class Member:
     # --- offsets ---------------------------------------------------------------------------------
 
     async def fetch_positions(
-        self, partitions: Iterable[TopicPartition], *, member_id: str | None = None, epoch: int = -1
+        self,
+        partitions: Iterable[TopicPartition],
+        *,
+        member_id: MemberId | None = None,
+        epoch: int = -1,
     ) -> ErrorCode:
         """Begin where the group is, or at the start."""
         wanted = tuple(sorted(partitions, key=str))

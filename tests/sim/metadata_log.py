@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
+from odradek_protocol.identity import MetadataOffset, PartitionIndex, TopicId
 from odradek_protocol.metadata.codec import encode_batch
 from odradek_protocol.metadata.features import METADATA_VERSION_MAX
 from odradek_protocol.metadata.image import MetadataImage, check_partition
@@ -116,16 +117,17 @@ class MetadataLog:
             self.scheduler.after(RETRY_US, self._replicate, term)
 
     def _commit(self, entry: Entry) -> None:
-        offset = len(self.entries)
+        offset = MetadataOffset(len(self.entries))
         self.entries.append(entry)
-        touched = set()
+        touched: set[tuple[TopicId, PartitionIndex]] = set()
         for record in entry.records:
             self.image.replay(offset, entry.term, record)
-            if (topic_id := getattr(record, "topic_id", None)) is not None:
-                touched.add((topic_id, getattr(record, "partition", None)))
+            topic_id, index = getattr(record, "topic_id", None), getattr(record, "partition", None)
+            if topic_id is not None and index is not None:
+                touched.add((topic_id, index))
         if not entry.records:
             self.image.advance(offset, entry.term)
-        for topic_id, index in sorted(t for t in touched if t[1] is not None):
+        for topic_id, index in sorted(touched):
             state = self.image.partition(topic_id, index)
             if state is not None:
                 check_partition(state, self.image.min_insync_replicas(state))

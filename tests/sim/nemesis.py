@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from odradek_protocol.identity import TopicIdPartition
+from odradek_protocol.identity import BrokerId, TopicIdPartition
 from tests.sim.cluster import Cluster
 from tests.sim.scheduler import MS, SECOND
 
@@ -96,7 +96,7 @@ class Nemesis:
         image = self.cluster.log.image
         for broker_id in sorted(self.damaged):
             node = self.cluster.brokers[broker_id]
-            broker = image.brokers.get(broker_id)
+            broker = image.brokers.get(BrokerId(broker_id))
             is_told = (
                 node.is_up
                 and node.life is not None

@@ -100,11 +100,12 @@ class Population:
         self.observers: list[Observer] = []
         number = FIRST_MEMBER
         history.mixed = frozenset({MIXED})
-        for group, kinds in (
-            (CLASSIC, [ClassicMember] * 3),
-            (CONSUMER, [ConsumerMember] * 3),
-            (MIXED, [ClassicMember, ConsumerMember, ClassicMember, ConsumerMember]),
-        ):
+        kinds_of: dict[GroupId, list[type[ClassicMember] | type[ConsumerMember]]] = {
+            CLASSIC: [ClassicMember] * 3,
+            CONSUMER: [ConsumerMember] * 3,
+            MIXED: [ClassicMember, ConsumerMember] * 2,
+        }
+        for group, kinds in kinds_of.items():
             for index, kind in enumerate(kinds):
                 instance = "static" if index == 0 else None
                 self.members.append(kind(cluster, history, number, group, instance_id=instance))

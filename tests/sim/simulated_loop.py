@@ -13,7 +13,7 @@ import contextvars
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Self
 
 from tests.sim.scheduler import SECOND, Process, ProcessKilled
 
@@ -32,6 +32,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._is_turn_due = False
         self._failure: BaseException | None = None
         self._is_closed = False
+
+    @classmethod
+    def of(cls, process: Process) -> Self:
+        """Return the loop of a process. It has the methods of an event loop that the production code calls."""
+        return cls(process)
 
     # --- what the simulator calls ----------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from odradek_protocol.identity import TopicIdPartition
 from tests.sim.admin import Admin
 from tests.sim.clients import Consumer, Producer
 from tests.sim.cluster import CREDIT_BYTES, FIRST_CLIENT, BrokerNode, Cluster
+from tests.sim.controller_node import ControllerNode
 from tests.sim.data_directory import read_values
 from tests.sim.group_history import GroupHistory, check_groups
 from tests.sim.history import History, Violation, check
@@ -80,7 +81,11 @@ class Simulation:
         )
         self.topics = (*TOPICS, GROUPS_TOPIC) if has_groups else TOPICS
         self.values = itertools.count(1)
-        for node in (*self.cluster.brokers.values(), *self.cluster.controllers.values()):
+        nodes: list[BrokerNode | ControllerNode] = [
+            *self.cluster.brokers.values(),
+            *self.cluster.controllers.values(),
+        ]
+        for node in nodes:
             node.drift = 0.95 + self.scheduler.random.random() * 0.1
         self.history: History[TopicIdPartition] = History()
         self.producers: list[Producer] = []
@@ -190,7 +195,8 @@ class Simulation:
             what = "committed offsets cannot be read"
             self._run_until(lambda: population.has_read_all, RECOVERY_US_MAX, what)
             population.close()
-        for client in (*self.producers, *self.consumers):
+        clients: list[Producer | Consumer] = [*self.producers, *self.consumers]
+        for client in clients:
             client.is_stopped = True
         self._run_until(self._is_quiet, RECOVERY_US_MAX, "replicas do not converge")
 

@@ -8,6 +8,7 @@ import pytest
 
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition.effects import Role
+from odradek_protocol.identity import BrokerId, Offset
 from tests.sim.directed import Stage
 from tests.sim.invariants import InvariantBroken
 from tests.sim.scheduler import SECOND
@@ -28,20 +29,23 @@ def breaks(name: str, action: Callable[[], object]) -> None:
 
 def test_i1_two_leaders_in_one_epoch() -> None:
     stage = written()
-    effect = fx.RoleChanged(role=Role.LEADER, leader=2, leader_epoch=stage.state.leader_epoch)
+    effect = fx.RoleChanged(
+        role=Role.LEADER, leader=BrokerId(2), leader_epoch=stage.state.leader_epoch
+    )
     invariants = stage.cluster.invariants
     breaks("I1", lambda: invariants.before_effect(stage.life(2), stage.hosted(2), effect))
 
 
 def test_i2_a_watermark_past_the_log_end() -> None:
     stage = written()
-    stage.hosted(2).replica._log.high_watermark += 1_000
+    log = stage.hosted(2).replica._log
+    log.high_watermark = Offset(log.high_watermark + 1_000)
     breaks("I2", lambda: stage.run(100))
 
 
 def test_i2_a_follower_that_shows_more_than_any_leader() -> None:
     stage = written()
-    moved = fx.HighWatermarkMoved(high_watermark=10_000)
+    moved = fx.HighWatermarkMoved(high_watermark=Offset(10_000))
     invariants = stage.cluster.invariants
     breaks("I2", lambda: invariants.before_effect(stage.life(2), stage.hosted(2), moved))
 
@@ -100,7 +104,7 @@ def test_i8_an_image_that_goes_back() -> None:
 
 def test_i9_a_cut_below_what_was_shown() -> None:
     stage = written()
-    cut = fx.TruncateTo(end_offset=1)
+    cut = fx.TruncateTo(end_offset=Offset(1))
     invariants = stage.cluster.invariants
     breaks("I9", lambda: invariants.before_effect(stage.life(2), stage.hosted(2), cut))
 

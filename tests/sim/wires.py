@@ -220,7 +220,7 @@ class ControllerChannel:
             method,
             request,
             life.process,
-            lambda response: reply.done() or reply.set_result(response),
+            lambda response: None if reply.done() else reply.set_result(response),
         )
         try:
             async with asyncio.timeout(timeout):

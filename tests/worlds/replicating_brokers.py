@@ -33,6 +33,7 @@ from odradek_protocol.identity import (
     DirectoryId,
     IncarnationId,
     MetadataOffset,
+    Offset,
     PartitionIndex,
     TopicIdPartition,
 )
@@ -252,7 +253,7 @@ class MemoryBroker:
         end = host.replica.high_watermark
         if end == 0:
             return b""
-        plan = host.log.plan_read(0, bytes_max=1 << 30, end_offset=end)
+        plan = host.log.plan_read(Offset(0), bytes_max=1 << 30, end_offset=end)
         return b"".join(bytes(piece) for piece in plan.run().slices)
 
     def produce(self, records: int = 1, *, acks: int = -1) -> list[ProduceOutcome]:

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from odradek_broker.cluster import membership
 from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.log.producer_state import ProducerStates
-from odradek_broker.partition import follower, leader, replica
+from odradek_broker.partition import follower, high_watermark, leader, replica
 from odradek_broker.partition.effects import Role
 from odradek_broker.partition.events import IsrChangeAnswered
 from odradek_broker.partition.followers import FollowerProgress
@@ -24,6 +24,7 @@ from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.partition import Partition
 from odradek_metadata_quorum.controller import election, partitions, registration
 from odradek_metadata_quorum.controller.election import Standing
+from odradek_protocol.identity import BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import differences
 from odradek_protocol.metadata.records import NO_LEADER, RestartClass
@@ -81,7 +82,7 @@ def _unclean_leader(stack: ExitStack) -> None:
 def _isr_change_without_epochs(stack: ExitStack) -> None:
     original = partitions._refusal
 
-    def refusal(work: Any, state: Any, broker_id: int, item: Any) -> ErrorCode:
+    def refusal(work: Any, state: Any, broker_id: BrokerId, item: Any) -> ErrorCode:
         item = replace(item, leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch)
         return original(work, state, broker_id, item)
 
@@ -154,7 +155,7 @@ def _power_loss_stays_in_sync(stack: ExitStack) -> None:
 def _isr_change_without_broker_epochs(stack: ExitStack) -> None:
     original = partitions._refusal
 
-    def refusal(work: Any, state: Any, broker_id: int, item: Any) -> ErrorCode:
+    def refusal(work: Any, state: Any, broker_id: BrokerId, item: Any) -> ErrorCode:
         isr = tuple((m, work.image.brokers[m].broker_epoch) for m, _ in item.isr)
         return original(work, state, broker_id, replace(item, isr=isr))
 
@@ -183,7 +184,7 @@ def _watermark_over_the_committed_isr(stack: ExitStack) -> None:
 
 
 def _watermark_under_min_isr(stack: ExitStack) -> None:
-    original = leader.next_high_watermark
+    original = high_watermark.next_high_watermark
 
     def next_high_watermark(present: int, own: int, counted: Any, **_: Any) -> int:
         return original(present, own, counted, is_under_min_isr=False)  # type: ignore[arg-type]

@@ -11,7 +11,8 @@ from typing import Any
 from odradek_broker.log.log_directory import LogDirectory, RestartClass
 from odradek_broker.partition.effects import Role
 from odradek_broker.partition.events import AckReceived, FollowerSession
-from odradek_protocol.identity import Offset
+from odradek_broker.partition.replica import Replica
+from odradek_protocol.identity import BrokerId, Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.hashes import crc32c
 from odradek_protocol.rpc.v1.controller_service_pb2 import (
@@ -121,7 +122,7 @@ def expansion_that_is_refused_for_now() -> None:
     late = next(copy for copy in proposals if copy.adds(3))
     stage.life(3).process.stall(8 * SECOND)
     stage.cluster.network.process_stalled(stage.life(3).process, 8 * SECOND)
-    stage.until(lambda: stage.cluster.log.image.brokers[3].fenced)
+    stage.until(lambda: stage.cluster.log.image.brokers[BrokerId(3)].fenced)
     stage.held.clear()  # the leader asks again, and is refused
     shown = stage.hosted(1).replica.high_watermark
     stage.until(lambda: stage.hosted(1).replica.high_watermark > shown + 5, limit_ms=4_000)
@@ -133,7 +134,7 @@ def expansion_that_is_refused_for_now() -> None:
 
 
 def _attached(stage: Stage) -> FollowerSession | None:
-    follower = stage.leading(1)._followers.get(3)
+    follower = stage.leading(1)._followers.get(BrokerId(3))
     return follower.session if follower is not None else None
 
 
@@ -144,7 +145,16 @@ def cut_to_the_epochs_end() -> None:
     """
     stage = Stage(replicas=(1, 3, 2))
     stage.produce()
-    first, second, third = (lambda b=b: stage.hosted(b).replica for b in (1, 2, 3))
+
+    def first() -> Replica:
+        return stage.hosted(1).replica
+
+    def second() -> Replica:
+        return stage.hosted(2).replica
+
+    def third() -> Replica:
+        return stage.hosted(3).replica
+
     stage.until(lambda: first().high_watermark > 10)
     stage.cluster.network.extra_delay_us[(1, 3)] = 60_000
     stage.until(
@@ -274,7 +284,7 @@ def power_lost_by_the_only_other_member() -> None:
     stage.until(lambda: stage.is_live(2))
     assert stage.isr == (1,)
     stage.cluster.brokers[1].crash()
-    stage.until(lambda: stage.cluster.log.image.brokers[1].fenced)
+    stage.until(lambda: stage.cluster.log.image.brokers[BrokerId(1)].fenced)
     stage.run(2_000)
     assert stage.state.leader == -1, "a replica that lost acknowledged records leads"
     stage.cluster.brokers[1].start()

@@ -6,6 +6,7 @@ All times are simulated seconds, with the production's timers (elections after 0
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -130,9 +131,7 @@ def check_lonely_leader_steps_down() -> None:
             world, old = led_cluster(seed)
             old.turn_s = turn_s
             world.isolate(old.node_id)
-            stepped_down = world.run_until(
-                lambda old=old: old.resignations != [], STEPPED_DOWN_S_MAX
-            )  # type: ignore[misc]
+            stepped_down = world.run_until(partial(bool, old.resignations), STEPPED_DOWN_S_MAX)
             assert stepped_down, (turn_s, seed, world.describe())
 
 
