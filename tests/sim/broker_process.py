@@ -72,7 +72,7 @@ class ObservedHost(PartitionHost):
         if not life.process.is_alive:
             return  # what unwinds after a death does nothing any more
         if isinstance(event, ev.Truncated | ev.LogReset):
-            self.oracle.is_cutting = False
+            self.oracle.is_truncating = False
         elif isinstance(event, ev.LogStartAdvanced):
             life.scheduler.counters["log starts advanced"] += 1
         super().step(event)
@@ -104,7 +104,7 @@ class ObservedHost(PartitionHost):
             if kind is fx.TruncateTo or kind is fx.ResetLog:
                 oracle.catch_up()
                 oracle.cut(effect.end_offset if kind is fx.TruncateTo else effect.start_offset)
-                oracle.is_cutting = True
+                oracle.is_truncating = True
             super()._do((effect,))
 
 

@@ -61,7 +61,7 @@ class Connection:
             if state is not None and state.leader_epoch >= self.leader_epoch:
                 self.leader, self.leader_epoch = state.leader, state.leader_epoch
 
-    def open(self, broker_id: int, on_answer: Any, on_closed: Any) -> bool:
+    def open(self, broker_id: int, on_response: Any, on_closed: Any) -> bool:
         """Connect anew; False if nobody is there."""
         self.close()
         node = self.cluster.brokers.get(broker_id)
@@ -73,7 +73,7 @@ class Connection:
         if not network.both_ways(self.process.node_id, broker_id):
             return False
         stream = Stream(network, self.process, node.life.process)
-        stream.on_message[0] = on_answer
+        stream.on_message[0] = on_response
         stream.on_closed[0] = on_closed
         node.life.clients.accept(stream)
         self._stream = stream
@@ -186,11 +186,11 @@ class Producer:
             flight.is_sent = False
         generation = self._generation
 
-        def on_answer(answer: Response) -> None:
+        def on_response(answer: Response) -> None:
             if generation == self._generation:
-                self._answered(answer)
+                self._taken(answer)
 
-        if self._connection.open(self._connection.leader, on_answer, self._retry_soon):
+        if self._connection.open(self._connection.leader, on_response, self._retry_soon):
             self._send_unsent()
 
     def _send_unsent(self) -> None:
@@ -224,7 +224,7 @@ class Producer:
             base_sequence=send.base_sequence,
         )
 
-    def _answered(self, answer: Response) -> None:
+    def _taken(self, answer: Response) -> None:
         flight = next((f for f in self._window if f.call_id == answer.call_id), None)
         if flight is None:
             return
@@ -309,7 +309,7 @@ class Consumer:
             target = connection.leader
             if self.scheduler.chance(0.25):
                 target = self.scheduler.random.choice(sorted(self.cluster.brokers))
-            if not connection.open(target, self._answered, self._drop):
+            if not connection.open(target, self._taken, self._drop):
                 return
         call_id = next(self._calls)
         self._waiting = (call_id, now_us)
@@ -326,7 +326,7 @@ class Consumer:
             )
         connection.send(call)
 
-    def _answered(self, answer: Response) -> None:
+    def _taken(self, answer: Response) -> None:
         if self._waiting is None or answer.call_id != self._waiting[0]:
             return
         self._waiting = None

@@ -71,7 +71,7 @@ class OracleLog:
 
     def __init__(self, log: PartitionLog, *, synced_before: int = 0) -> None:
         self.log = log
-        self.is_cutting = False
+        self.is_truncating = False
         self._synced_before = min(synced_before, log.log_end_offset)  # in earlier lives
         self._values: dict[int, int] = {}
         self._read_to = log.log_start_offset
@@ -94,7 +94,7 @@ class OracleLog:
         """Read what was appended."""
         end = self.log.log_end_offset
         start = max(self._read_to, self.log.log_start_offset)
-        if start < end and not self.is_cutting:
+        if start < end and not self.is_truncating:
             for offset, value in read_values(self.log, start, end):
                 self._values[offset] = value
             self._read_to = end
@@ -193,7 +193,7 @@ class DataDirectory:
             now = self.logs[partition].log_end if partition in self.logs else 0
             counters["records lost with the power"] += max(0, log.log_end - now) * is_power
             kept = log.on_disk_end if is_power else log.log_end
-            if now < kept and kept > log.log_start and not log.is_cutting:
+            if now < kept and kept > log.log_start and not log.is_truncating:
                 self._node.cluster.invariants.fail(
                     "P13",
                     f"broker {self._node.broker_id} finds {now} of {partition} after a"
@@ -204,9 +204,9 @@ class DataDirectory:
 
     def _checkpoint_written(self) -> None:
         """A checkpoint that is written during a cut may be replaced before the next look by time."""
-        is_cutting = any(log.is_cutting for log in self.logs.values())
-        self._scheduler.counters["checkpoints during a cut"] += is_cutting
-        if is_cutting or self._scheduler.chance(CHECKPOINT_LOOK_CHANCE):
+        is_truncating = any(log.is_truncating for log in self.logs.values())
+        self._scheduler.counters["checkpoints during a cut"] += is_truncating
+        if is_truncating or self._scheduler.chance(CHECKPOINT_LOOK_CHANCE):
             self.check_checkpoint()
 
     def _told(self) -> None:
@@ -305,7 +305,7 @@ class DataDirectory:
 
     def check_vouched(self, log: OracleLog) -> None:
         """What a log takes for durable outlives a power cut at this moment."""
-        if not log.is_cutting:
+        if not log.is_truncating:
             self._require_durable(log, log.log.durable_end_offset)
 
     def check_checkpoint(self) -> None:
@@ -357,8 +357,8 @@ class WatchedDirectory(LogDirectory):
         self.on_loaded(report.cut_bytes)
         return report
 
-    def told(self) -> None:
-        super().told()
+    def loss_reported(self) -> None:
+        super().loss_reported()
         self.on_told()
 
     def finish_checkpoint(self, job: CheckpointJob) -> None:

@@ -224,7 +224,7 @@ class MemoryBroker:
         proposal: ProposeIsr,
         *,
         is_urgent: bool,
-        on_answer: Callable[[ErrorCode], None],
+        on_response: Callable[[ErrorCode], None],
     ) -> None:
         """As IsrProposals does; the proposal is kept, and taken if the cluster takes them."""
         self._cluster.proposals.append(proposal)

@@ -57,7 +57,7 @@ class Rejoining:
             previous_broker_epoch=BrokerEpoch(previous_broker_epoch),
             directory_id=bytes(16),
             follow_metadata=lambda _: None,
-            told=lambda: None,
+            loss_reported=lambda: None,
         )
         self._loop = asyncio.get_running_loop()
         self._registered = asyncio.Event()

@@ -123,7 +123,7 @@ class Broker:
         )
         self.restart_class = self.directory.restart_class
         if self.registers:
-            self.directory.told()
+            self.directory.loss_reported()
         self.report = self.directory.load(lambda topic, topic_id: self.config, threads_max=1)
 
     @property

@@ -152,7 +152,7 @@ def test_a_loss_that_nobody_was_told_of_outlives_a_kill() -> None:
     broker.lose_power_and_start()
     broker.kill_and_start()
     assert broker.restart_class is RestartClass.POWER, "killed before it could register"
-    broker.directory.told()
+    broker.directory.loss_reported()
     broker.kill_and_start()
     assert broker.restart_class is RestartClass.PROCESS
 

@@ -14,7 +14,7 @@ import pytest
 
 from odradek_broker.log.producer_state import ProducerStates
 from odradek_broker.partition import events as ev
-from odradek_broker.partition.effects import AnswerProduce, Effect, ProposeIsr
+from odradek_broker.partition.effects import Effect, ProposeIsr, RespondToProduce
 from odradek_broker.partition.events import BrokerView, FollowerSession, PartitionChanged
 from odradek_broker.partition.high_watermark import ROUND_FAST_MS, SLOW_ROUNDS_MAX
 from odradek_broker.partition.log_positions import LogAtOpen
@@ -167,7 +167,7 @@ class Load:
     def _note(self, effect: Effect) -> None:
         if isinstance(effect, ProposeIsr):
             self.proposals.append(effect)
-        elif isinstance(effect, AnswerProduce):
+        elif isinstance(effect, RespondToProduce):
             assert effect.error_code is ErrorCode.NONE, effect
             self.latencies_ms.append(self.now_ms - self._made_at.pop(effect.request_id))
 

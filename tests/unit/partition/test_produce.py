@@ -10,9 +10,9 @@ import pytest
 from odradek_broker.log.producer_state import ProducerStates, StoredBatch
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import (
-    AnswerProduce,
     Append,
     HighWatermarkMoved,
+    RespondToProduce,
     Role,
     SendAttach,
     SendDetach,
@@ -91,7 +91,7 @@ def test_a_repeat_waits_for_the_watermark_and_is_told_the_first_offset() -> None
     assert produce(replica, 1) == [], "answered before it was replicated"
     assert replica.log_end == 2, "appended again"
     effects = replicate(replica, 2)
-    answers = {e.request_id: e.base_offset for e in effects if isinstance(e, AnswerProduce)}
+    answers = {e.request_id: e.base_offset for e in effects if isinstance(e, RespondToProduce)}
     assert answers == {100: 0, 101: 1, 1: 0}
 
 
@@ -134,24 +134,24 @@ def test_a_batch_out_of_order_is_refused_and_not_written(
 def test_what_the_isr_confirmed_passes_the_gate_without_a_lease() -> None:
     replica, _ = leader()
     late = {"lease_until_ms": 100, "now_ms": 5_000}
-    assert not replica.may_answer(5, **late)
-    assert replica.may_answer(5, **late, is_replicated=True)
-    assert not replica.may_answer(4, **late, is_replicated=True), "of an earlier epoch"
+    assert not replica.may_respond(5, **late)
+    assert replica.may_respond(5, **late, is_replicated=True)
+    assert not replica.may_respond(4, **late, is_replicated=True), "of an earlier epoch"
     ended = {"lease_until_ms": 0, "now_ms": 5_000}
-    assert not replica.may_answer(5, **ended, is_replicated=True), "it knows that it is fenced"
+    assert not replica.may_respond(5, **ended, is_replicated=True), "it knows that it is fenced"
     tell(replica, "partition-changed leader=1 leader_epoch=5 partition_epoch=11 isr=1")
-    assert not replica.may_answer(5, **late, is_replicated=True), "nobody else confirms anything"
+    assert not replica.may_respond(5, **late, is_replicated=True), "nobody else confirms anything"
     tell(replica, "partition-changed leader=2 leader_epoch=6 partition_epoch=12")
-    assert not replica.may_answer(6, **late, is_replicated=True), "a follower"
+    assert not replica.may_respond(6, **late, is_replicated=True), "a follower"
 
 
 def test_the_gate_wants_the_lease_and_the_epoch() -> None:
     replica, _ = leader()
-    assert replica.may_answer(5, lease_until_ms=100, now_ms=99)
-    assert not replica.may_answer(5, lease_until_ms=100, now_ms=100)
-    assert not replica.may_answer(4, lease_until_ms=100, now_ms=0)
+    assert replica.may_respond(5, lease_until_ms=100, now_ms=99)
+    assert not replica.may_respond(5, lease_until_ms=100, now_ms=100)
+    assert not replica.may_respond(4, lease_until_ms=100, now_ms=0)
     tell(replica, "partition-changed leader=2 leader_epoch=6 partition_epoch=11")
-    assert not replica.may_answer(5, lease_until_ms=100, now_ms=0)
+    assert not replica.may_respond(5, lease_until_ms=100, now_ms=0)
 
 
 def test_readers_of_a_leader_see_up_to_the_watermark_or_the_last_stable_offset() -> None:
@@ -238,7 +238,7 @@ def test_a_leader_without_room_refuses_and_leads_on() -> None:
     assert replica.log_end == 0
     written(replica, producers, 0)  # the same batch again, when there is room
     answers = replicate(replica, 1)
-    assert [a.error_code for a in answers if isinstance(a, AnswerProduce)] == [ErrorCode.NONE]
+    assert [a.error_code for a in answers if isinstance(a, RespondToProduce)] == [ErrorCode.NONE]
 
 
 def test_a_follower_without_room_asks_for_the_same_again_later() -> None:

@@ -197,10 +197,10 @@ class World:
                 for offset in range(effect.high_watermark):
                     value = log[offset][1]
                     assert self.exposed.setdefault(offset, value) == value, "I4"
-            case fx.AnswerProduce(error_code=ErrorCode.NONE):
+            case fx.RespondToProduce(error_code=ErrorCode.NONE):
                 self.acked[effect.base_offset] = (effect.request_id, effect.leader_epoch)
             case fx.ProposeIsr():
-                answer = ev.IsrChangeAnswered(
+                answer = ev.IsrChangeResponded(
                     leader_epoch=effect.leader_epoch,
                     partition_epoch=effect.partition_epoch,
                     error_code=self.alter(effect),

@@ -62,7 +62,7 @@ class Bench:
         return sent
 
     def answer(self, batch: ProducerBatch, code: ErrorCode = E.NONE, offset: int = 0) -> None:
-        self.accumulator.answered(
+        self.accumulator.responded(
             batch, batch.attempt, code, "", base_offset=offset, log_append_time_ms=-1,
             now_ms=self.now_ms, draw=0.0,
         )  # fmt: skip
@@ -243,7 +243,7 @@ def test_an_answer_to_an_earlier_attempt_decides_nothing() -> None:
     bench.lose(batch)
     bench.now_ms += 2_000
     bench.drain()
-    bench.accumulator.answered(
+    bench.accumulator.responded(
         batch, 1, E.MESSAGE_TOO_LARGE, "", base_offset=-1, log_append_time_ms=-1,
         now_ms=bench.now_ms, draw=0.0,
     )  # fmt: skip

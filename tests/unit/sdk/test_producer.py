@@ -169,7 +169,7 @@ async def test_who_waits_for_a_batch_is_woken_though_another_one_was_opened_mean
         await until(lambda: any(batch.attempt for batch in accumulator.undone()))
         (sent,) = accumulator.undone()
         await producer.send("t", b"opened")
-        accumulator.answered(
+        accumulator.responded(
             sent, 1, ErrorCode.NONE, "", base_offset=1, log_append_time_ms=-1, now_ms=0, draw=0
         )
         sender._signal_progress()

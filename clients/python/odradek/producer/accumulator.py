@@ -8,7 +8,7 @@ and a full buffer release everything.
 The buffer is bounded: `append` returns None while `buffered_bytes` is at its bound, and a batch that is done frees
 its bytes. Every batch ends: it is acknowledged, fails, or expires `delivery_timeout_ms` after its first record.
 
-Sans-IO. The shell calls `append` per record, `drain` per broker whenever something may have become ready, `answered`,
+Sans-IO. The shell calls `append` per record, `drain` per broker whenever something may have become ready, `responded`,
 `lost` and `leader_changed` on events, and `expire` and `wake_ms` for time. `partition_queue` keeps the order and the
 sequence numbers.
 """
@@ -183,7 +183,7 @@ class Accumulator:
                 times.append(queue.filling.created_ms + self.limits.linger_ms)
         return min((time_ms for time_ms in times if time_ms > now_ms), default=None)
 
-    def answered(
+    def responded(
         self,
         batch: ProducerBatch,
         attempt: int,

@@ -379,7 +379,7 @@ class Sender:
             return
         for (batch, attempt), result in zip(request.batches, results, strict=True):
             code = result.error_code
-            callbacks = self._accumulator.answered(
+            callbacks = self._accumulator.responded(
                 batch,
                 attempt,
                 code,

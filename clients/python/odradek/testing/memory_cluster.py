@@ -121,7 +121,7 @@ class MemoryCluster(MemoryState):
 
     def lose_next_answers(self, name: str, index: int, count: int = 1) -> None:
         """Write the next produces, then break the connection instead of responding."""
-        self._answers_to_lose[TopicPartition(name, index)] += count
+        self._responses_to_lose[TopicPartition(name, index)] += count
 
     def lose_records(self, name: str, index: int, from_offset: int) -> None:
         """Lose the records from this offset on, as an unclean election does; a new leader epoch begins."""

@@ -51,7 +51,7 @@ class MemoryState:
         self._next_producer_id = 1000
         self._changed = asyncio.Event()
         self._faults: dict[tuple[str, TopicPartition], deque[ErrorCode]] = defaultdict(deque)
-        self._answers_to_lose: dict[TopicPartition, int] = defaultdict(int)
+        self._responses_to_lose: dict[TopicPartition, int] = defaultdict(int)
         self._disconnect: dict[int, list[Callable[[], None]]] = defaultdict(list)
 
     def create_topic(
@@ -95,8 +95,8 @@ class MemoryState:
 
     def takes_answer_away(self, partition: TopicPartition) -> bool:
         """Whether the next response must be lost."""
-        if self._answers_to_lose.get(partition, 0) > 0:
-            self._answers_to_lose[partition] -= 1
+        if self._responses_to_lose.get(partition, 0) > 0:
+            self._responses_to_lose[partition] -= 1
             return True
         return False
 

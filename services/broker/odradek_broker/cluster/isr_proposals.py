@@ -27,13 +27,13 @@ _TIMEOUT_S: Final = 2.0
 _PARTITIONS_MAX: Final = 500
 _log = event_log(__name__)
 
-OnAnswer = Callable[[ErrorCode], None]
+OnResponse = Callable[[ErrorCode], None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     proposal: ProposeIsr
-    on_answer: OnAnswer
+    on_response: OnResponse
 
 
 class IsrProposals:
@@ -56,10 +56,10 @@ class IsrProposals:
         proposal: ProposeIsr,
         *,
         is_urgent: bool,
-        on_answer: OnAnswer,
+        on_response: OnResponse,
     ) -> None:
         """Queue a proposal for the next request. A newer proposal of a partition replaces an unsent one."""
-        self._waiting[partition] = _Waiting(proposal, on_answer)
+        self._waiting[partition] = _Waiting(proposal, on_response)
         self._is_urgent |= is_urgent
         self._wake.set()
 
@@ -98,7 +98,7 @@ class IsrProposals:
                 for partition, result in zip(batch, response.partitions, strict=True):
                     codes[partition] = ErrorCode.received(result.error_code)
         for partition, waiting in batch.items():
-            waiting.on_answer(codes[partition])
+            waiting.on_response(codes[partition])
 
 
 def _item(partition: TopicIdPartition, proposal: ProposeIsr) -> pb.AlterPartitionItem:

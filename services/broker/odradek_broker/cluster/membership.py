@@ -199,7 +199,7 @@ class Membership:
             controller_ids=sorted(self._controllers.identity.controller_ids),
         )
         self.epoch = await register(self._controllers, request)
-        await self._pool.call(self._directory.told)
+        await self._pool.call(self._directory.loss_reported)
         self._on_registered(self.epoch)
         self._heartbeat = Heartbeat(
             broker_id=self.broker_id,

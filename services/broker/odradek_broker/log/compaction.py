@@ -134,13 +134,13 @@ class CompactJob:
             self.end_offset = NO_OFFSET
         self.is_done = True
 
-    def install(self, segments: SegmentList, *, is_cutting: bool, delay_ms: int) -> bool:
+    def install(self, segments: SegmentList, *, is_truncating: bool, delay_ms: int) -> bool:
         """Swap in the new segments that are ready (loop). Return whether there were any. Raises OSError."""
         ready, self.ready = self.ready, []
         is_swapped = False
         for run in ready:
             is_outdated = any(segment not in segments.all for segment in run.old)
-            if is_cutting or is_outdated or not self.is_current():
+            if is_truncating or is_outdated or not self.is_current():
                 run.new.remove_files()  # deleted or truncated during the pass; a later pass follows
                 run.new.close()
             else:

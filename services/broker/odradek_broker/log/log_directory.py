@@ -168,14 +168,14 @@ class LogDirectory:
             raise
         return directory
 
-    def told(self) -> None:
+    def loss_reported(self) -> None:
         """Record that the controller has committed a registration with this `restart_class`. Blocks: pool.
 
         A kill before this call cannot give the next start a better class than this one. Raises
         StorageFailed.
         """
         try:
-            self._markers.told()
+            self._markers.loss_reported()
         except OSError as error:
             raise self.health.fail(f"registering {self.path}", error) from error
         marks, self._damage_marks = self._damage_marks, []

@@ -79,7 +79,7 @@ class PartitionLog:
     __slots__ = (
         "_generation",
         "_health",
-        "_is_cutting",
+        "_is_truncating",
         "_jobs_lock",
         "_lower_checkpoints",
         "_progress",
@@ -141,7 +141,7 @@ class PartitionLog:
         self._lower_checkpoints = lower_checkpoints
         self._jobs_lock = threading.Lock()  # one job of this log at a time
         self._generation = 0  # rises with each truncation: jobs begun before it are stale
-        self._is_cutting = False
+        self._is_truncating = False
         self.cut_limits: tuple[Offset, Offset] | None = None
         """Upper bounds of the recovery point and of the log start that a checkpoint may contain while a
         truncation runs. The files are truncated before the offsets of this object follow."""
@@ -163,7 +163,7 @@ class PartitionLog:
         Raises CorruptBatch, before any write, if `batches` does not contain valid batches.
         """
         self._health.check_room()
-        assert not self._is_cutting, self.id
+        assert not self._is_truncating, self.id
         headers, newest_ms = headers_of(batches, self.log_end_offset)
         base_offset = Offset(headers[0].base_offset)
         end_before = self.log_end_offset
@@ -250,7 +250,7 @@ class PartitionLog:
         """
         self._health.check()
         progress = self._progress
-        if progress.is_under_way or self._is_cutting:
+        if progress.is_under_way or self._is_truncating:
             progress.is_full_wanted |= full
             return None
         full |= progress.is_full_wanted
@@ -281,7 +281,7 @@ class PartitionLog:
         if isinstance(job, SyncJob):
             self._finish(job)
             return
-        self._is_cutting = False
+        self._is_truncating = False
         self._finish(job)
         self.cut_limits = None  # last: a thread may be gathering the offsets for a checkpoint
 
@@ -316,7 +316,7 @@ class PartitionLog:
         """Run a full sync in this thread, ignoring a sync job that was begun and will never be finished.
 
         False if the disk is full, during a truncation, or after an internal error: the next start recovers."""
-        if self._is_cutting or not self.is_trusted:
+        if self._is_truncating or not self.is_trusted:
             return False
         self._progress.is_under_way = False
         job = self.begin_sync(full=True)
@@ -364,8 +364,8 @@ class PartitionLog:
 
     def _begin_cut(self, recovery_point_max: Offset, log_start_max: Offset) -> None:
         self._health.check()
-        assert not self._is_cutting, self.id
-        self._is_cutting = True
+        assert not self._is_truncating, self.id
+        self._is_truncating = True
         self.cut_limits = recovery_point_max, log_start_max
         self._generation += 1
 
@@ -409,7 +409,7 @@ class PartitionLog:
 
         The change survives a kill, and after the next checkpoint a power loss, too. The next retention
         run deletes the segments below it."""
-        if self._move_log_start(offset) and not self._is_cutting:
+        if self._move_log_start(offset) and not self._is_truncating:
             try:
                 write_log_start(self._storage, self.directory, offset)
             except OSError as error:  # the next checkpoint stores the log start anyway
@@ -432,7 +432,7 @@ class PartitionLog:
         here; the caller of `take_retired` deletes them later.
         """
         self._health.check()
-        if self._is_cutting:
+        if self._is_truncating:
             return 0
         with self._health.writing(f"looking for old segments of {self.directory}"):
             count, roll_first = expired_segments(
@@ -470,7 +470,7 @@ class PartitionLog:
     def begin_compaction(self, *, now_ms: int) -> CompactJob | None:
         """Return a compaction pass if one is due. The caller runs its slices in the pool, with
         `install_compacted` after each, until it is done. Only one pass may run at a time."""
-        if self._is_cutting or self._health.full is not None:
+        if self._is_truncating or self._health.full is not None:
             return None
         with self._health.writing(f"looking for old segments of {self.directory}"):
             return begin_compaction(self, self._job_basics(), self._segments.all, now_ms=now_ms)
@@ -483,7 +483,7 @@ class PartitionLog:
             raise failure from job.error
         delay_ms = self.config.file_delete_delay_ms
         with self._health.failing(f"compacting {self.directory}"):
-            if job.install(self._segments, is_cutting=self._is_cutting, delay_ms=delay_ms):
+            if job.install(self._segments, is_truncating=self._is_truncating, delay_ms=delay_ms):
                 self._recent.forget(self._tail)
         self._progress.forget_segments()
         if job.is_done:
@@ -496,7 +496,7 @@ class PartitionLog:
     def retire_all(self) -> None:
         """End all writes, because the partition was deleted."""
         self._generation += 1
-        self._is_cutting = True
+        self._is_truncating = True
         self._segments.close(for_good=True)
         self._recent.forget(self._tail)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from odradek_broker.partition.effects import AnswerDelete
+from odradek_broker.partition.effects import RespondToDelete
 from odradek_broker.partition.events import DeleteRecordsRequested
 from odradek_broker.partition.log_positions import LogPositions
 from odradek_protocol.identity import NO_OFFSET, LeaderEpoch, Offset
@@ -43,43 +43,43 @@ class Deletes:
     def __len__(self) -> int:
         return len(self._waiters)
 
-    def request(self, event: DeleteRecordsRequested) -> AnswerDelete | None:
+    def request(self, event: DeleteRecordsRequested) -> RespondToDelete | None:
         """Refuse the request, or raise the log start offset and wait."""
         high_watermark = self._log.high_watermark
         before_offset = event.before_offset
         if before_offset == TO_THE_WATERMARK:
             before_offset = high_watermark
         if not 0 <= before_offset <= high_watermark:
-            return self.answer(event.request_id, ErrorCode.OFFSET_OUT_OF_RANGE)
+            return self.respond(event.request_id, ErrorCode.OFFSET_OUT_OF_RANGE)
         self._log.advance_start(before_offset)
         self._waiters.append(_Waiter(event.request_id, before_offset, event.deadline_ms))
         return None
 
-    def reached(self, low_watermark: Offset) -> list[AnswerDelete]:
+    def reached(self, low_watermark: Offset) -> list[RespondToDelete]:
         """Respond to the requests whose offset the low watermark has reached."""
         done = [waiter for waiter in self._waiters if waiter.before_offset <= low_watermark]
         if done:
             self._waiters = [
                 waiter for waiter in self._waiters if waiter.before_offset > low_watermark
             ]
-        return [self.answer(waiter.request_id, ErrorCode.NONE, low_watermark) for waiter in done]
+        return [self.respond(waiter.request_id, ErrorCode.NONE, low_watermark) for waiter in done]
 
-    def expire(self, now_ms: int) -> list[AnswerDelete]:
+    def expire(self, now_ms: int) -> list[RespondToDelete]:
         """Respond to the requests whose deadline has passed."""
         late = [waiter for waiter in self._waiters if waiter.deadline_ms <= now_ms]
         if late:
             self._waiters = [waiter for waiter in self._waiters if waiter.deadline_ms > now_ms]
-        return [self.answer(waiter.request_id, ErrorCode.REQUEST_TIMED_OUT) for waiter in late]
+        return [self.respond(waiter.request_id, ErrorCode.REQUEST_TIMED_OUT) for waiter in late]
 
-    def resign(self, error_code: ErrorCode) -> list[AnswerDelete]:
+    def resign(self, error_code: ErrorCode) -> list[RespondToDelete]:
         """Fail all requests, because the epoch is over. The next leader may or may not know the log start."""
         waiters, self._waiters = self._waiters, []
-        return [self.answer(waiter.request_id, error_code) for waiter in waiters]
+        return [self.respond(waiter.request_id, error_code) for waiter in waiters]
 
-    def answer(
+    def respond(
         self, request_id: int, error_code: ErrorCode, low_watermark: Offset = NO_OFFSET
-    ) -> AnswerDelete:
-        return AnswerDelete(
+    ) -> RespondToDelete:
+        return RespondToDelete(
             request_id=request_id,
             error_code=error_code,
             low_watermark=low_watermark,

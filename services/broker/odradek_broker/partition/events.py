@@ -9,7 +9,7 @@
   FollowerSessionClosed, DataSent.
 - At a follower, from the stream to its leader: SessionReady, LeaderSessionClosed, AttachedReceived,
   DivergedReceived, SnapshotlessReceived, DataReceived, RefusedReceived.
-- Of the controller and of time: IsrChangeAnswered, Tick, LeaderStalled.
+- Of the controller and of time: IsrChangeResponded, Tick, LeaderStalled.
 
 Times are ms of CLOCK_BOOTTIME, which the shell reads (a lease on CLOCK_MONOTONIC would outlive a
 suspended machine). Range ends are exclusive. README.md beside this file lists the rules (R1 ..).
@@ -97,7 +97,7 @@ class ProduceRequested:
     `expected_leader_epoch` to the leader epoch that it loaded its state in; the append is refused in any other.
     """
 
-    request_id: int  # chosen by the shell; repeated in AnswerProduce
+    request_id: int  # chosen by the shell; repeated in RespondToProduce
     record_count: int  # number of offsets that the batches occupy
     acks: int
     deadline_ms: int
@@ -171,7 +171,7 @@ class MarkersRequested:
 class DeleteRecordsRequested:
     """A client wants to delete all records below `before_offset`; -1: below the high watermark."""
 
-    request_id: int  # chosen by the shell; repeated in AnswerDelete
+    request_id: int  # chosen by the shell; repeated in RespondToDelete
     before_offset: Offset
     deadline_ms: int
 
@@ -384,7 +384,7 @@ class RefusedReceived:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IsrChangeAnswered:
+class IsrChangeResponded:
     """The controller's response to the ProposeIsr of this leader epoch and partition epoch.
 
     REQUEST_TIMED_OUT when none came: it was lost, or another node became the controller.
@@ -437,7 +437,7 @@ Event: TypeAlias = (
     | SnapshotlessReceived
     | DataReceived
     | RefusedReceived
-    | IsrChangeAnswered
+    | IsrChangeResponded
     | Tick
     | LeaderStalled
 )

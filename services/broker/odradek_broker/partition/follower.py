@@ -146,7 +146,7 @@ class Follower:
 
     def on_attached(self, event: AttachedReceived, now_ms: int) -> list[Effect]:
         """Acknowledge at once what this log holds: the leader counts acknowledgements only."""
-        if not self._answers(event):
+        if not self._is_awaited(event):
             return []
         self.phase = Phase.STREAMING
         self._retry_ms = self._settings.attach_retry_min_ms
@@ -161,7 +161,7 @@ class Follower:
         """Truncate (R4), but only if the response is about the present log end: a response about an earlier
         one would truncate what came since."""
         log = self._log
-        if not self._answers(event) or (event.for_log_end, event.for_last_epoch) != (
+        if not self._is_awaited(event) or (event.for_log_end, event.for_last_epoch) != (
             log.log_end,
             log.last_epoch,
         ):
@@ -174,7 +174,7 @@ class Follower:
 
     def on_snapshotless(self, event: SnapshotlessReceived, now_ms: int) -> list[Effect]:
         """Start over where the leader's log begins: what we need is deleted there, or nothing is shared."""
-        if not self._answers(event):
+        if not self._is_awaited(event):
             return []
         # No log begins below 0.
         if event.log_start < 0:
@@ -202,7 +202,9 @@ class Follower:
             self._attach(effects, now_ms)
         return effects
 
-    def _answers(self, event: AttachedReceived | DivergedReceived | SnapshotlessReceived) -> bool:
+    def _is_awaited(
+        self, event: AttachedReceived | DivergedReceived | SnapshotlessReceived
+    ) -> bool:
         """Whether this is the response to the Attach that waits."""
         return (
             self.phase is Phase.ATTACHING

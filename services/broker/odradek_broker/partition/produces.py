@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final, Protocol
 
-from odradek_broker.partition.effects import AnswerProduce, Append, Effect
+from odradek_broker.partition.effects import Append, Effect, RespondToProduce
 from odradek_broker.partition.events import ProduceRequested
 from odradek_broker.partition.log_positions import LogPositions
 from odradek_protocol.identity import (
@@ -126,9 +126,9 @@ class Produces:
         """Refuse the request, recognize a repeat, or append. A batch of a transaction has passed the gate."""
         assert self._appending is None, f"{event} in the middle of {self._appending}"
         if event.expected_leader_epoch not in (NO_LEADER_EPOCH, self._leader_epoch):
-            return [self._answer(event, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+            return [self._respond(event, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
         if event.acks == _ALL and is_under_min_isr:
-            return [self._answer(event, ErrorCode.NOT_ENOUGH_REPLICAS)]
+            return [self._respond(event, ErrorCode.NOT_ENOUGH_REPLICAS)]
         batch = event.producer
         if batch is not None:
             verdict = self._producers.check(
@@ -141,7 +141,7 @@ class Produces:
             if not isinstance(verdict, ErrorCode):
                 return self._repeat(event, verdict.base_offset, Offset(verdict.last_offset + 1))
             if verdict is not ErrorCode.NONE:
-                return [self._answer(event, verdict)]
+                return [self._respond(event, verdict)]
         self._appending = event
         return [
             Append(
@@ -159,14 +159,14 @@ class Produces:
         assert end_offset == base_offset + event.record_count, f"{event} at {base_offset}"
         self._appending = None
         log.appended(end_offset)
-        return self._answer_or_wait(event, base_offset, end_offset)
+        return self._respond_or_wait(event, base_offset, end_offset)
 
     def failed(self) -> list[Effect]:
         """Fail the request, as the write failed or the disk is full."""
         event, self._appending = self._appending, None
-        return [self._answer(event, ErrorCode.KAFKA_STORAGE_ERROR)] if event is not None else []
+        return [self._respond(event, ErrorCode.KAFKA_STORAGE_ERROR)] if event is not None else []
 
-    def committed(self, high_watermark: Offset) -> list[AnswerProduce]:
+    def committed(self, high_watermark: Offset) -> list[RespondToProduce]:
         """Respond to the requests whose records are below the high watermark."""
         return self._waiters.release(high_watermark, ErrorCode.NONE)
 
@@ -189,14 +189,14 @@ class Produces:
     ) -> list[Effect]:
         """Respond to a batch that is stored already, not before the first request could get its response."""
         if end_offset <= self._log.high_watermark:
-            return [self._answer(event, ErrorCode.NONE, base_offset)]
-        return self._answer_or_wait(event, base_offset, end_offset)
+            return [self._respond(event, ErrorCode.NONE, base_offset)]
+        return self._respond_or_wait(event, base_offset, end_offset)
 
-    def _answer_or_wait(
+    def _respond_or_wait(
         self, event: ProduceRequested, base_offset: Offset, end_offset: Offset
     ) -> list[Effect]:
         if event.acks != _ALL:
-            return [self._answer(event, ErrorCode.NONE, base_offset)]
+            return [self._respond(event, ErrorCode.NONE, base_offset)]
         self._waiters.add(
             event.request_id,
             base_offset=base_offset,
@@ -205,10 +205,10 @@ class Produces:
         )
         return []
 
-    def _answer(
+    def _respond(
         self, event: ProduceRequested, error_code: ErrorCode, base_offset: Offset = NO_OFFSET
-    ) -> AnswerProduce:
-        return AnswerProduce(
+    ) -> RespondToProduce:
+        return RespondToProduce(
             request_id=event.request_id,
             error_code=error_code,
             base_offset=base_offset,
@@ -248,15 +248,15 @@ class ProduceWaiters:
         waiter = _Waiter(request_id, base_offset, deadline_ms)
         heappush(self._heap, (end_offset, self._added, waiter))
 
-    def release(self, high_watermark: Offset, error_code: ErrorCode) -> list[AnswerProduce]:
+    def release(self, high_watermark: Offset, error_code: ErrorCode) -> list[RespondToProduce]:
         """Respond to all requests that end at or below the watermark."""
         heap, responses = self._heap, []
         while heap and heap[0][0] <= high_watermark:
             waiter = heappop(heap)[2]
-            responses.append(self._answer(waiter, error_code))
+            responses.append(self._respond(waiter, error_code))
         return responses
 
-    def expire(self, now_ms: int, error_code: ErrorCode) -> list[AnswerProduce]:
+    def expire(self, now_ms: int, error_code: ErrorCode) -> list[RespondToProduce]:
         """Respond to requests whose deadline has passed; their records may still be committed."""
         expired = [entry for entry in self._heap if entry[2].deadline_ms <= now_ms]
         if not expired:
@@ -264,16 +264,16 @@ class ProduceWaiters:
         self._heap = [entry for entry in self._heap if entry[2].deadline_ms > now_ms]
         heapify(self._heap)
         expired.sort()
-        return [self._answer(entry[2], error_code) for entry in expired]
+        return [self._respond(entry[2], error_code) for entry in expired]
 
-    def fail(self, error_code: ErrorCode) -> list[AnswerProduce]:
+    def fail(self, error_code: ErrorCode) -> list[RespondToProduce]:
         """Fail all requests, because this replica no longer leads. Their records may or may not survive."""
         entries = sorted(self._heap)
         self._heap = []
-        return [self._answer(entry[2], error_code) for entry in entries]
+        return [self._respond(entry[2], error_code) for entry in entries]
 
-    def _answer(self, waiter: _Waiter, error_code: ErrorCode) -> AnswerProduce:
-        return AnswerProduce(
+    def _respond(self, waiter: _Waiter, error_code: ErrorCode) -> RespondToProduce:
+        return RespondToProduce(
             request_id=waiter.request_id,
             error_code=error_code,
             base_offset=waiter.base_offset if error_code is ErrorCode.NONE else NO_OFFSET,

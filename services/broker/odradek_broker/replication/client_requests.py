@@ -66,7 +66,7 @@ class ClientRequests:
         *,
         log_append_time_ms: int,
     ) -> int:
-        """Register a produce, and return its request id. `answer_produce` ends it."""
+        """Register a produce, and return its request id. `respond_to_produce` ends it."""
         buffer: bytearray | memoryview
         if isinstance(records, bytearray) or (
             isinstance(records, memoryview) and not records.readonly
@@ -82,7 +82,7 @@ class ClientRequests:
         return request_id
 
     def add_delete(self, on_done: OnDeleted) -> int:
-        """Register a DeleteRecords, and return its request id. `answer_delete` ends it."""
+        """Register a DeleteRecords, and return its request id. `respond_to_delete` ends it."""
         request_id = self._number()
         self._deletes[request_id] = on_done
         return request_id
@@ -91,8 +91,8 @@ class ClientRequests:
         """Return a produce that waits to be appended."""
         return self._produces[request_id]
 
-    def answer_produce(
-        self, effect: fx.AnswerProduce, *, log_start_offset: Offset, message: str
+    def respond_to_produce(
+        self, effect: fx.RespondToProduce, *, log_start_offset: Offset, message: str
     ) -> None:
         """Hand the outcome to the caller of a produce.
 
@@ -117,7 +117,7 @@ class ClientRequests:
         except Exception as error:
             _log.error("Handling the outcome of a produce failed", exc=error)
 
-    def answer_delete(self, effect: fx.AnswerDelete) -> None:
+    def respond_to_delete(self, effect: fx.RespondToDelete) -> None:
         """Hand the outcome to the caller of a DeleteRecords."""
         self._deletes.pop(effect.request_id)(
             OffsetOutcome(effect.error_code, effect.low_watermark, leader_epoch=effect.leader_epoch)

@@ -486,7 +486,7 @@ class PartitionHost:
         for stream in self._push_to.values():
             stream.mark_due(self)
 
-    def _answer_follower(
+    def _respond_to_follower(
         self, effect: fx.SendAttached | fx.SendDiverged | fx.SendSnapshotless | fx.SendRefused
     ) -> None:
         stream = self._shared.leader_stream(effect.session)
@@ -518,16 +518,16 @@ class PartitionHost:
     def _propose_isr(self, effect: fx.ProposeIsr) -> None:
         self._shared.propose_isr(self, effect)
 
-    def _answer_produce(self, effect: fx.AnswerProduce) -> None:
+    def _respond_to_produce(self, effect: fx.RespondToProduce) -> None:
         is_storage_error = effect.error_code is ErrorCode.KAFKA_STORAGE_ERROR
-        self._requests.answer_produce(
+        self._requests.respond_to_produce(
             effect,
             log_start_offset=self.log.log_start_offset,
             message=self._shared.storage_problem if is_storage_error else "",
         )
 
-    def _answer_delete(self, effect: fx.AnswerDelete) -> None:
-        self._requests.answer_delete(effect)
+    def _respond_to_delete(self, effect: fx.RespondToDelete) -> None:
+        self._requests.respond_to_delete(effect)
 
     def _high_watermark_moved(self, effect: fx.HighWatermarkMoved) -> None:
         log = self.log
@@ -567,16 +567,16 @@ _DO: Final[dict[type[Any], Callable[[PartitionHost, Any], None]]] = {
     fx.ResetLog: PartitionHost._reset_log,
     fx.AssignEpoch: PartitionHost._assign_epoch,
     fx.AdvanceLogStart: PartitionHost._advance_log_start,
-    fx.SendAttached: PartitionHost._answer_follower,
-    fx.SendDiverged: PartitionHost._answer_follower,
-    fx.SendSnapshotless: PartitionHost._answer_follower,
-    fx.SendRefused: PartitionHost._answer_follower,
+    fx.SendAttached: PartitionHost._respond_to_follower,
+    fx.SendDiverged: PartitionHost._respond_to_follower,
+    fx.SendSnapshotless: PartitionHost._respond_to_follower,
+    fx.SendRefused: PartitionHost._respond_to_follower,
     fx.SendAttach: PartitionHost._send_attach,
     fx.SendDetach: PartitionHost._send_detach,
     fx.SendAck: PartitionHost._send_ack,
     fx.ProposeIsr: PartitionHost._propose_isr,
-    fx.AnswerProduce: PartitionHost._answer_produce,
-    fx.AnswerDelete: PartitionHost._answer_delete,
+    fx.RespondToProduce: PartitionHost._respond_to_produce,
+    fx.RespondToDelete: PartitionHost._respond_to_delete,
     fx.HighWatermarkMoved: PartitionHost._high_watermark_moved,
     fx.RoleChanged: PartitionHost._role_changed,
     fx.PartitionFailed: PartitionHost._partition_failed,

@@ -357,17 +357,17 @@ class PartitionTable:
         elif growth < 0:
             self.counters.isr_shrinks += 1
 
-        def answered(code: ErrorCode) -> None:
+        def responded(code: ErrorCode) -> None:
             if not host.is_removed:
                 host.step(
-                    ev.IsrChangeAnswered(
+                    ev.IsrChangeResponded(
                         leader_epoch=effect.leader_epoch,
                         partition_epoch=effect.partition_epoch,
                         error_code=code,
                     )
                 )
 
-        self._proposals.propose(partition, effect, is_urgent=growth >= 0, on_answer=answered)
+        self._proposals.propose(partition, effect, is_urgent=growth >= 0, on_response=responded)
 
     @property
     def storage_problem(self) -> str:

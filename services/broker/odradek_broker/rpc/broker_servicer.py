@@ -183,9 +183,9 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         changed.set()
         unwatch = self._partitions.watch_image(lambda _: changed.set())
         sent: dict[TopicId, list[PartitionState]] = {}
-        names_told: dict[TopicId, str] = {}
-        brokers_told: list[pb.BrokerInfo] = []
-        offline_told: frozenset[int] = frozenset()
+        sent_names: dict[TopicId, str] = {}
+        sent_brokers: list[pb.BrokerInfo] = []
+        sent_offline: frozenset[int] = frozenset()
         is_first = True
         try:
             while True:
@@ -203,16 +203,16 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
                         continue
                     seen.add(topic.topic_id)
                     has_changed = sent.get(topic.topic_id) != topic.partitions
-                    if has_changed or offline != offline_told:
+                    if has_changed or offline != sent_offline:
                         sent[topic.topic_id] = topic.partitions.copy()
-                        names_told[topic.topic_id] = topic.name
+                        sent_names[topic.topic_id] = topic.name
                         infos.append(topic_info(image, topic))
                 deleted = [topic_id for topic_id in sent if topic_id not in seen]
-                removed = [names_told.pop(topic_id) for topic_id in deleted]
+                removed = [sent_names.pop(topic_id) for topic_id in deleted]
                 for topic_id in deleted:
                     del sent[topic_id]
-                if is_first or infos or removed or brokers != brokers_told:
-                    brokers_told, offline_told = brokers, offline
+                if is_first or infos or removed or brokers != sent_brokers:
+                    sent_brokers, sent_offline = brokers, offline
                     yield pb.WatchMetadataResponse(
                         metadata=self._metadata(image, infos, brokers),
                         removed_topics=removed,

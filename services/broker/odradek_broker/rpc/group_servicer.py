@@ -270,7 +270,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         )
         response = pb.DescribeGroupsResponse()
         async for group in in_turns(groups):
-            response.groups.append(_as_may_be_told(group))
+            response.groups.append(_without_hidden_topics(group))
         return response
 
     async def _describe(self, group_id: str) -> pb.GroupDescription:
@@ -314,7 +314,7 @@ def add_to(server: grpc.aio.Server, servicer: GroupServicer) -> str:
     return pb.DESCRIPTOR.services_by_name["GroupService"].full_name
 
 
-def _as_may_be_told(group: pb.GroupDescription) -> pb.GroupDescription:
+def _without_hidden_topics(group: pb.GroupDescription) -> pb.GroupDescription:
     """Return the group, or only the error if it reads topics that the caller may not see (KAFKA-18813)."""
     caller = client_caller()
     topics = {partition.topic for member in group.members for partition in member.assignment}

@@ -101,7 +101,7 @@ class OwnRegistration:
             ):
                 self._refused(error.details() or error.code().name)
             return error.code() is not grpc.StatusCode.UNAVAILABLE
-        return self._answered(response.error_code, response.error_message)
+        return self._taken(response.error_code, response.error_message)
 
     async def _register_here(self, request: pb.RegisterControllerRequest) -> bool:
         wanted = wire.register_controller_request(request)
@@ -109,9 +109,9 @@ class OwnRegistration:
             decision = await self._host.decide(features.register_controller, wanted)
         except (NotActive, Overloaded, BatchTooLarge):
             return False
-        return self._answered(decision.response.error, decision.response.message)
+        return self._taken(decision.response.error, decision.response.message)
 
-    def _answered(self, error_code: int, message: str) -> bool:
+    def _taken(self, error_code: int, message: str) -> bool:
         if error_code == ErrorCode.NOT_CONTROLLER:
             return False
         if error_code != ErrorCode.NONE:

@@ -87,7 +87,7 @@ class RestartMarkers:
         self._storage.sync_directory(self._directory)
         return restart_class, broker_epoch
 
-    def told(self) -> None:
+    def loss_reported(self) -> None:
         """Record that the controller has committed the restart class; a kill is a PROCESS restart from now on."""
         if self._running.pop("untold", None) is not None:
             self._write(RUNNING, self._running)

@@ -72,7 +72,7 @@ class LeaderStream:
         self._message_bytes_max = message_bytes_max
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
-        self._answers: list[pb.LeaderMessage] = []
+        self._responses: list[pb.LeaderMessage] = []
         self._due: dict[PartitionHost, None] = {}
         self._watermark_due: dict[PartitionHost, None] = {}
         self._watermark_timer: asyncio.TimerHandle | None = None
@@ -89,7 +89,7 @@ class LeaderStream:
             self.hosts[host] = None
         else:
             self.forget(host)
-        self._answers.append(_answer(host, effect))
+        self._responses.append(_leader_message(host, effect))
         self._wake.set()
 
     def refuse(
@@ -104,7 +104,7 @@ class LeaderStream:
         message = pb.LeaderMessage(partition=partition, leader_epoch=leader_epoch)
         message.refused.attach_seq = attach_seq
         message.refused.error_code = code
-        self._answers.append(message)
+        self._responses.append(message)
         self._wake.set()
 
     def mark_due(self, host: PartitionHost) -> None:
@@ -148,7 +148,7 @@ class LeaderStream:
 
     def _build(self) -> bytes | None:
         messages = ReplicateResponseBytes()
-        responses, self._answers = self._answers, []
+        responses, self._responses = self._responses, []
         for response in responses:
             messages.add(response)
         size_bytes = 0
@@ -342,7 +342,7 @@ def _add_data(
     messages.add_data(_named(host, due.leader_epoch), data, slices, size_bytes)
 
 
-def _answer(host: PartitionHost, effect: Effect) -> pb.LeaderMessage:
+def _leader_message(host: PartitionHost, effect: Effect) -> pb.LeaderMessage:
     assert isinstance(
         effect, fx.SendAttached | fx.SendDiverged | fx.SendSnapshotless | fx.SendRefused
     ), effect
