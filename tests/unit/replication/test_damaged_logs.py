@@ -85,7 +85,7 @@ async def test_a_marked_log_is_verified_cut_and_told_as_lost_until_that_is_regis
         assert broker.report.power_loss == (US,)
         assert broker.read_all() == b"".join(batches[:2])
         assert mark_of(broker)
-    broker.directory.told()
+    broker.directory.loss_reported()
     assert not mark_of(broker)
     again = broker.append(2)
     broker.checkpoint()
