@@ -12,7 +12,7 @@ from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.log.producer_state import ProducerStates
 from odradek_broker.partition import follower, high_watermark, leader, replica
 from odradek_broker.partition.effects import Role
-from odradek_broker.partition.events import IsrChangeAnswered
+from odradek_broker.partition.events import IsrChangeResponded
 from odradek_broker.partition.followers import FollowerProgress
 from odradek_broker.partition.high_watermark import JoinWait
 from odradek_broker.partition.isr import Isr
@@ -115,7 +115,7 @@ def _window_of_one(stack: ExitStack) -> None:
 def _lease_by_wall_clock(stack: ExitStack) -> None:
     def may_respond(self: Partition, leader_epoch: Any, *, is_replicated: bool = False) -> bool:
         rules = self._rules
-        return self.host.replica.may_answer(
+        return self.host.replica.may_respond(
             leader_epoch,
             lease_until_ms=rules.lease.until_ms,
             now_ms=rules.table.clock.wall_ms() - WALL_BEGINS_MS,
@@ -135,10 +135,10 @@ def _older_snapshot_applied(stack: ExitStack) -> None:
 
 
 def _reads_without_lease(stack: ExitStack) -> None:
-    def may_answer(self: Replica, leader_epoch: int, **_: Any) -> bool:
+    def may_respond(self: Replica, leader_epoch: int, **_: Any) -> bool:
         return self.role in (Role.LEADER, Role.FOLLOWER) and leader_epoch == self.leader_epoch
 
-    replace_in(stack, Replica, "may_answer", may_answer)
+    replace_in(stack, Replica, "may_respond", may_respond)
 
 
 def _power_loss_stays_in_sync(stack: ExitStack) -> None:
@@ -223,7 +223,7 @@ def _refused_proposal_forgotten(stack: ExitStack) -> None:
             self._advance(effects)
         return effects
 
-    handlers = {IsrChangeAnswered: replica._of_leader(on_isr_answered)}
+    handlers = {IsrChangeResponded: replica._of_leader(on_isr_answered)}
     stack.enter_context(patch.dict(replica._HANDLERS, handlers))
 
 

@@ -112,7 +112,7 @@ class LocalPartitions:
                     pace,
                 )
                 remaining_ms = deadline_ms - self._clock.monotonic_ms()
-                if remaining_ms <= 0 or _is_worth_answering(outcomes, bytes_min):
+                if remaining_ms <= 0 or _is_worth_responding(outcomes, bytes_min):
                     return outcomes
                 if waiter is None:
                     # Records that came between the first read and now would be missed, so read again.
@@ -202,7 +202,7 @@ async def _read_all(
     return outcomes
 
 
-def _is_worth_answering(outcomes: Sequence[ReadOutcome], bytes_min: int) -> bool:
+def _is_worth_responding(outcomes: Sequence[ReadOutcome], bytes_min: int) -> bool:
     return sum(outcome.size_bytes for outcome in outcomes) >= bytes_min or any(
         outcome.error is not ErrorCode.NONE
         or outcome.preferred_read_replica != NO_BROKER

@@ -400,7 +400,7 @@ class Partition:
         `is_replicated`: the response says only what the whole in-sync set has, and may leave without a lease.
         """
         host, rules = self.host, self._rules
-        return not host.is_removed and host.replica.may_answer(
+        return not host.is_removed and host.replica.may_respond(
             leader_epoch,
             lease_until_ms=rules.lease.until_ms,
             now_ms=rules.table.clock.boottime_ms(),
