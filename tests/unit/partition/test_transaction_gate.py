@@ -200,7 +200,7 @@ def test_a_batch_outside_of_its_producers_open_transaction_is_refused() -> None:
             producer=ProducerBatch(PRODUCER, epoch, 1, 1),
         )
         (answer,) = world.replica.step(produce, 0)
-        assert isinstance(answer, fx.AnswerProduce)
+        assert isinstance(answer, fx.RespondToProduce)
         assert answer.error_code is expected
 
 
@@ -208,7 +208,7 @@ def test_the_end_of_the_leader_epoch_refuses_what_is_held() -> None:
     world = TransactionWorld()
     world.send(0, 0)
     effects = world.replica.step(ev.PartitionRemoved(), 0)
-    answers = [effect for effect in effects if isinstance(effect, fx.AnswerProduce)]
+    answers = [effect for effect in effects if isinstance(effect, fx.RespondToProduce)]
     assert [answer.error_code for answer in answers] == [ErrorCode.UNKNOWN_TOPIC_ID]
 
 
@@ -238,7 +238,7 @@ def test_a_failed_write_answers_also_the_batches_that_were_to_follow() -> None:
     world.respond()
     steps(world, world.responses.pop().event)
     effects = steps(world, ev.StorageFailed(reason="EIO"))
-    codes = [effect.error_code for effect in effects if isinstance(effect, fx.AnswerProduce)]
+    codes = [effect.error_code for effect in effects if isinstance(effect, fx.RespondToProduce)]
     assert codes == [ErrorCode.KAFKA_STORAGE_ERROR] * 3
 
 

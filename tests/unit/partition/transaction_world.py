@@ -276,7 +276,7 @@ class TransactionWorld:
                         [Mark(marker, n) for marker, n in zip(markers, numbers, strict=True)]
                     )
                     self._step(ev.MarkersAppended(end_offset=Offset(len(self.log))))
-                case fx.AnswerProduce():
+                case fx.RespondToProduce():
                     self.sent[effect.request_id].code = effect.error_code
                 case fx.AnswerMarkers():
                     message = self._marking.pop(effect.request_id, None)

@@ -4,7 +4,7 @@
 - Messages of a leader to its followers: SendAttached, SendDiverged, SendSnapshotless, SendRefused.
 - Messages of a follower to its leader: SendAttach, SendDetach, SendAck.
 - A request to the controller: ProposeIsr. A request to a transaction coordinator: RegisterTransaction.
-- For clients, coordinators and observers: AnswerProduce, AnswerDelete, AnswerMarkers, HighWatermarkMoved,
+- For clients, coordinators and observers: RespondToProduce, RespondToDelete, AnswerMarkers, HighWatermarkMoved,
   RoleChanged, PartitionFailed, OrphanEnded, TransactionTorn.
 
 The shell reports the completion of Append, AppendMarkers, Sync, TruncateTo and ResetLog with an event of events.py:
@@ -184,7 +184,7 @@ class SendAck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposeIsr:
-    """Send AlterPartition for this partition; the shell batches them and reports IsrChangeAnswered."""
+    """Send AlterPartition for this partition; the shell batches them and reports IsrChangeResponded."""
 
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
@@ -210,7 +210,7 @@ class RegisterTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerMarkers:
-    """The outcome of each marker of a MarkersRequested, subject to `may_answer` like AnswerProduce."""
+    """The outcome of each marker of a MarkersRequested, subject to `may_respond` like RespondToProduce."""
 
     request_id: int
     error_codes: tuple[ErrorCode, ...]
@@ -239,10 +239,10 @@ class TransactionTorn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerProduce:
+class RespondToProduce:
     """The outcome of a ProduceRequested; `base_offset` is NO_OFFSET with an error.
 
-    The shell checks `may_answer(leader_epoch, ..)` when it writes the response to the socket (R13).
+    The shell checks `may_respond(leader_epoch, ..)` when it writes the response to the socket (R13).
     """
 
     request_id: int
@@ -252,8 +252,8 @@ class AnswerProduce:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerDelete:
-    """The outcome of a DeleteRecordsRequested, subject to `may_answer` like AnswerProduce.
+class RespondToDelete:
+    """The outcome of a DeleteRecordsRequested, subject to `may_respond` like RespondToProduce.
 
     `low_watermark` is the lowest log start offset over the replicas; NO_OFFSET with an error.
     """
@@ -309,8 +309,8 @@ Effect: TypeAlias = (
     | SendAck
     | ProposeIsr
     | RegisterTransaction
-    | AnswerProduce
-    | AnswerDelete
+    | RespondToProduce
+    | RespondToDelete
     | AnswerMarkers
     | OrphanEnded
     | TransactionTorn

@@ -4,10 +4,10 @@ A replica becomes the leader when the image names it with a higher leader epoch 
 at its log end, knows nothing of its followers, and keeps its high watermark. It stops leading when the
 next epoch begins, the topic is deleted or its storage fails, and what it knew of its followers is lost.
 
-    produce:   ProduceRequested -> Append -> Appended -> (wait) -> AnswerProduce
+    produce:   ProduceRequested -> Append -> Appended -> (wait) -> RespondToProduce
     the same in a transaction: TransactionalProduceRequested -> RegisterTransaction -> TransactionVerified -> Append ..
     markers:   MarkersRequested -> AppendMarkers -> MarkersAppended -> (wait) -> AnswerMarkers
-    deletes:   DeleteRecordsRequested -> AdvanceLogStart -> (wait) -> AnswerDelete
+    deletes:   DeleteRecordsRequested -> AdvanceLogStart -> (wait) -> RespondToDelete
     followers: AttachReceived -> SendAttached -> data_due .. DataSent -> AckReceived
     ISR:       an ack or a Tick -> ProposeIsr -> PartitionChanged with a higher partition epoch
 
@@ -52,7 +52,7 @@ from odradek_broker.partition.events import (
     DetachReceived,
     FollowerSession,
     FollowerSessionClosed,
-    IsrChangeAnswered,
+    IsrChangeResponded,
     LeaderStalled,
     MarkersRequested,
     PartitionChanged,
@@ -314,7 +314,7 @@ class Leader:
                 high_watermark=log.high_watermark,
                 log_start=log.log_start,
             )
-        effects: list[Effect] = [attach_answer(verdict, event, log, self.leader_epoch)]
+        effects: list[Effect] = [attach_response(verdict, event, log, self.leader_epoch)]
         self._stop_waiting(effects)
         return effects
 
@@ -437,7 +437,7 @@ class Leader:
             follower.excuse(event.stall_ms, now_ms=now_ms)
         return []
 
-    def on_isr_answered(self, event: IsrChangeAnswered, now_ms: int) -> list[Effect]:
+    def on_isr_answered(self, event: IsrChangeResponded, now_ms: int) -> list[Effect]:
         """Withdraw the proposal if another copy of it could be accepted later (isr.py)."""
         if not self.isr.must_withdraw(event.leader_epoch, event.partition_epoch, event.error_code):
             return []
@@ -557,7 +557,7 @@ class Leader:
                 effects.extend(self._markers.committed(moved_to))
 
 
-def attach_answer(
+def attach_response(
     verdict: Verdict, attach: AttachReceived, log: LogPositions, leader_epoch: LeaderEpoch
 ) -> SendAttached | SendDiverged | SendSnapshotless:
     """Return the response to an Attach: sending begins, or where the follower has to truncate first, or

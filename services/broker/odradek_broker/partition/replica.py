@@ -26,12 +26,12 @@ from typing import Any, Final, TypeAlias
 
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import (
-    AnswerDelete,
     AnswerMarkers,
-    AnswerProduce,
     DataDue,
     Effect,
     PartitionFailed,
+    RespondToDelete,
+    RespondToProduce,
     Role,
     RoleChanged,
     SendRefused,
@@ -60,7 +60,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 class ReadBound:
     """What a consumer may read at one replica: [start_offset, end_offset), unless `error_code` is set.
 
-    The response passes the gate (`may_answer`) in `leader_epoch`. A fetch at `end_offset` waits, or gets
+    The response passes the gate (`may_respond`) in `leader_epoch`. A fetch at `end_offset` waits, or gets
     nothing.
     """
 
@@ -260,7 +260,7 @@ class Replica:
         if self._leading is not None:
             return self._leading.on_produce(event)
         return (
-            AnswerProduce(
+            RespondToProduce(
                 request_id=event.request_id,
                 error_code=self._why_not_leading(),
                 base_offset=NO_OFFSET,
@@ -292,7 +292,7 @@ class Replica:
         if self._leading is not None:
             return self._leading.on_delete_records(event, now_ms)
         return (
-            AnswerDelete(
+            RespondToDelete(
                 request_id=event.request_id,
                 error_code=self._why_not_leading(),
                 low_watermark=NO_OFFSET,
@@ -407,7 +407,7 @@ class Replica:
         """Return what to send in this session; None: nothing, or the follower is not attached in it."""
         return self._leading.data_due(session) if self._leading is not None else None
 
-    def may_answer(
+    def may_respond(
         self,
         leader_epoch: LeaderEpoch,
         *,
@@ -541,7 +541,7 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     events.FollowerSessionClosed: _of_leader(Leader.on_detached),
     events.AckReceived: _of_leader(Leader.on_ack),
     events.DataSent: _of_leader(Leader.on_data_sent),
-    events.IsrChangeAnswered: _of_leader(Leader.on_isr_answered),
+    events.IsrChangeResponded: _of_leader(Leader.on_isr_answered),
     events.LeaderStalled: _of_leader(Leader.on_stalled),
     # At a follower: from its leader.
     events.SessionReady: _of_follower(Follower.on_session_ready),

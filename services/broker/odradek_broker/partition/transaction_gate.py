@@ -31,10 +31,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from odradek_broker.partition.effects import (
-    AnswerProduce,
     Effect,
     OrphanEnded,
     RegisterTransaction,
+    RespondToProduce,
 )
 from odradek_broker.partition.events import (
     ProducerBatch,
@@ -167,7 +167,7 @@ class TransactionGate:
         )
         return isinstance(verdict, ErrorCode) and verdict is not ErrorCode.INVALID_PRODUCER_EPOCH
 
-    def refusal(self, event: TransactionalProduceRequested) -> AnswerProduce | None:
+    def refusal(self, event: TransactionalProduceRequested) -> RespondToProduce | None:
         """Refuse a batch that is not the first one of its transaction, though its transaction begins here."""
         batch = event.produce.producer
         assert batch is not None, event
@@ -289,8 +289,10 @@ class TransactionGate:
             deadline_ms=first.until_ms,
         )
 
-    def _answer(self, event: TransactionalProduceRequested, error_code: ErrorCode) -> AnswerProduce:
-        return AnswerProduce(
+    def _answer(
+        self, event: TransactionalProduceRequested, error_code: ErrorCode
+    ) -> RespondToProduce:
+        return RespondToProduce(
             request_id=event.produce.request_id,
             error_code=error_code,
             base_offset=NO_OFFSET,
