@@ -194,7 +194,7 @@ def _watermark_under_min_isr(stack: ExitStack) -> None:
 
 def _repeat_answered_at_once(stack: ExitStack) -> None:
     def repeat(self: Produces, event: Any, base_offset: Any, end_offset: Any) -> Any:
-        return [self._answer(event, ErrorCode.NONE, base_offset)]
+        return [self._respond(event, ErrorCode.NONE, base_offset)]
 
     replace_in(stack, Produces, "_repeat", repeat)
 

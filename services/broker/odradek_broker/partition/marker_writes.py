@@ -122,7 +122,7 @@ class MarkerWrites:
             error_codes.append(code)
         write = _Write(event.request_id, tuple(error_codes), event.deadline_ms)
         if not accepted:
-            return [*effects, self._answer(write)]
+            return [*effects, self._respond(write)]
         self._is_appending, self._appending = True, write
         markers = tuple(
             marker
@@ -159,13 +159,13 @@ class MarkerWrites:
         """Fail the request, as the write failed or the disk is full."""
         write, self._appending = self._appending, None
         self._is_appending = False
-        return [self._answer(write, ErrorCode.KAFKA_STORAGE_ERROR)] if write is not None else []
+        return [self._respond(write, ErrorCode.KAFKA_STORAGE_ERROR)] if write is not None else []
 
     def committed(self, high_watermark: Offset) -> list[Effect]:
         """Respond to the requests whose markers are below the high watermark."""
         responses: list[Effect] = []
         while self._waiters and self._waiters[0].end_offset <= high_watermark:
-            responses.append(self._answer(self._waiters.popleft()))
+            responses.append(self._respond(self._waiters.popleft()))
         return responses
 
     def expire(self, now_ms: int) -> list[Effect]:
@@ -174,13 +174,13 @@ class MarkerWrites:
         if not late:
             return []
         self._waiters = deque(write for write in self._waiters if write.deadline_ms > now_ms)
-        return [self._answer(write, ErrorCode.REQUEST_TIMED_OUT) for write in late]
+        return [self._respond(write, ErrorCode.REQUEST_TIMED_OUT) for write in late]
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
         """Fail all requests that wait, as the epoch is over. Their markers may or may not survive."""
         assert not self._is_appending, "resigning in the middle of an append of markers"
         writes, self._waiters = self._waiters, deque()
-        return [self._answer(write, error_code) for write in writes]
+        return [self._respond(write, error_code) for write in writes]
 
     def _append(self, markers: tuple[Marker, ...]) -> AppendMarkers:
         return AppendMarkers(
@@ -229,7 +229,7 @@ class MarkerWrites:
             is_commit=marker.is_commit,
         )
 
-    def _answer(self, write: _Write, failure: ErrorCode = ErrorCode.NONE) -> AnswerMarkers:
+    def _respond(self, write: _Write, failure: ErrorCode = ErrorCode.NONE) -> AnswerMarkers:
         error_codes = write.error_codes
         if failure is not ErrorCode.NONE:
             error_codes = tuple(

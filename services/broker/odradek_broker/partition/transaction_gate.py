@@ -137,7 +137,7 @@ class TransactionGate:
         """Hold the batch or refuse it; None: it is to be handled like a batch without a transaction, at once."""
         if event.produce.acks != _ALL:
             # A leader that fails before it has replicated the batch would lose it from a committed transaction.
-            return [self._answer(event, ErrorCode.INVALID_REQUIRED_ACKS)]
+            return [self._respond(event, ErrorCode.INVALID_REQUIRED_ACKS)]
         batch = event.produce.producer
         assert batch is not None, event
         waiting = self._waiting.get(batch.producer_id)
@@ -146,7 +146,7 @@ class TransactionGate:
                 return None
             waiting = self._waiting[batch.producer_id] = _Waiting()
         elif len(waiting.held) >= HELD_MAX:
-            return [self._answer(event, ErrorCode.NOT_ENOUGH_REPLICAS)]
+            return [self._respond(event, ErrorCode.NOT_ENOUGH_REPLICAS)]
         until_ms = min(event.produce.deadline_ms, now_ms + self._timeout_ms)
         waiting.held.append(_Held(event, batch, until_ms))
         return [self._register(waiting)] if len(waiting.held) == 1 else []
@@ -173,7 +173,7 @@ class TransactionGate:
         assert batch is not None, event
         is_first_known = self._producers.entry(batch.producer_id) is None
         if event.mode is RegistrationMode.ADD and is_first_known and batch.base_sequence != 0:
-            return self._answer(event, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+            return self._respond(event, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         return None
 
     def verified(self, event: TransactionVerified) -> list[Effect]:
@@ -198,7 +198,7 @@ class TransactionGate:
         taken = waiting.take_first_transaction()
         effects: list[Effect] = []
         if final is not None:
-            effects.extend(self._answer(held.event, final) for held in taken)
+            effects.extend(self._respond(held.event, final) for held in taken)
         else:
             orphan = self._orphan(taken[0].batch, event.last_outcome)
             if orphan is not None:
@@ -236,7 +236,7 @@ class TransactionGate:
         ended = [held for held in waiting.held if held.batch.producer_epoch <= last_epoch]
         waiting.held = deque(held for held in waiting.held if held not in ended)
         return [
-            *(self._answer(held.event, ErrorCode.TRANSACTION_ABORTABLE) for held in ended),
+            *(self._respond(held.event, ErrorCode.TRANSACTION_ABORTABLE) for held in ended),
             *self._next(producer_id, waiting),
         ]
 
@@ -252,7 +252,7 @@ class TransactionGate:
             # Later batches of a producer cannot be appended without the earlier ones.
             late = [waiting.held.pop() for _ in range(len(waiting.held) - kept)]
             for held in reversed(late):
-                effects.append(self._answer(held.event, ErrorCode.NOT_ENOUGH_REPLICAS))
+                effects.append(self._respond(held.event, ErrorCode.NOT_ENOUGH_REPLICAS))
             if not waiting.held or waiting.guard == _UNDER_WAY_NONE:
                 effects.extend(self._next(producer_id, waiting))
         return effects
@@ -265,7 +265,7 @@ class TransactionGate:
         self.ready.clear()
         self._waiting.clear()
         self._by_guard.clear()
-        return [self._answer(event, error_code) for event in events]
+        return [self._respond(event, error_code) for event in events]
 
     def _next(self, producer_id: ProducerId, waiting: _Waiting) -> list[Effect]:
         """Register for the first batch that is held, or forget the producer if none is."""
@@ -289,7 +289,7 @@ class TransactionGate:
             deadline_ms=first.until_ms,
         )
 
-    def _answer(
+    def _respond(
         self, event: TransactionalProduceRequested, error_code: ErrorCode
     ) -> RespondToProduce:
         return RespondToProduce(
