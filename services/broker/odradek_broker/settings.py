@@ -176,7 +176,7 @@ class BrokerSettings(ListenerSettings):
     )
     connections_max_per_ip: int = setting(
         "max.connections.per.ip",
-        "Most connections to the Kafka listeners from one IP address.",
+        "Most connections to the Kafka listeners from one IP address, and to each gRPC listener for clients.",
         default=_INT32_MAX,
         minimum=1,
     )

@@ -55,6 +55,7 @@ class WhoAmI(pb_grpc.BrokerServiceServicer):
     async def Produce(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
         """An echo."""
         while (request := await context.read()) is not grpc.aio.EOF:
+            current_caller().got_message(request.ByteSize())
             await context.write(pb.ProduceResponse(request_id=request.request_id))
 
 

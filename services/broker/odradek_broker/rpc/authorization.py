@@ -200,6 +200,7 @@ class Authorization(grpc.aio.ServerInterceptor):
             with (
                 self._intake.held(owner, is_stream=True, is_in_vain=is_in_vain),
                 _ends_with(caller.session),
+                self._intake.watched(context, owner) as caller.stream,
             ):
                 try:
                     await _serve(inner(requests, context), context)
@@ -269,6 +270,12 @@ def _ends_with(session: GrpcSession | None) -> Iterator[None]:
 
 async def _abort_if_ended(caller: Caller, context: ServerContext) -> None:
     task = asyncio.current_task()
+    if caller.stream is not None and caller.stream.is_ended and task is not None:
+        task.uncancel()
+        await context.abort(
+            grpc.StatusCode.UNAVAILABLE,
+            f"{caller.owner} has sent too many bytes of messages that do not end: finish some first",
+        )
     if caller.session is not None and caller.session.is_ended and task is not None:
         task.uncancel()
         await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the session has ended: log in again")

@@ -28,6 +28,7 @@ import grpc.aio
 from odradek_broker.access.authorizer import Authorizer
 from odradek_broker.access.grpc_sessions import GrpcSession, GrpcSessions
 from odradek_broker.access.rights import Need
+from odradek_broker.rpc.unfinished import WatchedStream
 from odradek_protocol.access import Operation, ResourceType
 from odradek_runtime.budget.loop_turns import LoopTurns, Pace
 from odradek_runtime.budget.refusals import RefusalLines, shortened
@@ -77,6 +78,7 @@ class Caller:
         "pace",
         "principal",
         "session",
+        "stream",
         "via",
     )
 
@@ -95,6 +97,7 @@ class Caller:
         """`via` is the gateway that speaks for the principal; `pace` is the pace of the call's work on the loop."""
         self._refusals = refusals or RefusalLines()
         self.pace: Pace | None = None
+        self.stream: WatchedStream | None = None
         self._authorizer = authorizer
         self.principal = principal
         self.host = host
@@ -102,6 +105,11 @@ class Caller:
         self.listener = listener
         self.session = session
         self.via = via
+
+    def got_message(self, size_bytes: int) -> None:
+        """Note that a whole message arrived on the caller's stream."""
+        if self.stream is not None:
+            self.stream.delivered(size_bytes, monotonic_ms() / 1000)
 
     @property
     def owner(self) -> str:

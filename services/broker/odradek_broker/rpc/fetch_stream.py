@@ -92,6 +92,7 @@ class FetchStream:
                         if data is grpc.aio.EOF:
                             break
                         assert isinstance(data, bytes), type(data)
+                        self._caller.got_message(len(data))
                         await self._take(await self._decoded(data))
                     pusher.cancel()
         finally:

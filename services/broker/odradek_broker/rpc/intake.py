@@ -23,6 +23,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from odradek_broker.rpc.callers import ServerContext
+from odradek_broker.rpc.unfinished import UnfinishedMessages, WatchedStream, peer_of
 from odradek_protocol.kafka.request_decoding import STRING_BYTES_MAX
 from odradek_runtime.budget.client_budget import (
     ITEMS_MAX,
@@ -33,6 +34,7 @@ from odradek_runtime.budget.client_budget import (
 )
 from odradek_runtime.budget.loop_turns import Pace
 from odradek_runtime.budget.shares import Shares
+from odradek_runtime.clock import monotonic_ms
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _FIELDS_PER_ITEM_MAX: Final = 12
@@ -163,6 +165,7 @@ class GrpcIntake:
     ) -> None:
         self.budget: Final = budget or ClientBudget()
         self._request_s_max = request_s_max
+        self.messages: Final = UnfinishedMessages()
         self.calls: Final = Shares(total_max=_CALLS_MAX, owner_max=_CALLS_OWNER_MAX)
         self.streams: Final = Shares(total_max=_STREAMS_MAX, owner_max=_STREAMS_OWNER_MAX)
         self.in_vain: Final = Shares(total_max=_IN_VAIN_MAX, owner_max=_IN_VAIN_OWNER_MAX)
@@ -212,7 +215,20 @@ class GrpcIntake:
         if data is grpc.aio.EOF:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "there is no request")
         assert isinstance(data, bytes), type(data)
+        self.messages.called(peer_of(context.peer()), len(data))
         return data
+
+    @contextmanager
+    def watched(self, context: ServerContext, owner: str) -> Iterator[WatchedStream]:
+        """Watch a stream of requests until the body ends. The current task is cancelled if the stream must end."""
+        task = asyncio.current_task()
+        assert task is not None
+        now_s = monotonic_ms() / 1000
+        stream = self.messages.begin(peer_of(context.peer()), owner, now_s, task.cancel)
+        try:
+            yield stream
+        finally:
+            self.messages.finish(stream)
 
     @asynccontextmanager
     async def decoded(

@@ -30,6 +30,7 @@ from odradek_broker.rpc import auth_servicer
 from odradek_broker.rpc.authorization import Authorization
 from odradek_broker.rpc.callers import Callers, MethodHandler, ServerContext
 from odradek_broker.rpc.intake import GrpcIntake
+from odradek_broker.rpc.unfinished import ConnectionWatch
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerId
 from odradek_runtime.budget.client_budget import ClientBudget
@@ -49,6 +50,8 @@ from odradek_runtime.tls import TlsFiles, peer_identity
 
 _CLIENT_IDLE_MS_MAX: Final = 120_000
 """The time after which a connection without a call is closed. A client of the SDK opens another when it needs one."""
+_IDLE_PER_IP_MAX: Final = 500
+"""Connections from one address that have made no call."""
 _REPLICATE: Final = "/odradek.v1.ReplicationService/Replicate"
 AddServicers = Callable[[grpc.aio.Server], list[str]]
 
@@ -120,6 +123,8 @@ class GrpcListeners:
         self._is_registered = is_registered
         self._clients: dict[str, grpc.aio.Server] = {}
         self._replication: grpc.aio.Server | None = None
+        self._watch: ConnectionWatch | None = None
+        self._watching: asyncio.Task[None] | None = None
         self.health = Health()  # serves nothing until bound
 
     def bind(self) -> dict[str, int]:
@@ -136,19 +141,34 @@ class GrpcListeners:
                 )
                 ports[REPLICATION] = bind(self._replication, listener, self._tls, mutual=True)
         self.health = Health(*self._clients.values())
+        self._watch = self._new_watch([ports[name] for name in self._clients])
         return ports
 
-    def _connection_bounds(self, idle_ms_max: int) -> Options:
-        """Return the options of a server. Without them one client could take all descriptors of the broker."""
+    def _new_watch(self, ports: list[int]) -> ConnectionWatch:
+        """Return the watch over clients' connections. A quarter of a listener is left for other addresses."""
+        most = self._connections_max()
+        watch = ConnectionWatch(
+            self._intake.messages,
+            connections_per_ip_max=max(
+                min(self._settings.connections_max_per_ip, most * 3 // 4), 1
+            ),
+            idle_per_ip_max=max(min(_IDLE_PER_IP_MAX, most // 2), 1),
+        )
+        for port in ports:
+            watch.add_port(port)
+        return watch
+
+    def _connections_max(self) -> int:
         settings = self._settings
         listeners = sum(
             listener.name == REPLICATION or is_grpc_listener(listener.name)
             for listener in settings.listeners
         )
-        return connection_bounds(
-            connections_max=min(settings.connections_max, grpc_connections_max(listeners)),
-            idle_ms_max=idle_ms_max,
-        )
+        return min(settings.connections_max, grpc_connections_max(listeners))
+
+    def _connection_bounds(self, idle_ms_max: int) -> Options:
+        """Return the options of a server. Without them one client could take all descriptors of the broker."""
+        return connection_bounds(connections_max=self._connections_max(), idle_ms_max=idle_ms_max)
 
     def _bind_clients(self, listener: ListenerAddress) -> int:
         settings, name = self._settings, listener.name
@@ -193,9 +213,13 @@ class GrpcListeners:
         await self._replication.start()
         for server in self._clients.values():
             await server.start()
+        assert self._watch is not None
+        self._watching = asyncio.create_task(self._watch.run(), name="gRPC connections")
 
     async def stop(self, grace_s: float) -> None:
         """End all calls, and release the ports."""
+        if self._watching is not None:
+            self._watching.cancel()
         servers = [*self._clients.values()]
         if self._replication is not None:
             servers.append(self._replication)

@@ -90,6 +90,7 @@ class ProduceStream:
                         if data is grpc.aio.EOF:
                             break
                         assert isinstance(data, bytes), type(data)
+                        self._caller.got_message(len(data))
                         try:
                             request = read_produce_request(data)
                         except WireError as error:

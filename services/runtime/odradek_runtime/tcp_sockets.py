@@ -1,0 +1,113 @@
+"""What the kernel counts of the connections to a port: Linux' sock_diag(7), which needs no privilege.
+
+gRPC accepts connections inside its core and tells nothing of them, neither how many an address has nor how many bytes
+arrived on one. The kernel tells both, for all connections of a port in one answer of a millisecond.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from typing import Final, NamedTuple
+
+_NETLINK_SOCK_DIAG: Final = 4
+_SOCK_DIAG_BY_FAMILY: Final = 20
+_REQUEST_DUMP: Final = 0x301
+_NLMSG_ERROR: Final = 2
+_NLMSG_DONE: Final = 3
+_ESTABLISHED: Final = 1 << 1
+_INET_DIAG_INFO: Final = 2
+_HEADER: Final = struct.Struct("=IHHII")  # struct nlmsghdr
+_ATTRIBUTES_AT: Final = 72  # the size of struct inet_diag_msg
+_BYTES_ACKED_AT: Final = 120  # in struct tcp_info; the bytes received follow
+_REPLY_BYTES: Final = 1 << 17
+_TIMEOUT_S: Final = 5.0
+
+
+class TcpConnection(NamedTuple):
+    """One open connection. `host` is written as in an address of the same family, IPv4 within IPv6 as IPv4."""
+
+    host: str
+    port: int
+    received_bytes: int
+    acked_bytes: int
+
+
+def connections_to(port: int) -> list[TcpConnection]:
+    """Return the open connections to a local port. Raises OSError where the kernel does not tell."""
+    if not hasattr(socket, "AF_NETLINK"):
+        raise OSError("sock_diag is Linux only")
+    with socket.socket(
+        socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG
+    ) as kernel:
+        kernel.settimeout(_TIMEOUT_S)
+        connections: list[TcpConnection] = []
+        for family in (socket.AF_INET, socket.AF_INET6):
+            kernel.send(_request(family, port))
+            _collect(kernel, family, connections)
+        return connections
+
+
+def _request(family: int, port: int) -> bytes:
+    wanted = struct.pack(
+        "=BBBBI", family, socket.IPPROTO_TCP, 1 << (_INET_DIAG_INFO - 1), 0, _ESTABLISHED
+    )
+    ports_and_addresses = struct.pack(">HH", port, 0) + bytes(32)
+    any_interface_and_cookie = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
+    body = wanted + ports_and_addresses + any_interface_and_cookie
+    return _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0) + body
+
+
+def _collect(kernel: socket.socket, family: int, connections: list[TcpConnection]) -> None:
+    while True:
+        reply = kernel.recv(_REPLY_BYTES)
+        at = 0
+        while at < len(reply):
+            size, kind, _, _, _ = _HEADER.unpack_from(reply, at)
+            if kind == _NLMSG_DONE:
+                return
+            if kind == _NLMSG_ERROR:
+                (code,) = struct.unpack_from("=i", reply, at + _HEADER.size)
+                raise OSError(-code, os.strerror(-code))
+            connections.append(_connection(reply[at + _HEADER.size : at + size], family))
+            at += (size + 3) & ~3
+
+
+def _connection(message: bytes, family: int) -> TcpConnection:
+    (port,) = struct.unpack_from(">H", message, 6)
+    address = message[24:28] if family == socket.AF_INET else message[24:40]
+    received = acked = 0
+    at = _ATTRIBUTES_AT
+    while at + 4 <= len(message):
+        size, kind = struct.unpack_from("=HH", message, at)
+        if kind == _INET_DIAG_INFO and size >= 4 + _BYTES_ACKED_AT + 16:
+            acked, received = struct.unpack_from("=QQ", message, at + 4 + _BYTES_ACKED_AT)
+        at += max((size + 3) & ~3, 4)
+    host = socket.inet_ntop(family, address).removeprefix("::ffff:")
+    return TcpConnection(host, port, received, acked)
+
+
+def close_connections(port: int, peers: set[tuple[str, int]]) -> int:
+    """Close this process's connections from those peers to a local port; return how many were closed.
+
+    For connections whose sockets another library owns. Each is shut down through a descriptor of our own, made before
+    its address is compared, so that no other connection is hit whose descriptor has the same number meanwhile.
+    """
+    closed = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as connection:
+                if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                    continue
+                host, peer_port = connection.getpeername()[:2]
+                if connection.getsockname()[1] != port:
+                    continue
+                if (host.removeprefix("::ffff:"), peer_port) in peers:
+                    connection.shutdown(socket.SHUT_RDWR)
+                    closed += 1
+        except OSError:
+            continue  # closed meanwhile, or not connected
+    return closed
