@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from enum import IntEnum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+import msgspec
 from hypothesis import strategies as st
 
 from odradek_protocol.metadata.records import RECORD_TYPES, MetadataBatch, MetadataRecord
@@ -30,7 +30,7 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
         if args[-1] is Ellipsis:
             return st.lists(_values(args[0]), max_size=4).map(tuple)
         return st.tuples(*map(_values, args))
-    if dataclasses.is_dataclass(hint):
+    if issubclass(hint, msgspec.Struct):
         return _instances(hint)
     if issubclass(hint, IntEnum):
         return st.sampled_from(hint)
@@ -39,7 +39,7 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
 
 def _instances(cls: Any) -> st.SearchStrategy[Any]:
     hints = get_type_hints(cls)
-    return st.builds(cls, **{f.name: _values(hints[f.name]) for f in dataclasses.fields(cls)})
+    return st.builds(cls, **{name: _values(hints[name]) for name in cls.__struct_fields__})
 
 
 def records() -> st.SearchStrategy[MetadataRecord]:

@@ -214,7 +214,8 @@ class MemoryBroker:
             delta = MetadataDelta()
             self.image.replay(MetadataOffset(offset), 1, record, delta)
             if self.table.is_active:
-                self.table.apply(self.image, delta)
+                for _ in self.table.apply(self.image, delta):
+                    pass
         if not self.table.is_active and self._cluster.is_described:
             self.table.activate(self.image)
 

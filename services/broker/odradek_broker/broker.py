@@ -12,7 +12,7 @@ broker. `process.py` passes the real ones, and adds ports, probes and metrics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -266,12 +266,12 @@ class Broker:
         self.pool.close()
         await self.controllers.close()
 
-    def _image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Pass the new image to every part that follows it.
+    def _image_changed(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
+        """Pass the new image to every part that follows it, in steps (`PartitionTable.apply`).
 
         The membership is last, because its heartbeat tells the controller that this broker acts on the image.
         """
-        self.table.apply(image, delta)
+        yield from self.table.apply(image, delta)
         for listener in self.image_listeners:
             listener(image, delta)
         self.partitions.image_changed()

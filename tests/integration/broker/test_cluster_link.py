@@ -105,7 +105,7 @@ async def test_the_feed_brings_the_image_up_to_date(controller: MemoryController
     feed = MetadataFeed(
         broker_id=BrokerId(1),
         controllers=client,
-        on_change=lambda _image, delta: changes.append(delta),
+        on_change=lambda _image, delta: changes.append(delta) or (),
         on_refused=pytest.fail,
     )
     task = asyncio.create_task(feed.run())
@@ -132,7 +132,7 @@ async def test_a_snapshot_is_applied_whole_and_a_damaged_one_never() -> None:
     feed = MetadataFeed(
         broker_id=BrokerId(1),
         controllers=client,
-        on_change=lambda _image, delta: created.update(delta.topics_created),
+        on_change=lambda _image, delta: created.update(delta.topics_created) or (),
         on_refused=pytest.fail,
     )
     task = asyncio.create_task(feed.run())
@@ -163,7 +163,7 @@ async def test_a_feed_does_not_stay_with_a_standby_that_hears_nothing(
     server, port = await _serve(CutOff())
     client = ControllerClient([(2, "127.0.0.1", port), (1, "127.0.0.1", controller.port)], None)
     feed = MetadataFeed(
-        broker_id=BrokerId(1), controllers=client, on_change=lambda *_: None, on_refused=pytest.fail
+        broker_id=BrokerId(1), controllers=client, on_change=lambda *_: (), on_refused=pytest.fail
     )
     task = asyncio.create_task(feed.run())
     await until(lambda: feed.image.offset == controller.core.committed.offset, 5.0)
@@ -187,7 +187,7 @@ async def test_a_feed_that_is_refused_for_good_is_told(caplog: pytest.LogCapture
     server, port = await _serve(OtherHistory())
     client = ControllerClient([(1, "127.0.0.1", port)], None)
     feed = MetadataFeed(
-        broker_id=BrokerId(1), controllers=client, on_change=lambda *_: None, on_refused=pytest.fail
+        broker_id=BrokerId(1), controllers=client, on_change=lambda *_: (), on_refused=pytest.fail
     )
     task = asyncio.create_task(feed.run())
     await until(lambda: "Controller refused the metadata feed" in caplog.messages)

@@ -42,7 +42,7 @@ class Rejoining:
         self.feed = MetadataFeed(
             broker_id=BrokerId(4),
             controllers=self.client,
-            on_change=lambda image, delta: self.member.image_changed(image, delta),
+            on_change=lambda image, delta: self.member.image_changed(image, delta) or (),
             on_refused=pytest.fail,
         )
         settings: Any = SimpleNamespace(

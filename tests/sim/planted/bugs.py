@@ -129,7 +129,7 @@ def _older_snapshot_applied(stack: ExitStack) -> None:
     async def apply(self: MetadataFeed, after: Any) -> None:
         before, self.image = self.image, after
         for delta in differences(before, after):
-            self._on_change(after, delta)
+            await self._pass_on(after, delta)
 
     replace_in(stack, MetadataFeed, "_apply", apply)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from odradek_protocol.identity import (
     BrokerId,
@@ -18,6 +18,7 @@ from odradek_protocol.identity import (
     PartitionIndex,
     TopicId,
 )
+from odradek_protocol.metadata import codec
 from odradek_protocol.metadata.codec import (
     MetadataDecodeError,
     decode_batch,
@@ -28,6 +29,7 @@ from odradek_protocol.metadata.codec import (
 from odradek_protocol.metadata.features import METADATA_VERSION_MAX
 from odradek_protocol.metadata.records import (
     RECORD_TYPES,
+    ClientQuota,
     MetadataBatch,
     MetadataIncarnation,
     MetadataRecord,
@@ -49,6 +51,33 @@ TOPIC_ID = TopicId(bytes(range(16)))
 @given(batches())
 def test_a_batch_is_read_as_it_was_written(batch: MetadataBatch) -> None:
     assert decode_batch(encode_batch(batch, level=METADATA_VERSION_MAX)) == batch
+
+
+@given(batches())
+def test_the_bytes_of_a_batch_are_the_only_ones_that_msgpack_has_for_it(
+    batch: MetadataBatch,
+) -> None:
+    """Programs of all releases write the same bytes for the same records."""
+    payload = encode_batch(batch, level=METADATA_VERSION_MAX)
+    assert payload == msgpack.packb(msgpack.unpackb(payload, raw=False), use_bin_type=True)
+
+
+def test_a_quota_is_written_as_a_float_however_it_was_given() -> None:
+    whole, part = (
+        ClientQuota(entity=(("user", None),), key="producer_byte_rate", value=value)
+        for value in (1024, 1024.0)
+    )
+    assert encode_record(whole, level=1) == encode_record(part, level=1)
+
+
+@given(batches(), st.integers(1, 5))
+def test_a_batch_is_decoded_in_steps(batch: MetadataBatch, per_step: int) -> None:
+    payload = encode_batch(batch, level=METADATA_VERSION_MAX)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codec, "_RECORDS_PER_STEP", per_step)
+        assert decode_batch(payload) == batch
+        turns = sum(1 for _ in codec.batch_steps(payload))
+    assert turns == max(0, -(-len(batch.records) // per_step) - 1)
 
 
 @given(records())

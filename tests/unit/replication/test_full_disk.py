@@ -107,7 +107,8 @@ async def test_the_image_may_move_while_a_broken_log_is_read_anew(is_deleted: bo
                     topic_id=TOPIC_ID, partition=PartitionIndex(0), isr=(OTHER,)
                 )
                 image.replay(MetadataOffset(2), 1, change, delta)
-            table.apply(image, delta)
+            for _ in table.apply(image, delta):
+                pass
 
         loop = asyncio.get_running_loop()
         broker.directory.recover = recovered_late  # type: ignore[method-assign]
@@ -151,7 +152,8 @@ async def test_a_follower_whose_disk_is_full_serves_readers_when_it_is_elected()
         )
         image, delta = table.image, MetadataDelta()
         image.replay(MetadataOffset(2), 1, elected, delta)
-        table.apply(image, delta)
+        for _ in table.apply(image, delta):
+            pass
         await until(lambda: host.is_leader and host.replica.high_watermark == 3)
         outcome = partition_of(table).read(Offset(0), bytes_max=1 << 20, read_committed=False)
         assert isinstance(outcome, ReadOutcome)

@@ -53,14 +53,16 @@ def become(table: PartitionTable, image: MetadataImage) -> None:
     """The broker was too far behind, and gets a snapshot."""
     before = table.image
     for delta in differences(before, image):
-        table.apply(image, delta)
+        for _ in table.apply(image, delta):
+            pass
 
 
 def record(table: PartitionTable, change: Any) -> None:
     """A record is committed, and fed."""
     image, delta = table.image, MetadataDelta()
     image.replay(MetadataOffset(image.offset + 1), 1, change, delta)
-    table.apply(image, delta)
+    for _ in table.apply(image, delta):
+        pass
 
 
 def moved_away() -> PartitionChange:

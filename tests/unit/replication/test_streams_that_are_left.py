@@ -164,7 +164,8 @@ async def test_a_stream_keeps_no_partition_that_is_led_no_longer(ends: str) -> N
                     topic_id=TOPIC_ID, partition=PartitionIndex(0), leader=OTHER
                 )
                 image.replay(MetadataOffset(2), 1, change, delta)
-            table.apply(image, delta)
+            for _ in table.apply(image, delta):
+                pass
 
         await sessions.serve(FollowersCall([hello(1), attach(1), look, end, look]))
         assert kept == [{host}, set()]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter
-from dataclasses import replace
 from types import CodeType, FrameType
 
 import pytest
+from msgspec.structs import replace
 
 from odradek_broker.access import sasl
 from odradek_broker.access.sasl import LoginFailed, SaslExchange, credential_of

@@ -1,6 +1,6 @@
-"""The encoding of metadata records: msgpack arrays whose types are checked on writing and on reading.
+"""The encoding of metadata records: msgpack arrays whose types are checked on reading.
 
-A record is `[type id, version, field, field, ...]` in the order of its dataclass. A batch is
+A record is `[type id, version, field, field, ...]` in the order of its class. A batch is
 `[format, controller epoch, [record, ...]]`. Names are not encoded, so a field may be renamed, but
 fields must never be reordered. Reading checks each value against the field's type, so damaged or hostile
 bytes raise `MetadataDecodeError` and never put an object of the wrong type into the image; lengths are
@@ -12,18 +12,18 @@ The `metadata.version` of the cluster decides what may be written: each record i
 version that the level allows. A record or a field above the level is a bug of the writer, which an assert
 reports.
 
-The per-type functions are built once, from the annotations: a record costs some microseconds.
+A batch may have 10,000 records, and controllers encode and replay a batch in one piece. Therefore records are
+`msgspec.Struct`s: a record costs about 0.5 us to encode and 2 us to decode.
 """
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields, is_dataclass
-from enum import IntEnum
-from typing import Any, Final, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgpack
+import msgspec
+from msgspec.structs import astuple
 
 from odradek_protocol.metadata.records import (
     RECORD_TYPES,
@@ -35,6 +35,7 @@ from odradek_protocol.metadata.records import (
 
 __all__ = [
     "MetadataDecodeError",
+    "batch_steps",
     "decode_batch",
     "decode_record",
     "decode_records",
@@ -45,18 +46,31 @@ __all__ = [
 
 BATCH_FORMAT: Final = 1
 
-_Reader = Callable[[Any], Any]  # Any: what msgpack returns, before it is checked
-_Writer = Callable[[Any], Any]
+_pack: Final = msgspec.msgpack.Encoder().encode
+# In msgspec's error for a struct with more fields than the class has; `Endpoint` is the one struct inside records.
+_MORE_FIELDS: Final = "of at most length"
+_BYTES: Final = (bytes,)
+_RECORDS_PER_STEP: Final = 1000
 
 
 def encode_batch(batch: MetadataBatch, *, level: int) -> bytes:
     """Encode a batch at this `metadata.version`; equal batches give equal bytes."""
-    rows = [_row(record, level) for record in batch.records]
-    return _packed([BATCH_FORMAT, batch.controller_epoch, rows])
+    return _pack([BATCH_FORMAT, batch.controller_epoch, _rows(batch.records, level)])
 
 
 def decode_batch(payload: bytes | memoryview) -> MetadataBatch:
     """Decode a batch; raises `MetadataDecodeError` for anything else."""
+    steps = batch_steps(payload)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            batch: MetadataBatch = done.value
+            return batch
+
+
+def batch_steps(payload: bytes | memoryview) -> Generator[None, None, MetadataBatch]:
+    """Decode a batch as `decode_batch` does, in steps for turns of the event loop between them."""
     value = _unpacked(payload)
     if not isinstance(value, tuple) or len(value) < 3:
         raise MetadataDecodeError("a batch is an array of three")
@@ -67,19 +81,23 @@ def decode_batch(payload: bytes | memoryview) -> MetadataBatch:
         raise NewerProgramNeeded(f"a batch of format {batch_format} with {len(value)} parts")
     if not isinstance(rows, tuple):
         raise MetadataDecodeError("records are an array")
-    return MetadataBatch(
-        controller_epoch=_read_int(controller_epoch), records=tuple(map(_record, rows))
-    )
+    epoch = _read_int(controller_epoch)
+    records: list[MetadataRecord] = []
+    for start in range(0, len(rows), _RECORDS_PER_STEP):
+        if start:
+            yield
+        records += map(_record, rows[start : start + _RECORDS_PER_STEP])
+    return MetadataBatch(controller_epoch=epoch, records=tuple(records))
 
 
 def encode_record(record: MetadataRecord, *, level: int) -> bytes:
     """Encode one record, as snapshots hold it."""
-    return _packed(_row(record, level))
+    return _pack(_rows((record,), level)[0])
 
 
 def encode_records(records: Sequence[MetadataRecord], *, level: int) -> bytes:
     """Encode several records as one array."""
-    return _packed([_row(record, level) for record in records])
+    return _pack(_rows(records, level))
 
 
 def decode_record(payload: bytes | memoryview) -> MetadataRecord:
@@ -95,10 +113,6 @@ def decode_records(payload: bytes | memoryview) -> tuple[MetadataRecord, ...]:
     return tuple(map(_record, value))
 
 
-def _packed(value: object) -> bytes:
-    return cast(bytes, msgpack.packb(value, use_bin_type=True))
-
-
 def _unpacked(payload: bytes | memoryview) -> object:
     try:
         return msgpack.unpackb(payload, raw=False, use_list=False, strict_map_key=True)
@@ -107,122 +121,42 @@ def _unpacked(payload: bytes | memoryview) -> object:
 
 
 class _Form(NamedTuple):
-    """A version of a record: its number, and the fields of later versions with their defaults."""
+    """A version of a record: its number, and the defaults of the last fields, which only later versions have."""
 
     version: int
-    later: list[tuple[str, object]]
+    later_defaults: tuple[object, ...]
 
 
 class _Layout:
-    """The layout of one dataclass: a reader and a writer per field, in order."""
+    """The layout of one class of records: its fields, in order, and its versions."""
 
-    def __init__(self, cls: type) -> None:
+    def __init__(self, cls: type[MetadataRecord]) -> None:
         self.cls = cls
-        hints = get_type_hints(cls)
-        self.names = [f.name for f in fields(cls)]
-        pairs = [_codec_of(hints[name]) for name in self.names]
-        self.readers = [pair[0] for pair in pairs]
-        self.writers = [pair[1] for pair in pairs]
-        self.required = sum(
-            f.default is MISSING and f.default_factory is MISSING for f in fields(cls)
-        )
-        assert all(f.default is MISSING for f in fields(cls)[: self.required]), cls
-        self._since = [f.metadata.get("since", 0) for f in fields(cls)]
+        self.names = cls.__struct_fields__
+        since = getattr(cls, "SINCE", {})
+        self._since = [since.get(name, 0) for name in self.names]
         assert self._since == sorted(self._since), cls
+        self.newest: Final = len(cls.LEVELS) - 1
+        self.length_max: Final = 2 + len(self.names)
         self._forms: dict[int, _Form] = {}
 
     def form(self, level: int) -> _Form:
         """Return the version in which a record is written at this `metadata.version`."""
         form = self._forms.get(level)
         if form is None:
-            version = sum(since <= level for since in self.cls.LEVELS) - 1  # type: ignore[attr-defined]  # set on each record type
+            version = sum(since <= level for since in self.cls.LEVELS) - 1
             assert version >= 0, f"metadata.version {level} has no {self.cls.__name__}"
-            later = [
-                (f.name, f.default)
-                for f, since in zip(fields(self.cls), self._since, strict=True)
-                if since > version
-            ]
-            form = self._forms[level] = _Form(version, later)
+            first_later = sum(since <= version for since in self._since) - len(self.names)
+            defaults = self.cls.__struct_defaults__
+            form = _Form(version, defaults[first_later:] if first_later else ())
+            self._forms[level] = form
         return form
 
-    def write(self, value: object) -> list[Any]:
-        return [
-            write(getattr(value, name))
-            for name, write in zip(self.names, self.writers, strict=True)
-        ]
-
-    def read(self, values: Sequence[Any]) -> Any:
-        if len(values) < self.required:
-            raise MetadataDecodeError(f"{self.cls.__name__}: {len(values)} fields are not enough")
-        if len(values) > len(self.names):
-            raise NewerProgramNeeded(
-                f"{self.cls.__name__} with {len(values)} fields; this program knows {len(self.names)}"
-            )
-        # Not strict: an older writer did not know the last fields.
-        named = zip(self.names, self.readers, values, strict=False)
-        try:
-            return self.cls(**{name: read(value) for name, read, value in named})
-        except NewerProgramNeeded:
-            raise
-        except MetadataDecodeError as error:
-            raise MetadataDecodeError(f"{self.cls.__name__}: {error}") from None
-
-
-def _codec_of(hint: Any) -> tuple[_Reader, _Writer]:  # Any: a typing construct
-    """Return reader and writer for a field's type."""
-    hint = getattr(hint, "__supertype__", hint)  # a NewType is its base on the wire
-    hint = getattr(hint, "__supertype__", hint)
-    if get_origin(hint) in (Union, types.UnionType):
-        (inner,) = (arg for arg in get_args(hint) if arg is not type(None))
-        read, write = _codec_of(inner)
-        return (
-            lambda value: None if value is None else read(value),
-            lambda value: None if value is None else write(value),
-        )
-    if get_origin(hint) is tuple:
-        args = get_args(hint)
-        if args[-1] is Ellipsis:
-            return _sequence_codec(*_codec_of(args[0]))
-        return _pair_codec([_codec_of(arg) for arg in args])
-    if is_dataclass(hint):
-        layout = _Layout(cast(type, hint))
-        return (lambda value: layout.read(_read_array(value))), layout.write
-    if issubclass(hint, IntEnum):
-        return _enum_reader(hint), int
-    return _SCALARS[hint]
-
-
-def _sequence_codec(read: _Reader, write: _Writer) -> tuple[_Reader, _Writer]:
-    return (
-        lambda value: tuple([read(item) for item in _read_array(value)]),
-        lambda value: [write(item) for item in value],
-    )
-
-
-def _pair_codec(pairs: list[tuple[_Reader, _Writer]]) -> tuple[_Reader, _Writer]:
-    def read_pair(value: Any) -> tuple[Any, ...]:
-        items = _read_array(value)
-        if len(items) != len(pairs):
-            raise MetadataDecodeError(f"{len(items)} items instead of {len(pairs)}")
-        return tuple(read(item) for (read, _), item in zip(pairs, items, strict=True))
-
-    return read_pair, lambda value: [w(item) for (_, w), item in zip(pairs, value, strict=True)]
-
-
-def _enum_reader(enum: type[IntEnum]) -> _Reader:
-    def read(value: Any) -> IntEnum:
-        try:
-            return enum(_read_int(value))
-        except ValueError:
-            raise MetadataDecodeError(f"{value!r} is not a value of {enum.__name__}") from None
-
-    return read
-
-
-def _read_array(value: Any) -> tuple[Any, ...]:
-    if type(value) is not tuple:
-        raise MetadataDecodeError(f"{type(value).__name__} instead of an array")
-    return value
+    def refusal(self, error: msgspec.ValidationError) -> MetadataDecodeError:
+        """Return what to raise for fields that do not fit."""
+        if _MORE_FIELDS in str(error):
+            return NewerProgramNeeded(f"{self.cls.__name__}: {error}")
+        return MetadataDecodeError(f"{self.cls.__name__}: {error}")
 
 
 def _read_int(value: Any) -> int:
@@ -231,57 +165,56 @@ def _read_int(value: Any) -> int:
     return value
 
 
-def _exactly(cls: type) -> _Reader:
-    def read(value: Any) -> Any:
-        if type(value) is not cls:
-            raise MetadataDecodeError(f"{type(value).__name__} instead of {cls.__name__}")
-        return value
-
-    return read
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-_SCALARS: Final[dict[type, tuple[_Reader, _Writer]]] = {
-    int: (_read_int, _same),
-    bool: (_exactly(bool), _same),
-    str: (_exactly(str), _same),
-    bytes: (_exactly(bytes), bytes),
-    float: (_exactly(float), float),
-}
 _LAYOUTS: Final = {cls: _Layout(cls) for cls in RECORD_TYPES}
 _BY_TYPE_ID: Final = {cls.TYPE_ID: layout for cls, layout in _LAYOUTS.items()}
 assert len(_BY_TYPE_ID) == len(RECORD_TYPES), "two records share a type id"
 
 
-def _row(record: MetadataRecord, level: int) -> list[Any]:
-    layout = _LAYOUTS[type(record)]
-    version, later = layout.form(level)
-    row = [record.TYPE_ID, version, *layout.write(record)]
-    if later:
-        for name, default in later:
-            assert getattr(record, name) == default, (
-                f"metadata.version {level} has no {name}: {record}"
+def _rows(records: Iterable[MetadataRecord], level: int) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    cls: type[MetadataRecord] | None = None
+    for record in records:
+        if type(record) is not cls:
+            cls = type(record)
+            type_id = cls.TYPE_ID
+            version, later_defaults = _LAYOUTS[cls].form(level)
+        values = astuple(record)
+        if later_defaults:
+            count = len(later_defaults)
+            assert values[-count:] == later_defaults, (
+                f"metadata.version {level} does not have the last {count} fields of {record}"
             )
-        del row[-len(later) :]
-    return row
+            values = values[:-count]
+        rows.append((type_id, version, *values))
+    return rows
 
 
-def _record(row: Any) -> MetadataRecord:
-    values = _read_array(row)
-    if len(values) < 2:
-        raise MetadataDecodeError("a record begins with its type and version")
-    type_id, version = _read_int(values[0]), _read_int(values[1])
+def _record(row: Any) -> MetadataRecord:  # Any: what msgpack returns
+    if type(row) is tuple and len(row) >= 2 and type(row[0]) is type(row[1]) is int:
+        layout = _BY_TYPE_ID.get(row[0])
+        if layout is not None and 0 <= row[1] <= layout.newest and len(row) <= layout.length_max:
+            try:
+                return msgspec.convert(row[2:], layout.cls, builtin_types=_BYTES)
+            except msgspec.ValidationError as error:
+                raise layout.refusal(error) from None
+    raise _refusal(row)
+
+
+def _refusal(row: Any) -> MetadataDecodeError:
+    """Return what to raise for a row that is no record of a known version."""
+    if type(row) is not tuple or len(row) < 2:
+        return MetadataDecodeError("a record is an array that begins with its type and version")
+    type_id, version = _read_int(row[0]), _read_int(row[1])
     if type_id < 1 or version < 0:
-        raise MetadataDecodeError(f"record type {type_id}, version {version}")
+        return MetadataDecodeError(f"record type {type_id}, version {version}")
     layout = _BY_TYPE_ID.get(type_id)
     if layout is None:
-        raise NewerProgramNeeded(f"unknown record type {type_id}")
-    newest = len(layout.cls.LEVELS) - 1  # type: ignore[attr-defined]  # set on each record type
-    if version > newest:
-        raise NewerProgramNeeded(
-            f"{layout.cls.__name__} version {version}; this program knows versions up to {newest}"
+        return NewerProgramNeeded(f"unknown record type {type_id}")
+    name = layout.cls.__name__
+    if version > layout.newest:
+        return NewerProgramNeeded(
+            f"{name} version {version}; this program knows versions up to {layout.newest}"
         )
-    return cast(MetadataRecord, layout.read(values[2:]))
+    return NewerProgramNeeded(
+        f"{name} with {len(row) - 2} fields; this program knows {layout.length_max - 2}"
+    )

@@ -21,7 +21,7 @@ Invariants (the controller keeps them, `check` asserts them for tests and the si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -250,10 +250,22 @@ class MetadataImage:
         Raises:
             NewerProgramNeeded: a feature is set to a level that this program does not support.
         """
+        self.replay_all(offset, epoch, (record,), delta)
+
+    def replay_all(
+        self,
+        offset: MetadataOffset,
+        epoch: int,
+        records: Iterable[MetadataRecord],
+        delta: MetadataDelta | None = None,
+    ) -> None:
+        """Apply several records of one entry, as `replay` does."""
         assert offset >= self.offset, f"replay went back from offset {self.offset} to {offset}"
         assert epoch >= self.epoch, f"replay went back from epoch {self.epoch} to {epoch}"
         self.offset, self.epoch = offset, epoch
-        _REPLAY[type(record)](self, record, delta if delta is not None else MetadataDelta())
+        delta = _UnreadDelta() if delta is None else delta
+        for record in records:
+            _REPLAY[type(record)](self, record, delta)
 
     def advance(self, offset: MetadataOffset, epoch: int) -> None:
         """Advance past an entry without records (a leader's no-op, or a void batch)."""
@@ -500,6 +512,15 @@ class MetadataDelta:
     def broker_changed(self, broker_id: BrokerId, before: BrokerState | None) -> None:
         """Note a changed broker; only its first state is kept."""
         self.brokers.setdefault(broker_id, before)
+
+
+class _UnreadDelta(MetadataDelta):
+    """A delta that nobody reads, where most changes of a batch are of partitions."""
+
+    def partition_changed(
+        self, key: tuple[TopicId, PartitionIndex], before: PartitionState | None
+    ) -> None:
+        pass
 
 
 def differences(

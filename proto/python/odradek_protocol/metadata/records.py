@@ -13,7 +13,7 @@ value. Three numbers are not written, because replaying computes the same ones e
 - `leader_epoch` rises by one with each `PartitionChange` that sets `leader`, even to the same one.
 
 Evolution: fields are appended, with defaults, and never reordered or reused. Each appended field
-begins a new version of its record (`metadata={"since": version}`), and `LEVELS` says, by version,
+begins a new version of its record (`SINCE` has the version by field), and `LEVELS` says, by version,
 from which `metadata.version` on it may be written. A newer reader takes defaults for what is
 missing. An older one refuses a version, a field or a type that it does not know, because a member that
 ignored it would have another image than the rest. The level keeps it from ever receiving one.
@@ -21,9 +21,11 @@ ignored it would have another image than the rest. The level keeps it from ever 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar, Final
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from odradek_protocol.identity import (
     NO_BROKER,
@@ -63,8 +65,9 @@ class ScramMechanism(IntEnum):
     SHA_512 = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(
+    Struct, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True
+):
     """An address where a broker listens, under the name of a listener (PLAINTEXT, GRPC, REPLICATION, ...)."""
 
     name: str
@@ -78,8 +81,7 @@ class Endpoint:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureLevel:
+class FeatureLevel(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """The cluster uses a feature at this level from now on; 0 switches it off."""
 
     TYPE_ID: ClassVar[int] = 1
@@ -88,8 +90,7 @@ class FeatureLevel:
     level: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBroker:
+class RegisterBroker(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A broker is registered, fenced; the offset of this entry is its broker epoch.
 
     `broker_epoch` is written in snapshots only, which do not have the offset of the entry.
@@ -98,6 +99,7 @@ class RegisterBroker:
 
     TYPE_ID: ClassVar[int] = 2
     LEVELS: ClassVar[tuple[int, ...]] = (1, 2)
+    SINCE: ClassVar[dict[str, int]] = {"feature_minima": 1}
     broker_id: BrokerId
     incarnation_id: IncarnationId
     directory_ids: tuple[DirectoryId, ...]
@@ -107,11 +109,10 @@ class RegisterBroker:
     features: tuple[tuple[str, int], ...] = ()
     fenced: bool = True
     broker_epoch: BrokerEpoch | None = None
-    feature_minima: tuple[tuple[str, int], ...] = field(default=(), metadata={"since": 1})
+    feature_minima: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistrationChange:
+class BrokerRegistrationChange(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A registered broker is fenced or unfenced, begins or ends a shutdown, or has lost directories."""
 
     TYPE_ID: ClassVar[int] = 3
@@ -123,8 +124,7 @@ class BrokerRegistrationChange:
     offline_directory_ids: tuple[DirectoryId, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterBroker:
+class UnregisterBroker(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A broker's registration is removed, because it will not come back."""
 
     TYPE_ID: ClassVar[int] = 4
@@ -133,8 +133,7 @@ class UnregisterBroker:
     broker_epoch: BrokerEpoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topic:
+class Topic(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A topic is created, without partitions yet."""
 
     TYPE_ID: ClassVar[int] = 5
@@ -143,8 +142,7 @@ class Topic:
     name: TopicName
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
+class Partition(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A partition exists, in this state; its epochs are 0 unless a snapshot has others.
 
     `isr`: replicas that have all that is committed, as the leader last reported. `elr`: replicas that
@@ -171,8 +169,7 @@ class Partition:
     lost: tuple[BrokerId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionChange:
+class PartitionChange(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A partition changes; None leaves a field as it is, leader NO_BROKER means none."""
 
     TYPE_ID: ClassVar[int] = 7
@@ -189,8 +186,7 @@ class PartitionChange:
     lost: tuple[BrokerId, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveTopic:
+class RemoveTopic(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A topic and its partitions are deleted; its name is free."""
 
     TYPE_ID: ClassVar[int] = 8
@@ -198,8 +194,7 @@ class RemoveTopic:
     topic_id: TopicId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A config of a resource is set, or (None) returns to its default."""
 
     TYPE_ID: ClassVar[int] = 9
@@ -210,8 +205,7 @@ class Config:
     value: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIds:
+class ProducerIds(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """Producer ids below this one are allocated, the last block to this broker."""
 
     TYPE_ID: ClassVar[int] = 10
@@ -221,8 +215,7 @@ class ProducerIds:
     next_producer_id: ProducerId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientQuota:
+class ClientQuota(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A quota of an entity is set, or (None) removed (KIP-546)."""
 
     TYPE_ID: ClassVar[int] = 11
@@ -231,9 +224,13 @@ class ClientQuota:
     key: str
     value: float | None = None
 
+    def __post_init__(self) -> None:
+        # Equal records must have equal bytes, and older programs refuse an integer here.
+        if type(self.value) is int:
+            force_setattr(self, "value", float(self.value))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessControlEntry:
+
+class AccessControlEntry(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A right is granted or denied; the numbers are Kafka's."""
 
     TYPE_ID: ClassVar[int] = 12
@@ -248,8 +245,7 @@ class AccessControlEntry:
     permission_type: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveAccessControlEntry:
+class RemoveAccessControlEntry(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A right is no longer granted or denied."""
 
     TYPE_ID: ClassVar[int] = 13
@@ -257,8 +253,7 @@ class RemoveAccessControlEntry:
     acl_id: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserScramCredential:
+class UserScramCredential(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A user can log in with SCRAM (RFC 5802); the password cannot be computed from this."""
 
     TYPE_ID: ClassVar[int] = 14
@@ -275,8 +270,7 @@ class UserScramCredential:
         return f"UserScramCredential(user={self.user!r}, mechanism={self.mechanism.name}, <hidden>)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemoveUserScramCredential:
+class RemoveUserScramCredential(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A user can no longer log in with this mechanism."""
 
     TYPE_ID: ClassVar[int] = 15
@@ -285,16 +279,14 @@ class RemoveUserScramCredential:
     mechanism: ScramMechanism
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoOp:
+class NoOp(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """Nothing changes; its commit proves that its controller is the active one."""
 
     TYPE_ID: ClassVar[int] = 16
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataIncarnation:
+class MetadataIncarnation(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """The identity of this metadata log: 16 random bytes, written once, in its first batch.
 
     A log that begins again, because the controllers lost their directories, has another incarnation, and
@@ -307,8 +299,7 @@ class MetadataIncarnation:
     incarnation_id: MetadataIncarnationId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterController:
+class RegisterController(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A controller is registered, active or standby, with the feature levels that its program supports."""
 
     TYPE_ID: ClassVar[int] = 18
@@ -365,8 +356,7 @@ RECORD_TYPES: Final[tuple[type[MetadataRecord], ...]] = (
 NO_LEADER: Final = NO_BROKER
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetadataBatch:
+class MetadataBatch(Struct, frozen=True, kw_only=True):
     """Records that take effect together: the payload of one entry of the Raft log.
 
     `controller_epoch` is the Raft term of the controller that decided them. A state machine drops

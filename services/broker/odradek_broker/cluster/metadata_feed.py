@@ -6,7 +6,8 @@ because a standby may be cut off from its leader and then receives no commits. A
 gets a snapshot. The snapshot is built beside the present image and applied as the difference between the two, in
 slices, so that the event loop keeps turning.
 
-`on_change(image, delta)` is called after each batch, when the image already includes the delta.
+`on_change(image, delta)` is called after each batch, when the image already includes the delta. It returns the steps in
+which the parts of the broker take the change; the next batch is read when all of them are done.
 
 The feed ends with a call of `on_refused` when no other controller could help: the metadata needs a newer release than
 this program, or it is another log than the one that this broker has followed so far.
@@ -16,15 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Generator, Iterable
+from typing import Final, TypeVar
 
 import grpc
 import grpc.aio
 
 from odradek_broker.cluster.controller_client import ControllerClient
 from odradek_protocol.identity import BrokerId, ControllerId, MetadataOffset
-from odradek_protocol.metadata.codec import MetadataDecodeError, decode_batch
+from odradek_protocol.metadata.codec import MetadataDecodeError, batch_steps
 from odradek_protocol.metadata.image import MetadataDelta, MetadataImage, differences
 from odradek_protocol.metadata.records import NewerProgramNeeded
 from odradek_protocol.metadata.snapshot import SnapshotReader
@@ -40,6 +41,7 @@ _STANDBY_S: Final = 5.0
 SNAPSHOT_BYTES_MAX: Final = 1 << 30
 _NOT_ITS_HISTORY: Final = (grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.FAILED_PRECONDITION)
 _log = event_log(__name__)
+T = TypeVar("T")
 _Call = grpc.aio.UnaryStreamCall[pb.MetadataFeedRequest, pb.MetadataFeedResponse]
 
 
@@ -59,7 +61,7 @@ class MetadataFeed:
         *,
         broker_id: BrokerId,
         controllers: ControllerClient,
-        on_change: Callable[[MetadataImage, MetadataDelta], None],
+        on_change: Callable[[MetadataImage, MetadataDelta], Iterable[None]],
         on_refused: Callable[[str], None],
     ) -> None:
         self.image = MetadataImage()
@@ -165,7 +167,10 @@ class MetadataFeed:
                     snapshot = None
 
     async def _replay(self, message: pb.MetadataBatches) -> None:
-        """Replay the entries. The loop turns between two of them, because each may change many partitions."""
+        """Replay the entries. The loop turns within them and between two of them: each may change many partitions.
+
+        The records of an entry are replayed together, because nothing else may see a part of them.
+        """
         for number, entry in enumerate(message.batches):
             if number:
                 await asyncio.sleep(0)
@@ -176,13 +181,17 @@ class MetadataFeed:
             delta = MetadataDelta()
             offset = MetadataOffset(entry.offset)
             if entry.payload:
-                batch = decode_batch(entry.payload)
+                batch = await _in_turns(batch_steps(entry.payload))
                 if batch.controller_epoch == entry.controller_epoch:
-                    for record in batch.records:
-                        self.image.replay(offset, entry.controller_epoch, record, delta)
+                    self.image.replay_all(offset, entry.controller_epoch, batch.records, delta)
             self.image.advance(offset, entry.controller_epoch)
             self._require_own(self.image)
-            self._on_change(self.image, delta)
+            await self._pass_on(self.image, delta)
+
+    async def _pass_on(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        for number, _ in enumerate(self._on_change(image, delta)):
+            if number:
+                await asyncio.sleep(0)
 
     def _require_next(self, offset: int) -> None:
         """Raise FeedBroken if entries before this one are missing, because the image would never get them."""
@@ -206,7 +215,7 @@ class MetadataFeed:
             raise FeedBroken(f"snapshot of {after.offset} is older than the image {before.offset}")
         self.image = after
         for delta in differences(before, after):
-            self._on_change(after, delta)
+            await self._pass_on(after, delta)
             await asyncio.sleep(0)
         _log.info(
             "Applied a metadata snapshot",
@@ -214,6 +223,16 @@ class MetadataFeed:
             topics=len(after.topics),
             brokers=len(after.brokers),
         )
+
+
+async def _in_turns(steps: Generator[None, None, T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        await asyncio.sleep(0)
 
 
 class _IncomingSnapshot:

@@ -13,7 +13,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from odradek_broker.cluster.isr_proposals import IsrProposals
 from odradek_broker.log.log_config import Durability, LogConfig
@@ -51,11 +51,14 @@ from odradek_protocol.topic_names import INTERNAL_TOPICS
 from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from odradek_runtime.logs import event_log
 
+HOSTS_PER_STEP: Final = 10  # a replica takes 0.1 to 0.5 ms to create
+BROKER_CHANGES_PER_STEP: Final = 200
 TICK_MS: Final = 100
 TICK_SLICES: Final = 10
 STALL_MS: Final = 500
 STALL_LOG_INTERVAL_MS: Final = 60_000
 BROKEN_MAX: Final = 100  # replicas offline after internal errors, which each heartbeat lists
+T = TypeVar("T")
 _log = event_log(__name__)
 
 
@@ -114,6 +117,11 @@ class StallLog:
             return
         _log.warning("Event loop stalled", count=self._count, longest_stall_ms=self._longest_ms)
         self._written_at_ms, self._count, self._longest_ms = now_ms, 0, 0
+
+
+def _in_steps(items: Sequence[T], count: int = HOSTS_PER_STEP) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), count):
+        yield items[start : start + count]
 
 
 class PartitionTable:
@@ -193,9 +201,11 @@ class PartitionTable:
             if self._broker_id in state.replicas:
                 self._feed(state)
 
-    def apply(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Apply a change of the image to the replicas.
+    def apply(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
+        """Apply a change of the image to the replicas, some of them in each step, for turns of the loop between steps.
 
+        One record may concern ten thousand replicas. Between two steps the image is ahead of the replicas that come
+        later, so they refuse requests as if they were not created or not elected yet, and clients try again.
         A log is deleted only if a record deletes its topic or moves its replica to another broker. If they are
         merely missing in a snapshot, which may be of another history, the log is put aside.
         """
@@ -204,52 +214,67 @@ class PartitionTable:
             if not delta.is_of_snapshot:
                 self._deleted_before.update(delta.topics_removed)
             return
-        self._leave(
-            [
-                (topic_id, partition.partition)
-                for topic_id, topic in delta.topics_removed.items()
-                for partition in topic.partitions
-            ],
-            NO_TOPIC if delta.is_of_snapshot else None,
-        )
+        removed = [
+            (topic_id, partition.partition)
+            for topic_id, topic in delta.topics_removed.items()
+            for partition in topic.partitions
+        ]
+        for keys in _in_steps(removed):
+            self._leave(keys, NO_TOPIC if delta.is_of_snapshot else None)
+            yield
         if not delta.is_of_snapshot:
             self.strays.remove_deleted(delta.topics_removed)
-        self._apply_configs(delta)
-        for topic_id, index in delta.partitions:
-            state = image.partition(topic_id, index)
-            if state is None:
-                continue
-            if self._broker_id in state.replicas:
-                self._feed(state)
-            else:
-                self._leave([(topic_id, index)], NO_REPLICA if delta.is_of_snapshot else None)
+        yield from self._apply_configs(delta)
+        for keys in _in_steps(list(delta.partitions)):
+            for key in keys:
+                self._apply_partition(image, key, delta)
+            yield
         if delta.brokers:
-            self._apply_brokers(image, delta)
+            yield from self._apply_brokers(image, delta)
 
-    def _apply_configs(self, delta: MetadataDelta) -> None:
+    def _apply_partition(
+        self, image: MetadataImage, key: tuple[TopicId, PartitionIndex], delta: MetadataDelta
+    ) -> None:
+        state = image.partition(*key)
+        if state is None:
+            return
+        if self._broker_id in state.replicas:
+            self._feed(state)
+        else:
+            self._leave([key], NO_REPLICA if delta.is_of_snapshot else None)
+
+    def _apply_configs(self, delta: MetadataDelta) -> Iterator[None]:
         names = {name for kind, name in delta.configs if kind is ConfigResourceType.TOPIC}
         has_cluster_defaults = (ConfigResourceType.BROKER, "") in delta.configs
         if not names and not has_cluster_defaults:
             return
-        for host in list(self.by_id.values()):
-            if has_cluster_defaults or host.topic in names:
+        concerned = [
+            host for host in self.by_id.values() if has_cluster_defaults or host.topic in names
+        ]
+        for hosts in _in_steps(concerned):
+            for host in hosts:
+                if host.is_removed:
+                    continue
                 host.log.config = self.log_config(host.topic)
                 state = self.image.partition(host.partition.topic_id, host.partition.partition)
                 if state is not None and self._broker_id in state.replicas:
                     self._feed(state)
+            yield
 
-    def _apply_brokers(self, image: MetadataImage, delta: MetadataDelta) -> None:
+    def _apply_brokers(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
         assert self.links is not None
         for broker_id in delta.brokers:
             self.links.broker_changed(broker_id)
         views = [view for broker_id in delta.brokers if (view := broker_view(image, broker_id))]
-        for host in list(self.by_id.values()):
-            state = image.partition(host.partition.topic_id, host.partition.partition)
-            if state is None:
-                continue
-            for view in views:
-                if view.broker_id in state.replicas:
-                    host.step(ev.BrokerChanged(broker=view))
+        for hosts in _in_steps(list(self.by_id.values()), BROKER_CHANGES_PER_STEP):
+            for host in hosts:
+                state = image.partition(host.partition.topic_id, host.partition.partition)
+                if state is None or host.is_removed:
+                    continue
+                for view in views:
+                    if view.broker_id in state.replicas:
+                        host.step(ev.BrokerChanged(broker=view))
+            yield
 
     def _feed(self, state: PartitionState) -> None:
         """Give a replica its state from the image, after creating the replica if needed."""
@@ -297,7 +322,9 @@ class PartitionTable:
         else:
             self.strays.put_aside([log], NO_TOPIC if state is None else NO_REPLICA)
 
-    def _leave(self, keys: list[tuple[TopicId, PartitionIndex]], stray_reason: str | None) -> None:
+    def _leave(
+        self, keys: Sequence[tuple[TopicId, PartitionIndex]], stray_reason: str | None
+    ) -> None:
         """Remove those of these replicas that exist here: delete their logs, or put them aside for a reason."""
         logs: list[PartitionLog] = []
         for key in keys:

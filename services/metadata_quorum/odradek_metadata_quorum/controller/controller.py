@@ -168,6 +168,13 @@ class Controller:
             if self._opening.records_left == 0:
                 self._open(self._opening)
 
+    def decided(self, offset: MetadataOffset, epoch: int) -> tuple[MetadataRecord, ...] | None:
+        """Return the records of this entry if this controller decided them: they need not be decoded again."""
+        if self._work is None or epoch != self._work.epoch or not self._in_flight:
+            return None
+        first, records = self._in_flight[0]
+        return records if first == offset else None
+
     def advance(self, offset: MetadataOffset, epoch: int) -> None:
         """Advance past a committed entry that holds no records."""
         self.committed.advance(offset, epoch)

@@ -322,9 +322,14 @@ def _new_topic_id(work: Workspace) -> TopicId:
 def _write_partitions(
     work: Workspace, topic_id: TopicId, first: int, assignments: Assignments
 ) -> None:
+    records: list[Partition] = []
+    in_sync: dict[tuple[BrokerId, ...], tuple[BrokerId, ...]] = {}
     for index, replicas in enumerate(assignments, start=first):
-        isr = tuple(b for b in replicas if work.standing_of(b) >= Standing.LIVE)
-        work.write(
+        isr = in_sync.get(replicas)
+        if isr is None:
+            isr = tuple(b for b in replicas if work.standing_of(b) >= Standing.LIVE)
+            in_sync[replicas] = isr
+        records.append(
             Partition(
                 topic_id=topic_id,
                 partition=PartitionIndex(index),
@@ -333,6 +338,7 @@ def _write_partitions(
                 leader=isr[0] if isr else NO_LEADER,
             )
         )
+    work.write(*records)
 
 
 def create_partitions(work: Workspace, request: CreatePartitionsRequest) -> tuple[TopicResult, ...]:
@@ -470,8 +476,10 @@ def place(
     ring = _ring(live)
     start = _start(ring, draw)
     reserve = [] if len(live) >= replication_factor else [c for c in brokers if not c.is_live]
-    placed = []
-    for index in range(partition_count):
+    placed: Assignments = []
+    # After so many partitions, positions and shifts repeat.
+    period = len(ring) * max(1, len(ring) - 1)
+    for index in range(min(partition_count, period)):
         lap, position = divmod(index, len(ring))
         first = (start + position) % len(ring)
         followers = ring[first + 1 :] + ring[:first]
@@ -482,7 +490,8 @@ def place(
         _fill(chosen, followers, replication_factor)
         _fill(chosen, reserve, replication_factor)
         placed.append(tuple(candidate.broker_id for candidate in chosen))
-    return placed
+    laps = -(-partition_count // period)
+    return (placed * laps)[:partition_count]
 
 
 def _ring(live: Sequence[Candidate]) -> list[Candidate]:
@@ -503,7 +512,11 @@ def _start(ring: Sequence[Candidate], draw: int) -> int:
 
 def _fill(chosen: list[Candidate], others: Sequence[Candidate], replication_factor: int) -> None:
     """Add other brokers in their order, those of the least used rack first."""
-    if len(chosen) == replication_factor:
+    wanted = replication_factor - len(chosen)
+    if not wanted:
+        return
+    if len({candidate.rack for candidate in (*chosen, *others)}) == 1:
+        chosen += others[:wanted]
         return
     remaining = list(others)
     per_rack = Counter({candidate.rack: 0 for candidate in remaining})

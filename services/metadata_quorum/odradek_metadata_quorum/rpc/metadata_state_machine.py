@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from odradek_metadata_quorum.controller import Controller
 from odradek_protocol.identity import MetadataOffset, TopicId
 from odradek_protocol.metadata.codec import decode_batch
+from odradek_protocol.metadata.image import MetadataDelta
 from odradek_protocol.metadata.records import (
     NO_LEADER,
+    AccessControlEntry,
     BrokerRegistrationChange,
+    Config,
     MetadataRecord,
     NewerProgramNeeded,
+    Partition,
     PartitionChange,
     RegisterBroker,
     RemoveTopic,
     Topic,
     UnregisterBroker,
+    UserScramCredential,
 )
 from odradek_protocol.metadata.snapshot import read_snapshot, snapshot_bytes
 from odradek_runtime.logs import event_log
 
 _log = event_log(__name__)
+# Most records of large batches; they are no events.
+_UNOBSERVED: Final = frozenset({Partition, Config, UserScramCredential, AccessControlEntry})
 
 
 class MetadataStateMachine:
@@ -53,11 +61,16 @@ class MetadataStateMachine:
         self._on_applied()
 
     def _replay(self, at: MetadataOffset, epoch: int, payload: bytes) -> None:
-        batch = decode_batch(payload)
-        if batch.controller_epoch == epoch:
-            for record in batch.records:
-                self.events.observe(record)
-                self._controller.replay(at, epoch, record)
+        records = self._controller.decided(at, epoch)
+        if records is None:
+            batch = decode_batch(payload)
+            if batch.controller_epoch != epoch:
+                return
+            records = batch.records
+        delta = MetadataDelta()  # one for all: making it takes longer than replaying a record
+        for record in records:
+            self.events.observe(record)
+            self._controller.replay(at, epoch, record, delta)
 
     def snapshot(self) -> Callable[[], bytes]:
         """Capture the image (about 0.1 us a partition); the callable encodes it on any thread."""
@@ -92,6 +105,8 @@ class ClusterEvents:
 
     def observe(self, record: MetadataRecord) -> None:
         """Count one committed record, and log it at the active controller, before it is replayed."""
+        if type(record) in _UNOBSERVED:
+            return
         self._count(record)
         if self._controller.is_active:
             self._tell(record)
