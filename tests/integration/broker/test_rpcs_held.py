@@ -20,11 +20,6 @@ from tests.integration.broker.watched_broker import HELD_FILE
 from tests.unit.security.largest_rpcs import LargeRpc, largest_rpcs
 
 HELD_S_MAX: Final = 0.020
-EXCEPTIONS: Final[dict[str, str]] = {
-    "Produce partitions": "3 us for each partition to take the request apart, 60 ms for 20,000",
-    "DescribeGroups group_ids": "20 to 30 ms for 5,000 groups; which piece it is was not found",
-}
-"""Requests that may keep the loop for longer, and why."""
 
 
 @pytest.mark.parametrize("count", [ITEMS_MAX // 4, pytest.param(ITEMS_MAX, marks=pytest.mark.long)])
@@ -50,7 +45,7 @@ async def test_no_rpc_keeps_the_loop_for_long(
                 f"  {rpc.name}  {what[:110]}",
                 flush=True,
             )
-            if worst > HELD_S_MAX and rpc.name not in EXCEPTIONS:
+            if worst > HELD_S_MAX:
                 too_long.append(f"{rpc.name}: {worst} s in {what}")
         assert not too_long, "\n".join(too_long)
 

@@ -1,4 +1,6 @@
-"""A broker whose event loop tells how long it was kept in one piece, in CPU time of its thread.
+"""A program of Odradek whose event loop reports how long it was kept in one piece, in CPU time of its thread.
+
+WATCHED_PROGRAM names the program; a broker without it.
 
 CPU time, so that a busy machine does not matter. Each callback that took `HELD_S_MIN` or more is a
 line of the file that HELD_FILE names: the seconds, those of them that Python's garbage collector
@@ -20,6 +22,7 @@ from typing import Any, Final
 
 HELD_S_MIN: Final = 0.002
 HELD_FILE: Final = "HELD_FILE"
+WATCHED_PROGRAM: Final = "WATCHED_PROGRAM"
 LOOK_S: Final = 0.004
 LONG_S: Final = 0.010
 _FRAMES_MAX: Final = 4
@@ -81,4 +84,4 @@ def _stack(frame: FrameType | None) -> str:
 
 if __name__ == "__main__":
     _plant()
-    runpy.run_module("odradek_broker", run_name="__main__")
+    runpy.run_module(os.environ.get(WATCHED_PROGRAM, "odradek_broker"), run_name="__main__")

@@ -17,11 +17,17 @@ from odradek_metadata_quorum.controller.access import (
     AclEntry,
     ScramDeletion,
     ScramUpsertion,
-    find_acls,
+    content,
+    matches,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import ScramMechanism
 from tests.unit.controller.cluster import cluster_with_topic
+
+
+def find_acls(image: MetadataImage, wanted: AclEntry) -> list[AclEntry]:
+    return [content(record) for record in image.acls.values() if matches(wanted, record)]
 
 
 @contextmanager
@@ -157,16 +163,16 @@ def upsertion(**values: Any) -> ScramUpsertion:
 
 def test_what_is_stored_checks_a_login_and_is_none() -> None:
     found = cluster_with_topic()
-    ((user, outcome),) = found.decide(access.alter_scram_users, (upsertion(),), ())
+    ((user, outcome),) = found.decide(access.alter_scram_users, (upsertion(),))
     assert (user, outcome.is_good) == ("alice", True)
     credential = found.image.scram["alice", ScramMechanism.SHA_256]
     client_key = hmac.digest(upsertion().salted_password, b"Client Key", "sha256")
     assert credential.stored_key == hashlib.sha256(client_key).digest()
     assert client_key not in (credential.stored_key, credential.server_key)
     deletion = ScramDeletion(user="alice", mechanism=1)
-    assert found.decide(access.alter_scram_users, (), (deletion,))[0][1].is_good
+    assert found.decide(access.alter_scram_users, (deletion,))[0][1].is_good
     assert not found.image.scram
-    ((_, again),) = found.decide(access.alter_scram_users, (), (deletion,))
+    ((_, again),) = found.decide(access.alter_scram_users, (deletion,))
     assert again.error is ErrorCode.RESOURCE_NOT_FOUND
 
 
@@ -184,7 +190,7 @@ def test_what_is_stored_checks_a_login_and_is_none() -> None:
 )
 def test_weak_credentials_are_refused(wrong: dict[str, Any], error: ErrorCode) -> None:
     found = cluster_with_topic()
-    ((_, outcome),) = found.decide(access.alter_scram_users, (upsertion(**wrong),), ())
+    ((_, outcome),) = found.decide(access.alter_scram_users, (upsertion(**wrong),))
     assert outcome.error is error
     assert not found.image.scram
 
@@ -193,7 +199,7 @@ def test_weak_credentials_are_refused(wrong: dict[str, Any], error: ErrorCode) -
 def test_salts_of_any_length_that_tools_send_are_taken(salt: bytes) -> None:
     found = cluster_with_topic()
     change = found.controller.decide(
-        found.now_ms, access.alter_scram_users, (upsertion(salt=salt),), ()
+        found.now_ms, access.alter_scram_users, (upsertion(salt=salt),)
     )
     ((_, outcome),) = found.commit(change)
     assert outcome.is_good
@@ -204,7 +210,7 @@ def test_thousands_of_users_at_once_do_not_stop_the_controller() -> None:
     found = cluster_with_topic()
     given = tuple(upsertion(user=f"user-{number}") for number in range(6_000))
     with no_longer_than_a_lease():
-        outcomes = found.decide(access.alter_scram_users, (*given, given[0]), ())
+        outcomes = found.decide(access.alter_scram_users, (*given, given[0]))
     assert sum(outcome.is_good for _, outcome in outcomes) == len(given) - 1
     assert dict(outcomes)["user-0"].error is ErrorCode.DUPLICATE_RESOURCE
 
@@ -215,7 +221,6 @@ def test_a_user_with_one_bad_change_is_not_changed_at_all() -> None:
         found.decide(
             access.alter_scram_users,
             (upsertion(), upsertion(mechanism=2), upsertion(user="bob")),
-            (),
         )
     )
     assert results["alice"].error is ErrorCode.UNACCEPTABLE_CREDENTIAL

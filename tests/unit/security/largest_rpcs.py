@@ -33,7 +33,8 @@ def largest_rpcs(count: int) -> Iterator[LargeRpc]:
         for method in service.methods:
             for path in _repeated(method.input_type, ()):
                 request = _filled(method.input_type, 0)
-                _repeat(request, path, count)
+                # A repeated field on the way has one item of its own.
+                _repeat(request, path, count - len(path) + 1)
                 yield LargeRpc(
                     f"{method.name} {'.'.join(path)}",
                     f"/{service.full_name}/{method.name}",

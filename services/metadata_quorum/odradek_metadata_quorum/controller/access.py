@@ -17,11 +17,13 @@ import hashlib
 import hmac
 import math
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from odradek_metadata_quorum.controller.requests import GOOD, Outcome
 from odradek_metadata_quorum.controller.workspace import Workspace
+from odradek_protocol.identity import MetadataOffset
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage, QuotaEntity
 from odradek_protocol.metadata.records import (
@@ -44,6 +46,7 @@ _CLUSTER: Final = 4
 ENTRIES_MAX: Final = 100_000
 # Comparisons of a filter with an entry in one request; so many take about half a second.
 LOOKS_MAX: Final = 1_000_000
+LOOKS_PER_PIECE: Final = 10_000
 _TOO_MANY_LOOKS: Final = Outcome(
     error=ErrorCode.POLICY_VIOLATION,
     message="this request compares too many filters with too many entries: send fewer filters at once",
@@ -63,9 +66,48 @@ class AclEntry:
     permission_type: int
 
 
-def create_acls(work: Workspace, entries: tuple[AclEntry, ...]) -> tuple[Outcome, ...]:
+@dataclass(slots=True)
+class Looks:
+    """The comparisons of a filter with an entry that one request has left."""
+
+    left: int = field(default_factory=lambda: LOOKS_MAX)
+
+
+class _Records:
+    """The records of all entries, by what they say. It stays valid for the next piece of a large request."""
+
+    @staticmethod
+    def of(work: Workspace) -> _Records:
+        """Return the records as of the last decision while no other was made since, or read them again."""
+        records = work.acl_records
+        if not isinstance(records, _Records) or not records._is_valid(work):
+            work.acl_records = records = _Records(work)
+        return records
+
+    def __init__(self, work: Workspace) -> None:
+        self._work = work
+        self._image = work.image
+        self._next_offset = work.next_offset
+        self.by_content = {content(record): record for record in work.image.acls.values()}
+
+    def _is_valid(self, work: Workspace) -> bool:
+        # Undoing a decision replaces the image.
+        return self._image is work.image and self._next_offset == work.next_offset
+
+    def close(self) -> None:
+        """End the piece: what it wrote takes effect at this decision's offset."""
+        self._next_offset = MetadataOffset(self._work.next_offset + bool(self._work.written))
+
+
+def filters_per_piece(image: MetadataImage, count_max: int) -> int:
+    """Return how many filters may be decided in one piece, which takes some 10 ms."""
+    return max(1, min(count_max, LOOKS_PER_PIECE // max(1, len(image.acls))))
+
+
+def create_acls(work: Workspace, entries: Sequence[AclEntry]) -> tuple[Outcome, ...]:
     """Add entries; an entry that exists already is no error and is not added again."""
-    present = {_content(record) for record in work.image.acls.values()}
+    records = _Records.of(work)
+    present = records.by_content
     outcomes = []
     for entry in entries:
         refusal = _refusal(entry)
@@ -75,37 +117,40 @@ def create_acls(work: Workspace, entries: tuple[AclEntry, ...]) -> tuple[Outcome
             outcomes.append(Outcome(error=ErrorCode.INVALID_REQUEST, message=refusal))
             continue
         if entry not in present:
-            present.add(entry)
-            work.write(_record(work.draws.randbytes(16), entry))
+            present[entry] = record = _record(work.draws.randbytes(16), entry)
+            work.write(record)
         outcomes.append(GOOD)
+    records.close()
     return tuple(outcomes)
 
 
 def delete_acls(
-    work: Workspace, filters: tuple[AclEntry, ...]
+    work: Workspace, filters: Sequence[AclEntry], *, looks: Looks | None = None
 ) -> tuple[tuple[Outcome, tuple[AclEntry, ...]], ...]:
     """Delete the entries that each filter matches; an entry is reported for the first filter that matches it.
 
     A filter without wildcards names its one entry. Any other filter is compared with all entries, and a request
-    may have only so many comparisons: the rest is refused.
+    may have only so many comparisons (`looks`): the rest is refused.
     """
-    records = {_content(record): record for record in work.image.acls.values()}
-    looks_left = LOOKS_MAX
+    looks = looks or Looks()
+    present = _Records.of(work)
+    records = present.by_content
     results: list[tuple[Outcome, tuple[AclEntry, ...]]] = []
     for wanted in filters:
         matched = []
         if _leaves_nothing_open(wanted):
             matched = [record] if (record := records.get(wanted)) is not None else []
-        elif looks_left < len(records):
+        elif looks.left < len(records):
             results.append((_TOO_MANY_LOOKS, ()))
             continue
         else:
-            looks_left -= len(records)
+            looks.left -= len(records)
             matched = [record for record in records.values() if matches(wanted, record)]
         for record in matched:
             work.write(RemoveAccessControlEntry(acl_id=record.acl_id))
-            del records[_content(record)]
-        results.append((GOOD, tuple(_content(record) for record in matched)))
+            del records[content(record)]
+        results.append((GOOD, tuple(content(record) for record in matched)))
+    present.close()
     return tuple(results)
 
 
@@ -115,11 +160,6 @@ def _leaves_nothing_open(wanted: AclEntry) -> bool:
         and "" not in (wanted.resource_name, wanted.principal, wanted.host)
         and ANY not in (wanted.resource_type, wanted.operation, wanted.permission_type)
     )
-
-
-def find_acls(image: MetadataImage, wanted: AclEntry) -> tuple[AclEntry, ...]:
-    """Return all entries that a filter matches."""
-    return tuple(_content(record) for record in image.acls.values() if matches(wanted, record))
 
 
 def matches(wanted: AclEntry, record: AccessControlEntry) -> bool:
@@ -168,7 +208,8 @@ def _refusal(entry: AclEntry) -> str | None:
     return None
 
 
-def _content(record: AccessControlEntry) -> AclEntry:
+def content(record: AccessControlEntry) -> AclEntry:
+    """Return what an entry says."""
     return AclEntry(
         resource_type=record.resource_type,
         resource_name=record.resource_name,
@@ -223,10 +264,9 @@ class ScramDeletion:
 
 
 def alter_scram_users(
-    work: Workspace, upsertions: tuple[ScramUpsertion, ...], deletions: tuple[ScramDeletion, ...]
+    work: Workspace, items: Sequence[ScramUpsertion | ScramDeletion]
 ) -> tuple[tuple[str, Outcome], ...]:
     """Set and remove credentials, with one outcome per user; a user with any error is not changed."""
-    items: list[ScramUpsertion | ScramDeletion] = [*upsertions, *deletions]
     counts = Counter((item.user, item.mechanism) for item in items)
     outcomes: dict[str, Outcome] = {user: GOOD for user, _ in counts}
     for (user, _), count in counts.items():
@@ -238,15 +278,14 @@ def alter_scram_users(
     for item in items:
         if outcomes[item.user].is_good:
             outcomes[item.user] = _outcome(work, item)
-    for upsertion in upsertions:
-        if outcomes[upsertion.user].is_good:
-            work.write(_credential(upsertion))
-    for deletion in deletions:
-        if outcomes[deletion.user].is_good:
+    for item in items:
+        if not outcomes[item.user].is_good:
+            continue
+        if isinstance(item, ScramUpsertion):
+            work.write(_credential(item))
+        else:
             work.write(
-                RemoveUserScramCredential(
-                    user=deletion.user, mechanism=ScramMechanism(deletion.mechanism)
-                )
+                RemoveUserScramCredential(user=item.user, mechanism=ScramMechanism(item.mechanism))
             )
     return tuple(outcomes.items())
 
@@ -314,7 +353,7 @@ class QuotaAlteration:
 
 
 def alter_quotas(
-    work: Workspace, alterations: tuple[QuotaAlteration, ...], *, validate_only: bool = False
+    work: Workspace, alterations: Sequence[QuotaAlteration], *, validate_only: bool = False
 ) -> tuple[Outcome, ...]:
     """Set and remove quotas; each succeeds or fails independently. Outcomes are in the order of the request."""
     outcomes = []

@@ -57,10 +57,15 @@ class AlterConfigsResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsRequest:
-    """Changes of several resources."""
+    """Changes of several resources, or a piece of them.
+
+    `repeated` are the resources that the whole request names more than once; a request that is decided as a whole
+    may leave it empty.
+    """
 
     resources: tuple[AlterConfigsResource, ...]
     validate_only: bool = False
+    repeated: frozenset[tuple[ConfigResourceType, str]] = frozenset()
 
 
 class _Refused(Exception):
@@ -75,7 +80,8 @@ def alter_configs(work: Workspace, request: AlterConfigsRequest) -> tuple[Outcom
     named = Counter((r.resource_type, r.resource_name) for r in request.resources)
     for resource in request.resources:
         try:
-            if named[resource.resource_type, resource.resource_name] > 1:
+            key = (resource.resource_type, resource.resource_name)
+            if named[key] > 1 or key in request.repeated:
                 raise _Refused(ErrorCode.INVALID_REQUEST, "a resource is named twice in a request")
             values = _target(work, resource)
             if not request.validate_only:

@@ -25,6 +25,8 @@ sets a leader and so raises the leader epoch, by which the removed replica learn
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from odradek_metadata_quorum.controller.election import Standing, elr_after
 from odradek_metadata_quorum.controller.requests import (
     GOOD,
@@ -120,7 +122,7 @@ def _change(work: Workspace, state: PartitionState, item: AlterPartitionItem) ->
 
 def alter_reassignments(
     work: Workspace,
-    reassignments: tuple[Reassignment, ...],
+    reassignments: Sequence[Reassignment],
     *,
     keep_replication_factor: bool = False,
 ) -> tuple[PartitionResult, ...]:

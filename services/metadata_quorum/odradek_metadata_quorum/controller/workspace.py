@@ -105,12 +105,12 @@ class Workspace:
     survey: object | None = (
         None  # the counts that topics.py made for the last request, while they are valid
     )
+    acl_records: object | None = None  # the entries that access.py read, while they are valid
 
     def write(self, *records: MetadataRecord) -> None:
         """Add records to the decision under way, and replay them into the working image."""
-        for record in records:
-            self.written.append(record)
-            self.image.replay(self.next_offset, self.epoch, record)
+        self.written += records
+        self.image.replay_all(self.next_offset, self.epoch, records)
 
     def take_written(self) -> tuple[MetadataRecord, ...]:
         """Return the decision's records and advance the offset for the next one."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import grpc
@@ -23,7 +24,13 @@ from odradek_metadata_quorum.controller import (
     registration,
     topics,
 )
-from odradek_metadata_quorum.controller.requests import BatchTooLarge, TopicResult
+from odradek_metadata_quorum.controller.access import ScramDeletion, ScramUpsertion
+from odradek_metadata_quorum.controller.configs import AlterConfigsRequest, AlterConfigsResource
+from odradek_metadata_quorum.controller.requests import (
+    BatchTooLarge,
+    ElectLeadersRequest,
+    TopicResult,
+)
 from odradek_metadata_quorum.controller.workspace import Workspace
 from odradek_metadata_quorum.rpc import wire_admin as wire
 from odradek_metadata_quorum.rpc.controller_host import (
@@ -38,19 +45,25 @@ from odradek_protocol.identity import BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.configs import cluster_config
 from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.records import ScramMechanism
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as pb_grpc
 from odradek_protocol.rpc.v1 import common_pb2
 
 P = ParamSpec("P")
 Q = TypeVar("Q")
+R = TypeVar("R")
 T = TypeVar("T")
 D = TypeVar("D")
 TopicsResponse = pb.CreateTopicsResponse | pb.DeleteTopicsResponse | pb.CreatePartitionsResponse
-# Items of one request: the event loop does nothing else while a request is decided.
+# Items of one request.
 ITEMS_MAX: Final = 20_000
 # Resources whose configs one response describes, with some 5 KB each.
 DESCRIBED_MAX: Final = 2_000
+# Between two turns of the event loop: some 5 ms each.
+ITEMS_PER_TURN: Final = 500
+ITEMS_PER_PIECE: Final = 100
+DESCRIBED_PER_TURN: Final = 20
 
 
 class AdminServicer(pb_grpc.AdminServiceServicer):
@@ -76,7 +89,13 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         await self._bounded(context, len(request.topics))
         partitions_default = cluster_config(self._host.controller.image, "num.partitions")
         assert isinstance(partitions_default, int)
-        pieces = wire.create_topics_pieces(request, partitions_default)
+        counts: list[int] = []
+        names: Counter[str] = Counter()
+        async for topic in in_turns(request.topics):
+            counts.append(wire.partition_count(topic, partitions_default))
+            names[topic.name] += 1
+        repeated = frozenset(name for name, count in names.items() if count > 1)
+        pieces = wire.create_topics_pieces(request, counts, repeated)
         response = pb.CreateTopicsResponse()
         await self._decide_each(context, topics.create_topics, pieces, response)
         return response
@@ -106,28 +125,37 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     ) -> pb.ElectLeadersResponse:
         """Elect leaders; respond once the elections are committed."""
         await self._bounded(context, len(request.partitions))
-        wanted = await self._parsed(context, lambda: wire.elect_leaders_request(request))
-        decision = await self._decide(context, leaders.elect_leaders, wanted)
-        return pb.ElectLeadersResponse(
-            partitions=map(wire.partition_result, decision.response),
-            metadata_offset=decision.offset,
-        )
+        unclean = await self._parsed(context, lambda: wire.is_unclean(request))
+        partitions = [wire.partition(item) async for item in in_turns(request.partitions)]
+        # Without named partitions all are elected.
+        pieces = [
+            ElectLeadersRequest(unclean=unclean, partitions=tuple(piece))
+            for piece in _pieces(partitions)
+        ]
+        outcomes, offset = await self._decide_pieces(context, leaders.elect_leaders, pieces)
+        response = pb.ElectLeadersResponse(metadata_offset=offset)
+        async for outcome in in_turns(outcomes):
+            response.partitions.append(wire.partition_result(outcome))
+        return response
 
     async def AlterPartitionReassignments(
         self, request: pb.AlterPartitionReassignmentsRequest, context: Context
     ) -> pb.AlterPartitionReassignmentsResponse:
         """Begin or cancel reassignments; respond once that is committed."""
         await self._bounded(context, len(request.reassignments))
-        decision = await self._decide(
+        reassignments = [wire.reassignment(item) async for item in in_turns(request.reassignments)]
+        outcomes, offset = await self._decide_pieces(
             context,
-            partitions.alter_reassignments,
-            wire.reassignments(request),
-            keep_replication_factor=request.keep_replication_factor,
+            partial(
+                partitions.alter_reassignments,
+                keep_replication_factor=request.keep_replication_factor,
+            ),
+            _pieces(reassignments),
         )
-        return pb.AlterPartitionReassignmentsResponse(
-            partitions=map(wire.partition_result, decision.response),
-            metadata_offset=decision.offset,
-        )
+        response = pb.AlterPartitionReassignmentsResponse(metadata_offset=offset)
+        async for outcome in in_turns(outcomes):
+            response.partitions.append(wire.partition_result(outcome))
+        return response
 
     async def DeleteRecords(
         self, request: pb.DeleteRecordsRequest, context: Context
@@ -145,32 +173,43 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         """Describe the configs that can be altered."""
         await self._bounded(context, len(request.resources), DESCRIBED_MAX)
         image = await self._image(context)
-        return pb.DescribeConfigsResponse(
-            resources=[
+        response = pb.DescribeConfigsResponse()
+        async for resource in in_turns(request.resources, DESCRIBED_PER_TURN):
+            response.resources.append(
                 describe(image, resource, with_documentation=request.include_documentation)
-                for resource in request.resources
-            ]
-        )
+            )
+        return response
 
     async def AlterConfigs(
         self, request: pb.AlterConfigsRequest, context: Context
     ) -> pb.AlterConfigsResponse:
         """Alter configs; respond once the changes are committed."""
         await self._bounded(context, len(request.resources))
-        wanted = await self._parsed(context, lambda: wire.alter_configs_request(request))
-        decision = await self._decide(context, configs.alter_configs, wanted)
-        return pb.AlterConfigsResponse(
-            resources=[
-                pb.ConfigResourceResult(
-                    type=resource.type,
-                    name=resource.name,
-                    error_code=outcome.error,
-                    error_message=outcome.message,
-                )
-                for resource, outcome in zip(request.resources, decision.response, strict=True)
-            ],
-            metadata_offset=decision.offset,
-        )
+        resources: list[AlterConfigsResource] = []
+        try:
+            async for item in in_turns(request.resources):
+                operations = [wire.operation(o) async for o in in_turns(item.operations)]
+                resources.append(wire.alter_configs_resource(item, operations))
+        except wire.BadRequest as error:
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        named = Counter((item.resource_type, item.resource_name) for item in resources)
+        repeated = frozenset(resource for resource, count in named.items() if count > 1)
+        pieces = [
+            AlterConfigsRequest(
+                resources=tuple(piece), repeated=repeated, validate_only=request.validate_only
+            )
+            for piece in _pieces(resources)
+        ]
+        outcomes, offset = await self._decide_pieces(context, configs.alter_configs, pieces)
+        response = pb.AlterConfigsResponse(metadata_offset=offset)
+        async for item, outcome in in_turns(zip(request.resources, outcomes, strict=True)):
+            response.resources.add(
+                type=item.type,
+                name=item.name,
+                error_code=outcome.error,
+                error_message=outcome.message,
+            )
+        return response
 
     async def UpdateFeatures(
         self, request: pb.UpdateFeaturesRequest, context: Context
@@ -214,88 +253,97 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     ) -> pb.CreateAclsResponse:
         """Add access control entries; respond once they are committed."""
         await self._bounded(context, len(request.entries))
-        entries = tuple(map(wire.acl_entry, request.entries))
-        decision = await self._decide(context, access.create_acls, entries)
-        return pb.CreateAclsResponse(
-            results=wire.item_results(decision.response), metadata_offset=decision.offset
-        )
+        entries = [wire.acl_entry(entry) async for entry in in_turns(request.entries)]
+        outcomes, offset = await self._decide_pieces(context, access.create_acls, _pieces(entries))
+        response = pb.CreateAclsResponse(metadata_offset=offset)
+        async for outcome in in_turns(outcomes):
+            response.results.append(wire.item_result(outcome))
+        return response
 
     async def DeleteAcls(
         self, request: pb.DeleteAclsRequest, context: Context
     ) -> pb.DeleteAclsResponse:
         """Delete access control entries; respond once that is committed."""
         await self._bounded(context, len(request.filters))
-        filters = tuple(map(wire.acl_entry, request.filters))
-        decision = await self._decide(context, access.delete_acls, filters)
-        return pb.DeleteAclsResponse(
-            results=[
-                pb.DeleteAclsResult(
-                    error_code=outcome.error,
-                    error_message=outcome.message,
-                    deleted=map(wire.acl_message, deleted),
-                )
-                for outcome, deleted in decision.response
-            ],
-            metadata_offset=decision.offset,
+        filters = [wire.acl_entry(item) async for item in in_turns(request.filters)]
+        looks = access.Looks()
+        count = access.filters_per_piece(self._host.controller.image, ITEMS_PER_PIECE)
+        results, offset = await self._decide_pieces(
+            context, partial(access.delete_acls, looks=looks), _pieces(filters, count)
         )
+        response = pb.DeleteAclsResponse(metadata_offset=offset)
+        async for outcome, deleted in in_turns(results):
+            result = response.results.add(error_code=outcome.error, error_message=outcome.message)
+            async for entry in in_turns(deleted):
+                result.deleted.append(wire.acl_message(entry))
+        return response
 
     async def DescribeAcls(
         self, request: pb.DescribeAclsRequest, context: Context
     ) -> pb.DescribeAclsResponse:
         """List the access control entries that the filter matches."""
         image = await self._image(context)
-        entries = access.find_acls(image, wire.acl_entry(request.filter))
-        return pb.DescribeAclsResponse(entries=map(wire.acl_message, entries))
+        wanted = wire.acl_entry(request.filter)
+        response = pb.DescribeAclsResponse()
+        async for record in in_turns(list(image.acls.values())):
+            if access.matches(wanted, record):
+                response.entries.append(wire.acl_message(access.content(record)))
+        return response
 
     async def AlterScramUsers(
         self, request: pb.AlterScramUsersRequest, context: Context
     ) -> pb.AlterScramUsersResponse:
         """Set and remove SCRAM credentials; respond once that is committed."""
         await self._bounded(context, len(request.upsertions) + len(request.deletions))
-        upsertions, deletions = wire.scram_upsertions(request), wire.scram_deletions(request)
-        decision = await self._decide(context, access.alter_scram_users, upsertions, deletions)
-        return pb.AlterScramUsersResponse(
-            results=[
-                pb.ScramUserResult(
-                    name=user, error_code=outcome.error, error_message=outcome.message
-                )
-                for user, outcome in decision.response
-            ],
-            metadata_offset=decision.offset,
+        by_user: dict[str, list[ScramUpsertion | ScramDeletion]] = {}
+        async for upsertion in in_turns(request.upsertions):
+            by_user.setdefault(upsertion.name, []).append(wire.scram_upsertion(upsertion))
+        async for deletion in in_turns(request.deletions):
+            by_user.setdefault(deletion.name, []).append(wire.scram_deletion(deletion))
+        # A user with any error is not changed, so a user's items are in one piece.
+        pieces = (
+            [item for items in piece for item in items] for piece in _pieces(list(by_user.values()))
         )
+        outcomes, offset = await self._decide_pieces(context, access.alter_scram_users, pieces)
+        response = pb.AlterScramUsersResponse(metadata_offset=offset)
+        async for user, outcome in in_turns(outcomes):
+            response.results.add(name=user, error_code=outcome.error, error_message=outcome.message)
+        return response
 
     async def DescribeScramUsers(
         self, request: pb.DescribeScramUsersRequest, context: Context
     ) -> pb.DescribeScramUsersResponse:
         """List users with their mechanisms, never their keys."""
         image = await self._image(context)
-        return pb.DescribeScramUsersResponse(users=_scram_users(image, list(request.names)))
+        return await _scram_users(image, list(request.names))
 
     async def AlterQuotas(
         self, request: pb.AlterQuotasRequest, context: Context
     ) -> pb.AlterQuotasResponse:
         """Set and remove quotas; respond once that is committed."""
         await self._bounded(context, len(request.entries))
-        alterations = wire.quota_alterations(request)
-        decision = await self._decide(
-            context, access.alter_quotas, alterations, validate_only=request.validate_only
+        alterations = [wire.quota_alteration(entry) async for entry in in_turns(request.entries)]
+        outcomes, offset = await self._decide_pieces(
+            context,
+            partial(access.alter_quotas, validate_only=request.validate_only),
+            _pieces(alterations),
         )
-        return pb.AlterQuotasResponse(
-            results=wire.item_results(decision.response), metadata_offset=decision.offset
-        )
+        response = pb.AlterQuotasResponse(metadata_offset=offset)
+        async for outcome in in_turns(outcomes):
+            response.results.append(wire.item_result(outcome))
+        return response
 
     async def DescribeQuotas(
         self, request: pb.DescribeQuotasRequest, context: Context
     ) -> pb.DescribeQuotasResponse:
         """List all quotas."""
         image = await self._image(context)
-        return pb.DescribeQuotasResponse(
-            entries=[
-                wire.quota_message(entity, key, value)
-                for entity, values in image.quotas.items()
-                for key, value in sorted(values.items())
-            ]
-        )
+        response = pb.DescribeQuotasResponse()
+        quotas = [(entity, dict(values)) for entity, values in image.quotas.items()]
+        async for entity, values in in_turns(quotas):
+            for key, value in sorted(values.items()):
+                response.entries.append(wire.quota_message(entity, key, value))
+        return response
 
     async def UnregisterBroker(
         self, request: pb.UnregisterBrokerRequest, context: Context
@@ -383,11 +431,19 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         response: TopicsResponse,
     ) -> None:
         """Decide the pieces of a request for topics, and put their results into the response."""
+        results, offset = await self._decide_pieces(context, handler, pieces)
+        response.metadata_offset = offset
+        async for result in in_turns(results):
+            response.topics.append(wire.topic_result(result))
+
+    async def _decide_pieces(
+        self, context: Context, handler: Callable[[Workspace, Q], Sequence[R]], pieces: Iterable[Q]
+    ) -> tuple[list[R], int]:
+        """Decide the pieces of a request, and return their results and the offset of the last piece."""
+        await self._peers.require_member(context)
         decisions = await _judged(context, self._host.decide_each(handler, pieces))
-        for decision in decisions:
-            response.topics.extend(map(wire.topic_result, decision.response))
-            response.metadata_offset = max(response.metadata_offset, decision.offset)
-            await asyncio.sleep(0)
+        results = [result for decision in decisions for result in decision.response]
+        return results, max(decision.offset for decision in decisions)
 
     async def _bounded(self, context: Context, count: int, count_max: int = ITEMS_MAX) -> None:
         """Refuse a caller that is not a member, and a request with too many items, before the items are read."""
@@ -417,16 +473,29 @@ async def _judged(context: Context, deciding: Awaitable[D]) -> D:
         await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
 
-def _scram_users(image: MetadataImage, names: list[str]) -> list[pb.ScramUserResult]:
-    users: dict[str, list[pb.ScramCredentialInfo]] = {}
-    for (user, mechanism), credential in sorted(image.scram.items()):
-        info = pb.ScramCredentialInfo(mechanism=mechanism, iterations=credential.iterations)
-        users.setdefault(user, []).append(info)
-    results = []
-    for name in names or users:
-        result = pb.ScramUserResult(name=name, credentials=users.get(name, ()))
-        if name not in users:
+async def _scram_users(image: MetadataImage, names: list[str]) -> pb.DescribeScramUsersResponse:
+    scram = image.scram.copy()
+    response = pb.DescribeScramUsersResponse()
+    async for name in in_turns(names or sorted({user for user, _ in scram})):
+        result = response.users.add(name=name)
+        for mechanism in ScramMechanism:
+            if (credential := scram.get((name, mechanism))) is not None:
+                result.credentials.add(mechanism=mechanism, iterations=credential.iterations)
+        if not result.credentials:
             result.error_code = ErrorCode.RESOURCE_NOT_FOUND
             result.error_message = f"user {name} has no SCRAM credential"
-        results.append(result)
-    return results
+    return response
+
+
+async def in_turns(items: Iterable[T], count: int = ITEMS_PER_TURN) -> AsyncIterator[T]:
+    """Iterate over the items of a request or a response, with a turn of the loop after each `count` of them."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % count == 0:
+            await asyncio.sleep(0)
+
+
+def _pieces(items: Sequence[T], count: int = ITEMS_PER_PIECE) -> Iterator[Sequence[T]]:
+    """Cut the items of a request into pieces that are decided one at a time. No items are one piece."""
+    for start in range(0, max(len(items), 1), count):
+        yield items[start : start + count]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -13,7 +12,6 @@ from odradek_metadata_quorum.controller.access import (
     ScramUpsertion,
 )
 from odradek_metadata_quorum.controller.configs import (
-    AlterConfigsRequest,
     AlterConfigsResource,
     AlterOperation,
     ConfigOperation,
@@ -22,7 +20,6 @@ from odradek_metadata_quorum.controller.requests import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
-    ElectLeadersRequest,
     NewPartitions,
     NewTopic,
     Outcome,
@@ -49,22 +46,21 @@ class BadRequest(ValueError):
     """A message has a value that the protocol does not define; the text names it."""
 
 
+def partition_count(topic: pb.NewTopic, default: int) -> int:
+    """Return how many partitions a topic would have. A count of 0, which was not set, means -1: `default`."""
+    return len(topic.assignments) or (
+        topic.partition_count if topic.partition_count > 0 else default
+    )
+
+
 def create_topics_pieces(
-    message: pb.CreateTopicsRequest, partitions_default: int
+    message: pb.CreateTopicsRequest, counts: Sequence[int], repeated: frozenset[str]
 ) -> Iterator[CreateTopicsRequest]:
     """Cut a request into pieces of about `PIECE_PARTITIONS` new partitions, each converted when it is taken.
 
-    A count of 0 is a field that was not set, and means -1: `partitions_default`. A request that only validates
-    is one piece: its topics must see each other's names.
+    `counts` are the partitions of each topic, `repeated` the names that the request has more than once.
     """
-    counts = [
-        len(topic.assignments)
-        or (topic.partition_count if topic.partition_count > 0 else partitions_default)
-        for topic in message.topics
-    ]
-    names = Counter(topic.name for topic in message.topics)
-    repeated = frozenset(name for name, count in names.items() if count > 1)
-    for piece in _pieces(counts, is_whole=message.validate_only):
+    for piece in _pieces(counts):
         yield CreateTopicsRequest(
             topics=tuple(
                 NewTopic(
@@ -92,7 +88,7 @@ def create_partitions_pieces(
         else 0
         for topic in message.topics
     ]
-    for piece in _pieces(counts, is_whole=message.validate_only):
+    for piece in _pieces(counts):
         yield CreatePartitionsRequest(
             topics=tuple(
                 NewPartitions(
@@ -116,11 +112,11 @@ def delete_topics_pieces(message: pb.DeleteTopicsRequest) -> Iterator[DeleteTopi
         yield DeleteTopicsRequest(topic_ids=tuple(map(TopicId, message.topic_ids[piece])))
 
 
-def _pieces(counts: Sequence[int], *, is_whole: bool = False) -> Iterator[slice]:
+def _pieces(counts: Sequence[int]) -> Iterator[slice]:
     """Yield ranges of items, each of about `PIECE_PARTITIONS` in all; an item counts as one at least."""
     start = weight = 0
     for index, count in enumerate(counts):
-        if weight and weight + max(count, 1) > PIECE_PARTITIONS and not is_whole:
+        if weight and weight + max(count, 1) > PIECE_PARTITIONS:
             yield slice(start, index)
             start, weight = index, 0
         weight += max(count, 1)
@@ -141,27 +137,20 @@ def topic_result(result: TopicResult) -> pb.TopicResult:
     )
 
 
-def elect_leaders_request(message: pb.ElectLeadersRequest) -> ElectLeadersRequest:
-    """Convert from the message; raises `BadRequest` for an election type other than 0 (preferred) and 1 (unclean)."""
+def is_unclean(message: pb.ElectLeadersRequest) -> bool:
+    """Convert the election type; raises `BadRequest` for one other than 0 (preferred) and 1 (unclean)."""
     if message.election_type not in (0, 1):
         raise BadRequest(
             f"there is no election type {message.election_type}: 0 is preferred, 1 is unclean"
         )
-    return ElectLeadersRequest(
-        unclean=message.election_type == 1, partitions=tuple(map(partition, message.partitions))
-    )
+    return message.election_type == 1
 
 
-def reassignments(
-    message: pb.AlterPartitionReassignmentsRequest,
-) -> tuple[Reassignment, ...]:
+def reassignment(message: pb.PartitionReassignment) -> Reassignment:
     """Convert from the message; an empty list of replicas cancels a move."""
-    return tuple(
-        Reassignment(
-            partition=partition(item.partition),
-            replicas=tuple(map(BrokerId, item.replicas)) or None,
-        )
-        for item in message.reassignments
+    return Reassignment(
+        partition=partition(message.partition),
+        replicas=tuple(map(BrokerId, message.replicas)) or None,
     )
 
 
@@ -176,19 +165,15 @@ def partition_result(result: PartitionResult) -> pb.PartitionResult:
     )
 
 
-def alter_configs_request(message: pb.AlterConfigsRequest) -> AlterConfigsRequest:
-    """Convert from the message; raises `BadRequest` for an unknown resource type or operation."""
-    return AlterConfigsRequest(
-        resources=tuple(
-            AlterConfigsResource(
-                resource_type=resource_type(resource.type),
-                resource_name=resource.name,
-                operations=tuple(_operation(operation) for operation in resource.operations),
-                replaces_all=resource.replaces_all,
-            )
-            for resource in message.resources
-        ),
-        validate_only=message.validate_only,
+def alter_configs_resource(
+    message: pb.AlterConfigsResource, operations: Iterable[ConfigOperation]
+) -> AlterConfigsResource:
+    """Convert from the message; raises `BadRequest` for an unknown resource type."""
+    return AlterConfigsResource(
+        resource_type=resource_type(message.type),
+        resource_name=message.name,
+        operations=tuple(operations),
+        replaces_all=message.replaces_all,
     )
 
 
@@ -202,16 +187,17 @@ def resource_type(number: int) -> ConfigResourceType:
         ) from None
 
 
-def _operation(message: pb.AlterConfigsOperation) -> ConfigOperation:
+def operation(message: pb.AlterConfigsOperation) -> ConfigOperation:
+    """Convert from the message; raises `BadRequest` for an unknown operation."""
     try:
-        operation = AlterOperation(message.operation)
+        kind = AlterOperation(message.operation)
     except ValueError:
         raise BadRequest(
             f"there is no config operation {message.operation}: 0 is set, 1 delete, 2 append, 3 subtract"
         ) from None
     return ConfigOperation(
         name=message.name,
-        operation=operation,
+        operation=kind,
         value=message.value if message.HasField("value") else None,
     )
 
@@ -242,38 +228,30 @@ def acl_message(entry: AclEntry) -> pb.AclEntry:
     )
 
 
-def scram_upsertions(message: pb.AlterScramUsersRequest) -> tuple[ScramUpsertion, ...]:
+def scram_upsertion(message: pb.ScramUpsertion) -> ScramUpsertion:
     """Convert from the message."""
-    return tuple(
-        ScramUpsertion(
-            user=item.name,
-            mechanism=item.mechanism,
-            iterations=item.iterations,
-            salt=item.salt,
-            salted_password=item.salted_password,
-        )
-        for item in message.upsertions
+    return ScramUpsertion(
+        user=message.name,
+        mechanism=message.mechanism,
+        iterations=message.iterations,
+        salt=message.salt,
+        salted_password=message.salted_password,
     )
 
 
-def scram_deletions(message: pb.AlterScramUsersRequest) -> tuple[ScramDeletion, ...]:
+def scram_deletion(message: pb.ScramDeletion) -> ScramDeletion:
     """Convert from the message."""
-    return tuple(
-        ScramDeletion(user=item.name, mechanism=item.mechanism) for item in message.deletions
-    )
+    return ScramDeletion(user=message.name, mechanism=message.mechanism)
 
 
-def quota_alterations(message: pb.AlterQuotasRequest) -> tuple[QuotaAlteration, ...]:
+def quota_alteration(message: pb.QuotaEntry) -> QuotaAlteration:
     """Convert from the message; an unset name means the default of its type, an unset value a removal."""
-    return tuple(
-        QuotaAlteration(
-            entity=tuple(
-                (part.type, part.name if part.HasField("name") else None) for part in entry.entity
-            ),
-            key=entry.key,
-            value=entry.value if entry.HasField("value") else None,
-        )
-        for entry in message.entries
+    return QuotaAlteration(
+        entity=tuple(
+            (part.type, part.name if part.HasField("name") else None) for part in message.entity
+        ),
+        key=message.key,
+        value=message.value if message.HasField("value") else None,
     )
 
 
@@ -286,12 +264,9 @@ def quota_message(entity: QuotaEntity, key: str, value: float) -> pb.QuotaEntry:
     )
 
 
-def item_results(outcomes: Iterable[Outcome]) -> list[pb.ItemResult]:
-    """Convert to messages."""
-    return [
-        pb.ItemResult(error_code=outcome.error, error_message=outcome.message)
-        for outcome in outcomes
-    ]
+def item_result(outcome: Outcome) -> pb.ItemResult:
+    """Convert to the message."""
+    return pb.ItemResult(error_code=outcome.error, error_message=outcome.message)
 
 
 def partition(message: common_pb2.TopicPartition) -> TopicPartition:
