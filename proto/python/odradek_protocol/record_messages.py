@@ -8,7 +8,7 @@ directions with the generated classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -18,6 +18,7 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 from odradek_protocol.rpc.v1 import replication_service_pb2 as replication_pb
 
 PRODUCE_PARTITIONS_MAX: Final = 10_000
+_PARTITIONS_PER_STEP: Final = 200
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _RECORDS_TAG: Final = b"\x22"  # field 4, length-delimited: `records` in three messages
 _FIRST_TAG: Final = b"\x0a"  # field 1, length-delimited: `partitions`, `messages`
@@ -54,8 +55,11 @@ class WireError(ValueError):
     """The bytes are not a message of the expected kind."""
 
 
-def read_produce_request(data: bytes) -> ProduceMessage:
-    """Read a ProduceRequest. Raises WireError."""
+def produce_request_steps(data: bytes) -> Generator[None, None, ProduceMessage]:
+    """Read a ProduceRequest in steps, for turns of other work: one that names many partitions has several.
+
+    Raises WireError.
+    """
     view = memoryview(data)
     numbers = {1: 0, 2: 0, 3: 0}
     partitions: list[ProducePart] = []
@@ -67,6 +71,8 @@ def read_produce_request(data: bytes) -> ProduceMessage:
             if len(partitions) == PRODUCE_PARTITIONS_MAX:
                 raise WireError(f"a request has at most {PRODUCE_PARTITIONS_MAX} partitions")
             partitions.append(_produce_part(content))
+            if len(partitions) % _PARTITIONS_PER_STEP == 0:
+                yield
     return ProduceMessage(
         _signed(numbers[1]), _signed32(numbers[2]), _signed32(numbers[3]), partitions, len(data)
     )

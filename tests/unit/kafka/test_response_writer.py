@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any, cast
 
 import pytest
 
-from odradek_broker.kafka.response_line import ResponseWriter
+from odradek_broker.kafka.response_line import (
+    PIECE_BYTES_MAX,
+    WRITE_BUFFER_BYTES_MAX,
+    ResponseWriter,
+)
 from odradek_broker.log.storage import DiskStorage, FileSlice
 
 CONTENT = Random(11).randbytes(6 << 20)
@@ -51,7 +56,7 @@ class Ends:
         self.ours.setblocking(False)
 
     def writer(self, transport: RecordingTransport) -> ResponseWriter:
-        return ResponseWriter(cast("asyncio.Transport", transport))
+        return ResponseWriter(cast("asyncio.Transport", transport), lambda: None)
 
     def arrived(self) -> bytes:
         """What went past the transport."""
@@ -82,9 +87,12 @@ def test_head_slice_and_tail_go_straight_to_a_free_socket(ends: Ends) -> None:
     assert not transport.queued
 
 
-def test_what_the_socket_does_not_take_follows_through_the_transport(ends: Ends) -> None:
+async def test_what_the_socket_does_not_take_follows_through_the_transport(ends: Ends) -> None:
     transport = RecordingTransport(ends.ours)
-    ends.writer(transport).write([b"head", FileSlice(ends.file, 0, len(CONTENT)), b"tail"])
+    writer = ends.writer(transport)
+    writer.write([b"head", FileSlice(ends.file, 0, len(CONTENT)), b"tail"])
+    while writer.waiting_bytes:
+        writer.write_on()
     straight = ends.arrived()
     assert len(straight) > 4
     assert transport.queued
@@ -118,3 +126,37 @@ def test_a_broken_connection_is_left_to_the_transport_to_meet(ends: Ends) -> Non
     ends.theirs.close()
     ends.writer(transport).write([b"head", FileSlice(ends.file, 0, 100)])
     assert transport.queued == b"head" + CONTENT[:100]
+
+
+async def test_a_long_response_reaches_the_transport_in_pieces_and_before_later_ones(
+    ends: Ends,
+) -> None:
+    transport = RecordingTransport(ends.ours)
+    written: list[None] = []
+    writer = ResponseWriter(cast("asyncio.Transport", transport), lambda: written.append(None))
+    writer.write([b"head", CONTENT])
+    writer.write([b"next", b"response"])
+    assert len(transport.queued) == PIECE_BYTES_MAX
+    sizes = [len(transport.queued)]
+    while writer.waiting_bytes:
+        assert not written
+        if len(transport.queued) > WRITE_BUFFER_BYTES_MAX:  # the transport's buffer is full
+            await asyncio.sleep(0)
+            assert len(transport.queued) == sizes[-1], "nothing more until it has room again"
+            writer.write_on()
+        else:
+            await asyncio.sleep(0)
+        sizes.append(len(transport.queued))
+    assert max(after - before for before, after in pairwise(sizes)) <= PIECE_BYTES_MAX
+    assert transport.queued == b"head" + CONTENT + b"nextresponse"
+    assert len(written) == 1
+
+
+def test_a_connection_that_closes_still_sends_what_waits(ends: Ends) -> None:
+    transport = RecordingTransport(ends.ours)
+    transport.write(bytes(WRITE_BUFFER_BYTES_MAX + 1))
+    writer = ends.writer(transport)
+    writer.write([b"head", CONTENT])
+    writer.write_rest()
+    assert transport.queued.endswith(b"head" + CONTENT)
+    assert not writer.waiting_bytes

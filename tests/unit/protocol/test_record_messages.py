@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odradek_protocol.kafka.request_decoding import all_steps
 from odradek_protocol.record_messages import (
     FetchResponseBytes,
     ReplicateResponseBytes,
     WireError,
-    read_produce_request,
+    produce_request_steps,
     read_replicate_response,
     varint,
 )
@@ -37,7 +38,7 @@ def test_a_produce_request_is_read_as_protobuf_wrote_it(
             pb.ProducePartition(topic=t, topic_id=i, partition=p, records=r) for t, i, p, r in parts
         ],
     )
-    found = read_produce_request(request.SerializeToString())
+    found = all_steps(produce_request_steps(request.SerializeToString()))
     assert (found.request_id, found.acks, found.timeout_ms) == (request_id, acks, timeout_ms)
     assert [(o.topic, o.topic_id, o.partition, bytes(o.records)) for o in found.partitions] == parts
 
@@ -45,7 +46,7 @@ def test_a_produce_request_is_read_as_protobuf_wrote_it(
 @given(data=st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     try:
-        mine = read_produce_request(data)
+        mine = all_steps(produce_request_steps(data))
     except WireError:
         return
     assert mine.size_bytes == len(data)
@@ -57,7 +58,7 @@ def test_a_cut_request_is_refused_or_shorter(data: bytes, cut: int) -> None:
         request_id=1, partitions=[pb.ProducePartition(topic="t", records=data)]
     ).SerializeToString()
     with pytest.raises(WireError):
-        read_produce_request(whole[: len(whole) - min(cut, len(data))])
+        all_steps(produce_request_steps(whole[: len(whole) - min(cut, len(data))]))
 
 
 @given(value=st.integers(0, 2**40))

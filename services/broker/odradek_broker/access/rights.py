@@ -12,6 +12,7 @@ response what the caller may not see (`HIDDEN`), as the Kafka handlers do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from odradek_protocol.access import CLUSTER_NAME, Operation, ResourceType
@@ -126,7 +127,7 @@ def _cluster(operation: Operation) -> Right:
 
 
 def _describes_topics(request: Any) -> Iterable[Need]:
-    return [[_topic(Operation.DESCRIBE, partition.topic)] for partition in request.partitions]
+    return ([_topic(Operation.DESCRIBE, partition.topic)] for partition in request.partitions)
 
 
 def _init_producer_id(request: Any) -> Iterable[Need]:
@@ -142,7 +143,7 @@ def may_create(topic: str) -> Need:
 
 
 def _create_topics(request: Any) -> Iterable[Need]:
-    return [may_create(topic.name) for topic in request.topics]
+    return (may_create(topic.name) for topic in request.topics)
 
 
 def _delete_topics(request: Any) -> Iterable[Need]:
@@ -161,30 +162,30 @@ def _configs(operation: Operation) -> Rule:
             return _group(operation, resource.name)
         return _cluster(operation)
 
-    return lambda request: [[right(resource)] for resource in request.resources]
+    return lambda request: ([right(resource)] for resource in request.resources)
 
 
 def _delete_records(request: Any) -> Iterable[Need]:
-    return [[_topic(Operation.DELETE, deletion.partition.topic)] for deletion in request.partitions]
+    return ([_topic(Operation.DELETE, deletion.partition.topic)] for deletion in request.partitions)
 
 
 def _member(request: Any) -> Iterable[Need]:
-    return [[_topic(Operation.DESCRIBE, topic)] for topic in request.subscribed_topics]
+    return ([_topic(Operation.DESCRIBE, topic)] for topic in request.subscribed_topics)
 
 
 def _commit(request: Any) -> Iterable[Need]:
     topics = {committed.partition.topic for committed in request.offsets}
-    return [[_topic(Operation.READ, topic)] for topic in sorted(topics)]
+    return ([_topic(Operation.READ, topic)] for topic in sorted(topics))
 
 
 def _fetch_offsets(request: Any) -> Iterable[Need]:
     topics = {partition.topic for partition in request.partitions}
-    return [[_topic(Operation.DESCRIBE, topic)] for topic in sorted(topics)]
+    return ([_topic(Operation.DESCRIBE, topic)] for topic in sorted(topics))
 
 
 def _delete_offsets(request: Any) -> Iterable[Need]:
     topics = {partition.topic for partition in request.partitions}
-    return [[_topic(Operation.READ, topic)] for topic in sorted(topics)]
+    return ([_topic(Operation.READ, topic)] for topic in sorted(topics))
 
 
 def _nothing(_request: Any) -> Iterable[Need]:
@@ -192,7 +193,7 @@ def _nothing(_request: Any) -> Iterable[Need]:
 
 
 def _groups(operation: Operation) -> Rule:
-    return lambda request: [[_group(operation, group_id)] for group_id in request.group_ids]
+    return lambda request: ([_group(operation, group_id)] for group_id in request.group_ids)
 
 
 RULES: Final[dict[str, Rule]] = {
@@ -201,9 +202,9 @@ RULES: Final[dict[str, Rule]] = {
     _BROKER + "InitProducerId": _init_producer_id,
     _ADMIN + "CreateTopics": _create_topics,
     _ADMIN + "DeleteTopics": _delete_topics,
-    _ADMIN + "CreatePartitions": lambda request: [
+    _ADMIN + "CreatePartitions": lambda request: (
         [_topic(Operation.ALTER, topic.name)] for topic in request.topics
-    ],
+    ),
     _ADMIN + "DescribeConfigs": _configs(Operation.DESCRIBE_CONFIGS),
     _ADMIN + "AlterConfigs": _configs(Operation.ALTER_CONFIGS),
     _ADMIN + "DeleteRecords": _delete_records,
@@ -223,11 +224,11 @@ def needs_of(method: str, request: Any) -> Iterable[Need]:
     guard, rule = GRPC_GUARDS.get(method), RULES.get(method)
     if guard is None and rule is None:
         return [()]
-    needs: list[Need] = [] if rule is None else list(rule(request))
-    if guard is not None:
-        right = (guard.operation, guard.resource_type, guard.resource_name(request))
-        needs.insert(0, [right])
-    return needs
+    needs: Iterable[Need] = () if rule is None else rule(request)
+    if guard is None:
+        return needs
+    right = (guard.operation, guard.resource_type, guard.resource_name(request))
+    return chain(([right],), needs)
 
 
 HIDDEN: Final[Mapping[str, Hiding]] = {

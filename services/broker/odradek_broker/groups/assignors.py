@@ -8,7 +8,8 @@ co-partitioned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 
 from odradek_broker.groups.messages import Assignment
@@ -16,6 +17,8 @@ from odradek_protocol.identity import MemberId, PartitionIndex, TopicId
 
 Subscriptions = Mapping[MemberId, frozenset[TopicId]]
 Counts = Mapping[TopicId, int]  # number of partitions of each topic
+Pair = tuple[TopicId, PartitionIndex]
+_LOOKS_MAX: Final = 30_000
 Assignor = Callable[
     [Subscriptions, Counts, Mapping[MemberId, Assignment]], dict[MemberId, Assignment]
 ]
@@ -48,79 +51,117 @@ def assign_uniform(
     """Assign partitions so that members have equally many, and keep previous assignments where possible.
 
     First each member keeps previous partitions up to its share. Then each remaining partition goes to the
-    subscriber with the fewest.
+    subscriber with the fewest. The event loop waits meanwhile: no step looks at all members for each partition.
     """
-    partitions = [
-        (topic, PartitionIndex(p)) for topic in sorted(counts) for p in range(counts[topic])
-    ]
-    subscribers = {
-        topic: sorted(m for m, topics in subscriptions.items() if topic in topics)
-        for topic in counts
-    }
-    owned: dict[MemberId, list[tuple[TopicId, PartitionIndex]]] = {m: [] for m in subscriptions}
-    taken: set[tuple[TopicId, PartitionIndex]] = set()
-    assignable = [p for p in partitions if subscribers[p[0]]]
-    share = -(-len(assignable) // max(1, len(subscriptions)))
-    small = len(assignable) // max(1, len(subscriptions))
-    larger_left = len(assignable) - small * len(subscriptions)
+    classes: dict[frozenset[TopicId], list[MemberId]] = {}  # members by what they subscribe to
+    for member, topics in subscriptions.items():
+        classes.setdefault(topics, []).append(member)
+    subscribed: frozenset[TopicId] = frozenset().union(*classes)
+    assignable = sum(count for topic, count in counts.items() if topic in subscribed)
+    small, larger_left = divmod(assignable, max(1, len(subscriptions)))
+    owned: dict[MemberId, list[Pair]] = {member: [] for member in subscriptions}
+    taken: dict[TopicId, set[PartitionIndex]] = {topic: set() for topic in counts}
     for member in sorted(subscriptions, key=lambda m: (-_size(previous.get(m, {})), m)):
         keeps = [
             (topic, index)
             for topic, indexes in sorted(previous.get(member, {}).items())
-            for index in sorted(indexes)
-            if topic in subscriptions[member]
-            and index < counts.get(topic, 0)
-            and (topic, index) not in taken
+            if topic in counts and topic in subscriptions[member]
+            for index in sorted(indexes - taken[topic])
+            if index < counts[topic]
         ]
         limit = small
         if len(keeps) > small and larger_left > 0:
-            limit, larger_left = share, larger_left - 1
+            limit, larger_left = small + 1, larger_left - 1
         owned[member] = keeps[:limit]
-        taken.update(owned[member])
-    for topic, index in assignable:
-        if (topic, index) in taken:
-            continue
-        member = min(subscribers[topic], key=lambda m: (len(owned[m]), m))
-        owned[member].append((topic, index))
-    _even_out(owned, subscriptions)
+        for topic, index in owned[member]:
+            taken[topic].add(index)
+    queues: dict[tuple[int, ...], _LeastLoaded] = {}
+    for topic in sorted(subscribed & counts.keys()):
+        subscribers = tuple(n for n, topics in enumerate(classes) if topic in topics)
+        queue = queues.get(subscribers)
+        if queue is None:
+            members = list(classes.values())
+            queue = queues[subscribers] = _LeastLoaded(
+                owned, [member for number in subscribers for member in members[number]]
+            )
+        for index in map(PartitionIndex, range(counts[topic])):
+            if index not in taken[topic]:
+                queue.give((topic, index))
+    if len(classes) > 1:  # otherwise the queue has evened it out
+        _even_out(owned, classes)
     return {member: _grouped(pairs) for member, pairs in owned.items()}
 
 
+class _LeastLoaded:
+    """A queue of members by (number of partitions, member id). Numbers may grow, not fall, while it is used."""
+
+    def __init__(self, owned: dict[MemberId, list[Pair]], members: Iterable[MemberId]) -> None:
+        self._owned = owned
+        self._heap = [(len(owned[member]), member) for member in members]
+        heapify(self._heap)
+
+    def give(self, pair: Pair) -> None:
+        """Give a partition to the member with the fewest."""
+        heap, owned = self._heap, self._owned
+        load, member = heap[0]
+        while load != len(owned[member]):  # it got partitions from another queue
+            heapreplace(heap, (len(owned[member]), member))
+            load, member = heap[0]
+        owned[member].append(pair)
+        heapreplace(heap, (load + 1, member))
+
+
 def _even_out(
-    owned: dict[MemberId, list[tuple[TopicId, PartitionIndex]]], subscriptions: Subscriptions
+    owned: dict[MemberId, list[Pair]], classes: Mapping[frozenset[TopicId], list[MemberId]]
 ) -> None:
-    """Move partitions, one at a time, to a subscriber that has at least two fewer, until no move is left."""
-    for _ in range(sum(len(pairs) for pairs in owned.values())):
-        for giver in sorted(owned, key=lambda m: (-len(owned[m]), m)):
-            move = _move_from(giver, owned, subscriptions)
-            if move is not None:
-                taker, pair = move
-                owned[giver].remove(pair)
-                owned[taker].append(pair)
-                break
-        else:
-            return
+    """Move partitions, one at a time, to a subscriber that has at least two fewer, until no move is left.
 
-
-def _move_from(
-    giver: MemberId,
-    owned: dict[MemberId, list[tuple[TopicId, PartitionIndex]]],
-    subscriptions: Subscriptions,
-) -> tuple[MemberId, tuple[TopicId, PartitionIndex]] | None:
-    for taker in sorted(owned, key=lambda m: (len(owned[m]), m)):
-        if len(owned[giver]) - len(owned[taker]) < 2:
-            return None
-        for pair in reversed(owned[giver]):
-            if pair[0] in subscriptions[taker]:
-                return taker, pair
-    return None
+    Members give in the order of their loads. The work is bounded: with thousands of different subscriptions the
+    result may be less even.
+    """
+    class_of = {member: topics for topics, members in classes.items() for member in members}
+    looks_left = _LOOKS_MAX
+    has_moved = True
+    while has_moved:
+        has_moved = False
+        fewest = min(map(len, owned.values()), default=0)
+        givers = [(-len(pairs), member) for member, pairs in owned.items()]
+        heapify(givers)
+        takers = {
+            topics: [(len(owned[m]), m) for m in members] for topics, members in classes.items()
+        }
+        for heap in takers.values():
+            heapify(heap)
+        while givers and -givers[0][0] - fewest >= 2 and looks_left > 0:
+            load, giver = heappop(givers)
+            pairs = owned[giver]
+            if -load != len(pairs):
+                continue  # its load has changed since
+            looks_left -= len(takers)
+            topics_owned = {topic for topic, _ in pairs}
+            best: tuple[int, MemberId] | None = None
+            for topics, heap in takers.items():
+                if topics.isdisjoint(topics_owned):
+                    continue
+                while heap[0][0] != len(owned[heap[0][1]]):
+                    heappop(heap)
+                best = heap[0] if best is None else min(best, heap[0])
+            if best is None or len(pairs) - best[0] < 2:
+                continue
+            taker = best[1]
+            position = max(n for n, (topic, _) in enumerate(pairs) if topic in class_of[taker])
+            owned[taker].append(pairs.pop(position))
+            has_moved = True
+            for member in (giver, taker):
+                heappush(givers, (-len(owned[member]), member))
+                heappush(takers[class_of[member]], (len(owned[member]), member))
 
 
 def _size(assignment: Assignment) -> int:
     return sum(len(indexes) for indexes in assignment.values())
 
 
-def _grouped(pairs: list[tuple[TopicId, PartitionIndex]]) -> Assignment:
+def _grouped(pairs: list[Pair]) -> Assignment:
     grouped: dict[TopicId, set[PartitionIndex]] = {}
     for topic, index in pairs:
         grouped.setdefault(topic, set()).add(index)

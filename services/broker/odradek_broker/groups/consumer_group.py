@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from odradek_broker.coordinator_step import judges
 from odradek_broker.groups.assignors import ASSIGNORS
@@ -287,9 +288,7 @@ class ConsumerGroup:
         if has_targets and not subscription_changed and catalog.version == self._catalog_version:
             return
         self._catalog_version = catalog.version
-        names: set[TopicName] = set()
-        for member in self.state.members.values():
-            names |= self._subscribed(member, catalog)
+        names = set().union(*self._subscriptions(catalog).values())
         snapshot = tuple(
             TopicSnapshot(topic_id=catalog.topics[n][0], topic=n, partitions=catalog.topics[n][1])
             for n in sorted(names)
@@ -300,6 +299,15 @@ class ConsumerGroup:
         elif not subscription_changed:
             return
         self.state.emit_epoch(self.state.epoch + 1, records)
+
+    def _subscriptions(self, catalog: TopicCatalog) -> dict[_Subscription, frozenset[TopicName]]:
+        """Return the topics of each subscription: most members of a group have the same one."""
+        subscriptions: dict[_Subscription, frozenset[TopicName]] = {}
+        for member in self.state.members.values():
+            subscription = _subscription(member)
+            if subscription not in subscriptions:
+                subscriptions[subscription] = frozenset(self._subscribed(member, catalog))
+        return subscriptions
 
     def _subscribed(self, member: ConsumerMember, catalog: TopicCatalog) -> set[TopicName]:
         names = set(member.subscribed_topics)
@@ -314,9 +322,13 @@ class ConsumerGroup:
     def compute_targets(self, catalog: TopicCatalog, records: list[GroupRecord]) -> None:
         """Compute the target assignment of each member for the group epoch, with few changes from the last one."""
         by_name = {snapshot.topic: snapshot.topic_id for snapshot in self.state.topics}
+        topic_ids = {
+            subscription: frozenset(by_name[name] for name in names if name in by_name)
+            for subscription, names in self._subscriptions(catalog).items()
+        }
         subscriptions = {
-            m.member_id: frozenset(by_name[n] for n in self._subscribed(m, catalog) if n in by_name)
-            for m in self.state.members.values()
+            member.member_id: topic_ids[_subscription(member)]
+            for member in self.state.members.values()
         }
         counts = {snapshot.topic_id: snapshot.partitions for snapshot in self.state.topics}
         targets = ASSIGNORS[self.assignor](subscriptions, counts, self.state.targets)
@@ -466,6 +478,21 @@ def _wanted_by(member: ConsumerMember) -> tuple[object, ...]:
     """Return the fields of a member whose change raises the group epoch."""
     principal = member.principal if member.subscribed_regex else ""
     return member.subscribed_topics, member.subscribed_regex, principal, member.server_assignor
+
+
+_Subscription: TypeAlias = tuple[tuple[TopicName, ...], str | None, str, str]
+
+
+def _subscription(member: ConsumerMember) -> _Subscription:
+    """Return what decides which topics a member is subscribed to."""
+    if not member.subscribed_regex:
+        return member.subscribed_topics, None, "", ""
+    return (
+        member.subscribed_topics,
+        member.subscribed_regex,
+        member.principal,
+        member.client_host,
+    )
 
 
 _MS_A_MEMBER = 5

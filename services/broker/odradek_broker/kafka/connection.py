@@ -41,7 +41,7 @@ from odradek_broker.kafka.request import (
 )
 from odradek_broker.kafka.requests.administration.api_versions import unknown_version
 from odradek_broker.kafka.requests.administration.sasl import log_in
-from odradek_broker.kafka.response_line import ResponseLine, Slot, timed
+from odradek_broker.kafka.response_line import WRITE_BUFFER_BYTES_MAX, ResponseLine, Slot, timed
 from odradek_protocol.kafka.api_keys import ApiKey, api_name
 from odradek_protocol.kafka.frames import (
     FRAME_SIZE,
@@ -61,7 +61,6 @@ UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 4 * 1024
 TOKEN_FRAME_BYTES_MAX: Final = 20 * 1024
 """The limit once a mechanism is chosen: a token of OAUTHBEARER has up to 16 KiB."""
 IN_FLIGHT_MAX: Final = 5
-WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
 REQUEST_BYTES_MAX: Final = 16 << 20
 """The limit of every request but Produce, which alone carries records."""
 LONG_RESPONSE_ITEMS_MIN: Final = 256
@@ -103,7 +102,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         stream = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass
         self._transport = stream
-        self._line.opened(stream)
+        self._line.opened(stream, self._written)
         try:
             self._session = self._owner.opened(self, stream)
         except CloseConnection as refused:
@@ -138,14 +137,18 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         self._is_write_paused = True
         self._times.written_at_ms = _now_ms()
-        assert self._transport is not None
-        unsent_bytes = self._transport.get_write_buffer_size()
-        self._owner.registry.services.unsent.hold(self, unsent_bytes)
+        self._owner.registry.services.unsent.hold(self, self._line.unsent_bytes)
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
-        self._owner.registry.services.unsent.hold(self, 0)
-        self._advance()
+        self._line.write_on()
+        self._written()
+
+    def _written(self) -> None:
+        """Go on: the transport has room, or has got all of a long response."""
+        if not self._is_write_paused:
+            self._owner.registry.services.unsent.hold(self, self._line.waiting_bytes)
+            self._advance()
 
     def _advance(self) -> None:
         """Begin the requests for which there is room, then pause or resume reading."""
@@ -170,6 +173,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             and not self._unordered
             and len(self._slots) < IN_FLIGHT_MAX
             and not self._is_write_paused
+            and not self._line.waiting_bytes
             and self._mute is None
         )
 
@@ -533,7 +537,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if times.closes_too_slowly(now_ms):
                 self._transport.abort()
         elif self._is_write_paused:
-            if times.takes_nothing(self._transport.get_write_buffer_size(), now_ms):
+            if times.takes_nothing(self._line.unsent_bytes, now_ms):
                 self._close("the client does not take its responses")
         elif not self._session.is_authenticated or not self._has_spoken:
             if times.begins_too_slowly(now_ms) and not self._slots:
@@ -584,6 +588,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._is_write_paused:
             transport.abort()
         else:
+            self._line.write_rest()
             transport.close()  # earlier responses are still sent
 
 

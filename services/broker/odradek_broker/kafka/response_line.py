@@ -4,6 +4,9 @@ While the transport has nothing queued, responses go to the socket at once, and 
 the page cache without a copy through this process. From the first byte that the socket does not take, everything goes
 through the transport, so that bytes stay in order and the transport's back-pressure applies. With TLS, and without a
 socket, everything always goes through the transport.
+
+A transport takes what it is given in one piece. So a long response is given to it in pieces of `PIECE_BYTES_MAX`, one
+in each turn of the loop, and the next ones when the transport has sent most of those before.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Coroutine, Generator, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from time import perf_counter
 from types import coroutine
 from typing import Final, TypeAlias, TypeVar, cast
@@ -26,6 +29,8 @@ from odradek_protocol.primitives import ByteBuffer
 ResponseBuffer: TypeAlias = ByteBuffer | FileSlice
 T = TypeVar("T")
 JOINED_BYTES_MAX: Final = 4096
+PIECE_BYTES_MAX: Final = 256 << 10
+WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
 
 
 class Slot:
@@ -62,9 +67,9 @@ class ResponseLine:
         self.slots: deque[Slot] = deque()
         self._writer: ResponseWriter | None = None
 
-    def opened(self, transport: asyncio.Transport) -> None:
-        """Take the transport, on which responses can be sent from now on."""
-        self._writer = ResponseWriter(transport)
+    def opened(self, transport: asyncio.Transport, on_written: Callable[[], None]) -> None:
+        """Take the transport, on which responses can be sent from now on; see `ResponseWriter`."""
+        self._writer = ResponseWriter(transport, on_written)
 
     def fill(self, slot: Slot, buffers: Iterable[object], size_bytes: int) -> None:
         """Put the response of a request, without its head, into its slot; `size_bytes` is its size in all."""
@@ -95,8 +100,30 @@ class ResponseLine:
         self._writer.write(ready)
         return True
 
+    def write_on(self) -> None:
+        """Write more of what waits, as the transport has room again."""
+        if self._writer is not None:
+            self._writer.write_on()
+
+    def write_rest(self) -> None:
+        """Give everything that waits to the transport, which is about to close."""
+        if self._writer is not None:
+            self._writer.write_rest()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The size of what waits for the transport."""
+        return 0 if self._writer is None else self._writer.waiting_bytes
+
+    @property
+    def unsent_bytes(self) -> int:
+        """The size of what waits for the transport, and of what waits in it."""
+        return 0 if self._writer is None else self._writer.unsent_bytes
+
     def drop(self) -> None:
         """Cancel all requests: the client has disconnected."""
+        if self._writer is not None:
+            self._writer.drop()
         for slot in self.slots:
             if slot.work is not None:
                 slot.work.cancel()
@@ -106,10 +133,15 @@ class ResponseLine:
 class ResponseWriter:
     """Writes the responses of one connection, past its transport where that is possible."""
 
-    __slots__ = ("_socket_fd", "_transport")
+    __slots__ = ("_is_due", "_on_written", "_socket_fd", "_transport", "_waiting", "waiting_bytes")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, on_written: Callable[[], None]) -> None:
+        """`on_written` is called when the transport has got everything that waited."""
         self._transport = transport
+        self._on_written = on_written
+        self._waiting: deque[ByteBuffer] = deque()
+        self.waiting_bytes = 0
+        self._is_due = False  # a piece is written in the next turn of the loop
         self._socket_fd = -1
         plain_socket = transport.get_extra_info("socket")
         if plain_socket is not None and transport.get_extra_info("ssl_object") is None:
@@ -120,16 +152,66 @@ class ResponseWriter:
         plain = [buffer for buffer in buffers if not isinstance(buffer, FileSlice)]
         if len(plain) < len(buffers):
             plain = self._write_past_the_transport(buffers)
-        if len(plain) == 2 and len(plain[1]) < JOINED_BYTES_MAX:
+        if len(plain) == 2 and len(plain[1]) < JOINED_BYTES_MAX and not self._waiting:
             self._transport.write(b"".join(plain))
         elif plain:
-            self._transport.writelines(plain)
+            size_bytes = sum(map(len, plain))
+            if size_bytes <= PIECE_BYTES_MAX and not self._waiting:
+                self._transport.writelines(plain)
+                return
+            self._waiting.extend(plain)
+            self.waiting_bytes += size_bytes
+            has_room = self._transport.get_write_buffer_size() <= WRITE_BUFFER_BYTES_MAX
+            if has_room and not self._is_due:
+                self.write_on()
+
+    def write_on(self) -> None:
+        """Write the next piece of what waits."""
+        self._is_due = False
+        waiting, transport = self._waiting, self._transport
+        piece: list[ByteBuffer] = []
+        room_bytes = PIECE_BYTES_MAX
+        while waiting and room_bytes > 0:
+            buffer = waiting.popleft()
+            if len(buffer) > room_bytes:
+                view = memoryview(buffer)
+                waiting.appendleft(view[room_bytes:])
+                buffer = view[:room_bytes]
+            room_bytes -= len(buffer)
+            piece.append(buffer)
+        if not piece:
+            return
+        self.waiting_bytes -= PIECE_BYTES_MAX - room_bytes
+        transport.writelines(piece)
+        if not waiting:
+            self._on_written()
+        # With more in its buffer the transport calls `resume_writing` later.
+        elif transport.get_write_buffer_size() <= WRITE_BUFFER_BYTES_MAX:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self.write_on)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """The size of what waits here, and of what waits in the transport."""
+        return self.waiting_bytes + self._transport.get_write_buffer_size()
+
+    def write_rest(self) -> None:
+        """Give everything that waits to the transport."""
+        if self._waiting:
+            self._transport.writelines(self._waiting)
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        self._waiting.clear()
+        self.waiting_bytes = 0
 
     def _write_past_the_transport(self, buffers: Sequence[ResponseBuffer]) -> list[ByteBuffer]:
         """Write what the socket takes; return the rest, read from its files, for the transport."""
         transport = self._transport
         is_free = (
             self._socket_fd >= 0
+            and not self._waiting
             and not transport.is_closing()
             and not transport.get_write_buffer_size()
         )

@@ -15,7 +15,7 @@ from odradek_broker.cluster.controller_client import ControllerClient, NoControl
 from odradek_broker.data_directory import DirectoryInventory
 from odradek_broker.listener_settings import REPLICATION
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.rpc.callers import ServerContext, in_turns, results_in_turns
+from odradek_broker.rpc.callers import ServerContext, in_turns, put_in_turns, results_in_turns
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import NO_BROKER, BrokerId, Offset, PartitionIndex, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -126,20 +126,19 @@ class AdminServicer:
             else:
                 results[number] = await self._ask_broker(resource, request)
         if forwarded:
-            response = await self._forward(
-                "DescribeConfigs",
-                pb.DescribeConfigsRequest(
-                    resources=[request.resources[number] for number in forwarded],
-                    include_documentation=request.include_documentation,
-                ),
-                context,
+            question = pb.DescribeConfigsRequest(
+                include_documentation=request.include_documentation
             )
+            await put_in_turns(question.resources, (request.resources[n] for n in forwarded))
+            response = await self._forward("DescribeConfigs", question, context)
             assert isinstance(response, pb.DescribeConfigsResponse), type(response)
             for number, result in zip(forwarded, response.resources, strict=True):
                 results[number] = result
-        return pb.DescribeConfigsResponse(
-            resources=[result for result in results if result is not None]
+        described = pb.DescribeConfigsResponse()
+        await put_in_turns(
+            described.resources, (result for result in results if result is not None)
         )
+        return described
 
     async def _ask_broker(
         self, resource: pb.ConfigResource, request: pb.DescribeConfigsRequest
@@ -246,7 +245,9 @@ class AdminServicer:
             for numbers, broker_results in zip(by_leader.values(), by_broker, strict=True)
             for number, result in zip(numbers, broker_results, strict=True)
         }
-        return pb.DeleteRecordsResponse(partitions=[results[n] for n in sorted(results)])
+        response = pb.DeleteRecordsResponse()
+        await put_in_turns(response.partitions, (results[n] for n in sorted(results)))
+        return response
 
     async def _delete_at(
         self, leader: BrokerId, wanted: list[pb.PartitionOffset], timeout_ms: int
@@ -258,9 +259,10 @@ class AdminServicer:
         stub = await self._peer(leader)
         if stub is not None:
             try:
+                request = pb.DeleteRecordsRequest(timeout_ms=timeout_ms)
+                await put_in_turns(request.partitions, wanted)
                 response: pb.DeleteRecordsResponse = await stub.DeleteRecords(
-                    pb.DeleteRecordsRequest(partitions=wanted, timeout_ms=timeout_ms),
-                    timeout=timeout_ms / 1000 + _PEER_MARGIN_S,
+                    request, timeout=timeout_ms / 1000 + _PEER_MARGIN_S
                 )
                 return list(response.partitions)
             except grpc.aio.AioRpcError:

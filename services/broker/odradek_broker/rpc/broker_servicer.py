@@ -22,6 +22,7 @@ from odradek_broker.rpc.callers import (
     ServerContext,
     current_caller,
     in_turns,
+    put_in_turns,
     results_in_turns,
 )
 from odradek_broker.rpc.fetch_stream import FetchStream
@@ -80,7 +81,9 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         results = await results_in_turns(
             request.partitions, lambda wanted: self._list_offset(wanted, request.read_committed)
         )
-        return pb.ListOffsetsResponse(partitions=results)
+        response = pb.ListOffsetsResponse()
+        await put_in_turns(response.partitions, results)
+        return response
 
     async def _list_offset(
         self, wanted: pb.ListOffsetsPartition, read_committed: bool

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 import grpc
@@ -52,6 +52,7 @@ ServerContext: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 # Any: the stubs describe the handlers of a synchronous server, whose methods return what ours are awaited for.
 MethodHandler: TypeAlias = Any
 T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 R = TypeVar("R")
 
 
@@ -186,6 +187,18 @@ async def results_in_turns(items: Sequence[T], handle: Callable[[T], Awaitable[R
     async for start in in_turns(range(0, len(items), _AT_ONCE)):
         results += await asyncio.gather(*map(handle, items[start : start + _AT_ONCE]))
     return results
+
+
+class Repeated(Protocol[T_contra]):
+    """A repeated field of a message."""
+
+    def append(self, item: T_contra, /) -> None: ...
+
+
+async def put_in_turns(field: Repeated[T], items: Iterable[T]) -> None:
+    """Append items to a repeated field, and give way to other work between them."""
+    async for item in in_turns(items):
+        field.append(item)
 
 
 class Callers:

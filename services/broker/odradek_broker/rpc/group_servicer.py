@@ -18,7 +18,13 @@ from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.listener_settings import REPLICATION
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.rpc import group_wire as wire
-from odradek_broker.rpc.callers import ServerContext, client_caller, in_turns, results_in_turns
+from odradek_broker.rpc.callers import (
+    ServerContext,
+    client_caller,
+    in_turns,
+    put_in_turns,
+    results_in_turns,
+)
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import BrokerId, GroupId
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -284,7 +290,9 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         results = await self._routing.at_coordinators(
             "DeleteGroups", request, context, here=self._delete, refuse=_result
         )
-        return pb.DeleteGroupsResponse(groups=results)
+        response = pb.DeleteGroupsResponse()
+        await put_in_turns(response.groups, results)
+        return response
 
     async def _delete(self, group_id: str) -> pb.GroupResult:
         return _result(group_id, await self._coordinator.delete_group(GroupId(group_id)))

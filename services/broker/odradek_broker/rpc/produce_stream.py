@@ -17,7 +17,7 @@ from odradek_broker.access.quotas import PRODUCE_RATE, Quotas
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.outcomes import ProduceOutcome, Topic
 from odradek_broker.replication.partition import Partition
-from odradek_broker.rpc.callers import Caller
+from odradek_broker.rpc.callers import Caller, in_turns
 from odradek_broker.rpc.intake import call_errors
 from odradek_broker.rpc.metadata_view import leader_hint
 from odradek_protocol.access import Operation
@@ -26,7 +26,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.record_messages import (
     ProduceMessage,
     WireError,
-    read_produce_request,
+    produce_request_steps,
 )
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
@@ -92,7 +92,7 @@ class ProduceStream:
                         assert isinstance(data, bytes), type(data)
                         self._caller.got_message(len(data))
                         try:
-                            request = read_produce_request(data)
+                            request = await self._read(data)
                         except WireError as error:
                             await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
                         throttle_ms = await self._take(request)
@@ -107,6 +107,19 @@ class ProduceStream:
                 finally:
                     self._is_ended = True
                     self._wake.set()
+
+    async def _read(self, data: bytes) -> ProduceMessage:
+        """Read a request, in turns with other work if it names many partitions."""
+        steps = produce_request_steps(data)
+        try:
+            next(steps)
+        except StopIteration as done:
+            request: ProduceMessage = done.value
+            return request
+        pace = self._caller.pace
+        assert pace is not None, "a client's call has a pace"
+        await pace.turn()
+        return await pace.run(steps)
 
     async def _take(self, request: ProduceMessage) -> int:
         """Append a request's batches, and return for how many ms the client has to wait."""
@@ -172,41 +185,47 @@ class ProduceStream:
     async def _respond(self) -> None:
         while True:
             while self._done:
-                await self._context.write(self._response(self._done.popleft()))
+                waiting = self._done.popleft()
+                response = pb.ProduceResponse(
+                    request_id=waiting.request_id, throttle_time_ms=waiting.throttle_ms
+                )
+                if len(waiting.names) <= _PARTITIONS_A_PIECE:
+                    for number in range(len(waiting.names)):
+                        self._add_result(response, waiting, number)
+                else:
+                    async for number in in_turns(range(len(waiting.names))):
+                        self._add_result(response, waiting, number)
+                await self._context.write(response)
             if self._is_ended and not self._requests_in_flight:
                 return
             self._wake.clear()
             await self._wake.wait()
 
-    def _response(self, waiting: _Request) -> pb.ProduceResponse:
-        response = pb.ProduceResponse(
-            request_id=waiting.request_id, throttle_time_ms=waiting.throttle_ms
+    def _add_result(self, response: pb.ProduceResponse, waiting: _Request, number: int) -> None:
+        """Add the result of one partition to a request's response."""
+        name, topic_id, index = waiting.names[number]
+        partition, outcome = waiting.partitions[number], waiting.outcomes[number]
+        assert outcome is not None
+        gated = outcome
+        if partition is not None:
+            gated = partition.gate_produce(outcome, acks=waiting.acks)
+        result = response.partitions.add(
+            topic=name,
+            partition=index,
+            error_code=gated.error,
+            error_message=gated.message,
+            base_offset=gated.base_offset,
+            log_append_time_ms=gated.log_append_time_ms,
+            log_start_offset=gated.log_start_offset,
         )
-        for (name, topic_id, index), partition, outcome in zip(
-            waiting.names, waiting.partitions, waiting.outcomes, strict=True
-        ):
-            assert outcome is not None
-            gated = outcome
-            if partition is not None:
-                gated = partition.gate_produce(outcome, acks=waiting.acks)
-            result = response.partitions.add(
-                topic=name,
-                partition=index,
-                error_code=gated.error,
-                error_message=gated.message,
-                base_offset=gated.base_offset,
-                log_append_time_ms=gated.log_append_time_ms,
-                log_start_offset=gated.log_start_offset,
-            )
-            if gated.error and gated.error.leader_moved:
-                topic: Topic = TopicId(topic_id) if topic_id else TopicName(name)
-                leader = self._partitions.leader_of(topic, PartitionIndex(index))
-                result.leader.CopyFrom(
-                    leader_hint(
-                        self._partitions.image,
-                        leader.broker_id,
-                        leader.leader_epoch,
-                        self._caller.listener,
-                    )
+        if gated.error and gated.error.leader_moved:
+            topic: Topic = TopicId(topic_id) if topic_id else TopicName(name)
+            leader = self._partitions.leader_of(topic, PartitionIndex(index))
+            result.leader.CopyFrom(
+                leader_hint(
+                    self._partitions.image,
+                    leader.broker_id,
+                    leader.leader_epoch,
+                    self._caller.listener,
                 )
-        return response
+            )

@@ -6,7 +6,7 @@ The controller also bounds how many partitions one request may create: it refuse
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from typing import Final, TypeAlias
 
 from odradek_broker.access.quotas import MUTATION_RATE
 from odradek_broker.kafka.forwarding import ControllerUnavailable, ask_controller, change
@@ -22,6 +22,7 @@ from odradek_protocol.kafka.messages import (
     CreateTopicsResponse,
     uuid_of,
 )
+from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.topic_names import topic_name_error
 
@@ -41,26 +42,28 @@ async def create_topics(request: Request[CreateTopicsRequest]) -> CreateTopicsRe
     names = Counter(topic.name for topic in message.topics)
     may_all = request.sees_cluster(Operation.CREATE)
     results: dict[str, _Result] = {}
-    valid: list[pb.NewTopic] = []
+    command = pb.CreateTopicsRequest(
+        validate_only=message.validate_only, timeout_ms=message.timeout_ms
+    )
+    partition_count = 0
     async for topic in request.in_turns(message.topics):
         error = _error_of(request, topic, may_all=may_all, is_twice=names[topic.name] > 1)
         if error is None:
-            valid.append(await _new_topic(request, topic))
+            command.topics.append(await _new_topic(request, topic))
+            partition_count += max(topic.num_partitions, len(topic.assignments), 1)
         else:
             results[topic.name] = _Result(
                 name=topic.name, error_code=error[0], error_message=error[1], configs=None
             )
-    if valid:
+    if command.topics:
         request.throttle_ms = request.services.quotas.throttle_ms(
             MUTATION_RATE,
             request.session.principal,
             request.client_id,
-            min(
-                sum(max(topic.partition_count, len(topic.assignments), 1) for topic in valid),
-                PARTITIONS_MAX,
-            ),
+            min(partition_count, PARTITIONS_MAX),
         )
-        results |= await _create(request, valid)
+        await request.pace.turn()
+        results |= await _create(request, command)
     return CreateTopicsResponse(topics=[results[name] for name in names])
 
 
@@ -110,12 +113,9 @@ async def _new_topic(request: AnyRequest, topic: _Topic) -> pb.NewTopic:
 
 
 async def _create(
-    request: Request[CreateTopicsRequest], topics: list[pb.NewTopic]
+    request: Request[CreateTopicsRequest], command: pb.CreateTopicsRequest
 ) -> dict[str, _Result]:
     message = request.message
-    command = pb.CreateTopicsRequest(
-        topics=topics, validate_only=message.validate_only, timeout_ms=message.timeout_ms
-    )
     ask = ask_controller if message.validate_only else change
     try:
         response = await ask(
@@ -133,15 +133,20 @@ async def _create(
                 error_message=str(unavailable),
                 configs=None,
             )
-            for topic in topics
+            for topic in command.topics
         }
+    described: _Described = {}
     return {
-        created.name: _result(request, created)
+        created.name: _result(request, created, described)
         async for created in request.in_turns(response.topics)
     }
 
 
-def _result(request: AnyRequest, created: pb.TopicResult) -> _Result:
+_Described: TypeAlias = dict[frozenset[tuple[str, str]], list[_Config]]
+
+
+def _result(request: AnyRequest, created: pb.TopicResult, described: _Described) -> _Result:
+    """Return a topic's result. `described` keeps the configs of topics with the same configs of their own."""
     is_created = created.error_code == ErrorCode.NONE
     result = _Result(
         name=created.name,
@@ -157,18 +162,20 @@ def _result(request: AnyRequest, created: pb.TopicResult) -> _Result:
     if not request.sees(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, created.name):
         result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return result
-    result.configs = [
-        _Config(
-            name=config.name,
-            value=config.value,
-            read_only=config.is_read_only,
-            config_source=config.source,
-            is_sensitive=config.is_sensitive,
-        )
-        for config in describe_topic(
-            request.services.settings, request.services.image, created.name
-        )
-    ]
+    image = request.services.image
+    own = frozenset(image.config_of(ConfigResourceType.TOPIC, created.name).items())
+    if own not in described:
+        described[own] = [
+            _Config(
+                name=config.name,
+                value=config.value,
+                read_only=config.is_read_only,
+                config_source=config.source,
+                is_sensitive=config.is_sensitive,
+            )
+            for config in describe_topic(request.services.settings, image, created.name)
+        ]
+    result.configs = described[own]
     return result
 
 
