@@ -24,6 +24,7 @@ from odradek_broker.coordinator_step import (
     LoadedRecord,
     RequestId,
     Step,
+    TransactionMarker,
     respond,
 )
 from odradek_broker.groups.formats import record_codec
@@ -50,6 +51,7 @@ from odradek_broker.groups.messages import (
 )
 from odradek_broker.groups.records import GroupRecord
 from odradek_broker.groups.settings import ConsumerGroupSettings, GroupSettings, MigrationPolicy
+from odradek_broker.partition.events import Marker
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.access import Operation, ResourceType
@@ -223,6 +225,26 @@ class GroupCoordinator:
         )
         return code
 
+    async def write_marker(
+        self, partition: PartitionIndex, leader_epoch: LeaderEpoch, marker: Marker
+    ) -> ErrorCode:
+        """Write the marker of a transaction into a partition of `__consumer_offsets` that this broker coordinates.
+
+        NOT_LEADER_OR_FOLLOWER while the partition is loaded, or has no coordinator here in that leader epoch.
+        """
+        written = TransactionMarker(
+            marker.producer_id, marker.producer_epoch, marker.is_commit, marker.coordinator_epoch
+        )
+
+        def decide(_shard: GroupShard, request_id: RequestId) -> Step[GroupRecord]:
+            return Step(writes=(written,)) + respond(request_id, ErrorCode.NONE)
+
+        try:
+            code, epoch = await self._host.ask_in_epoch(partition, decide)
+        except CoordinatorError:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return code if epoch == leader_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
     async def describe(self, group_id: GroupId) -> GroupDescription:
         """Describe a classic or a consumer group."""
         described: GroupDescription = await self._ask(
@@ -387,7 +409,7 @@ class GroupKind:
     def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
         """Groups leave nothing outside of their shard."""
 
-    def tick(self, shard: GroupShard) -> Step[GroupRecord]:
+    def tick(self, shard: GroupShard, partition: PartitionIndex) -> Step[GroupRecord]:
         """Expire sessions and rebalances."""
         return shard.tick(now_ms=self.now_ms(), wall_ms=self.now_wall_ms())
 
