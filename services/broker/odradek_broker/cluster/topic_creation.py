@@ -106,6 +106,9 @@ class TopicCreation:
         except (NoController, grpc.aio.AioRpcError) as error:
             _log.warning("Topic could not be created", topic=name, reason=str(error))
             return ErrorCode.LEADER_NOT_AVAILABLE
+        if not response.topics:
+            _log.error("Controller's response does not name the topic", topic=name)
+            return ErrorCode.LEADER_NOT_AVAILABLE
         code = ErrorCode.received(response.topics[0].error_code)
         # Another broker may have created the topic a moment ago: `change` waited for that entry as well.
         if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
