@@ -1,7 +1,8 @@
 """Odradek beside Apache Kafka 4.4.0 with the same client, confluent-kafka: `make bench-kafka PAIRS=5`.
 
 Both clusters are up at once on this machine, with stock settings and one partition a topic, and are measured
-by turns; every measurement is a client process of its own. One node a side with acks=1 and one replica, then
+by turns; every measurement is a client process of its own.
+Single requests (`--only requests`) have a client in C. One node a side with acks=1 and one replica, then
 three a side with acks=all, three replicas and min.insync.replicas=2 (Kafka: combined nodes; Odradek: brokers
 and one controller). JSON lines on standard output, progress on standard error, a table of bars at the end.
 """
@@ -22,6 +23,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedC
 
 from tests.bench.comparisons.kafka_cluster import fetch_jars
 from tests.bench.comparisons.kafka_comparison import Comparison, start_row
+from tests.bench.comparisons.kafka_requests import compiled
 from tests.bench.comparisons.kafka_rows import Row, as_json, table
 
 BYTES: Final = {
@@ -44,9 +46,10 @@ def main() -> int:
     parser.add_argument(
         "--only",
         nargs="+",
-        choices=["start", "throughput", "paced", "memory"],
-        default=["start", "throughput", "paced", "memory"],
+        choices=["start", "throughput", "paced", "memory", "requests"],
+        default=["start", "throughput", "paced", "memory", "requests"],
     )
+    parser.add_argument("--request-seconds", type=float, default=5.0)
     parser.add_argument("--root", type=Path, default=Path("artifacts/bench-kafka"))
     options = parser.parse_args()
     options.root.mkdir(parents=True, exist_ok=True)
@@ -92,6 +95,9 @@ def _compare(options: argparse.Namespace, jars: Path, nodes: int, tell: Any) -> 
                 rows.append(start_row(waits_s))
             if "paced" in options.only:
                 rows += both.paced(options.paced_seconds)
+            if "requests" in options.only:
+                program = compiled(Path(data).resolve())
+                rows += both.requests(options.request_seconds, program)
             if "throughput" in options.only:
                 for size in options.sizes:
                     records = int(BYTES[nodes][size] * options.scale) // size
@@ -108,6 +114,7 @@ def _steps(options: argparse.Namespace) -> int:
         steps += STARTS if nodes == 1 and "start" in options.only else 1
         steps += (options.pairs + 1) * ("paced" in options.only) + ("memory" in options.only)
         steps += 2 * (options.pairs + 1) * len(options.sizes) * ("throughput" in options.only)
+        steps += (8 if nodes == 1 else 1) * (options.pairs + 1) * ("requests" in options.only)
     return steps
 
 

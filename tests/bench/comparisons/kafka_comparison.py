@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -15,6 +16,14 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.bench.comparisons.kafka_cluster import KafkaCluster
+from tests.bench.comparisons.kafka_requests import (
+    GROUPS,
+    MEMBERS,
+    TOPICS,
+    Load,
+    Requests,
+    measured,
+)
 from tests.bench.comparisons.kafka_rows import Row, cost_row, ratio_row, throughput_row
 from tests.bench.comparisons.odradek_cluster import OdradekCluster
 from tests.bench.processes import cpu_s, rss_mib
@@ -25,6 +34,7 @@ START_RATIO_MAX: Final = 0.5
 PRODUCE_CPU_S_PER_GB_MAX: Final = 2.2
 FETCH_CPU_S_PER_GB_MAX: Final = 0.45
 REPLICATED_CPU_S_PER_GB_MAX: Final = 8.0
+REQUEST_CPU_RATIO_MAX: Final = 1.0
 Cluster = KafkaCluster | OdradekCluster
 Pairs = list[tuple[float, float]]
 
@@ -157,6 +167,50 @@ class Comparison:
             )
             for end, pairs in zip(("acknowledgement", "consumer"), waits.values(), strict=True)
         ]
+
+    def requests(self, seconds: float, program: Path) -> list[Row]:
+        """Single requests by turns: their rate, and the brokers' CPU time for each."""
+        loads = {side.name: Requests(side, nodes=self._nodes) for side in self.sides}
+        for load in loads.values():
+            load.prepare()
+        cases: dict[str, Callable[[Requests], Load]] = {
+            f"produce, {count} connections": partial(Requests.produce, connections=count)
+            for count in ((1, 16, 64, 256) if self._nodes == 1 else (64,))
+        }
+        if self._nodes == 1:
+            cases |= {
+                f"commit, {GROUPS} groups": Requests.commit,
+                f"heartbeat, {MEMBERS} members": Requests.heartbeat,
+                f"metadata of {TOPICS} topics": Requests.metadata,
+                "open, ask versions, close": Requests.connect,
+            }
+        rows: list[Row] = []
+        for name, prepare in cases.items():
+            frames = {side.name: prepare(loads[side.name]) for side in self.sides}
+            rates: Pairs = []
+            costs: Pairs = []
+            for pair in range(-1, self._pairs):
+                result = {
+                    side.name: measured(program, side, frames[side.name], seconds)
+                    for side in self._in_turn(pair)
+                }
+                self._tell(
+                    {"measure": "requests", "case": f"{name}, {self.label}", "pair": pair} | result
+                )
+                if pair >= 0:  # the first one warms both up
+                    ours, theirs = result["odradek"], result["kafka"]
+                    rates.append((ours["rate"], theirs["rate"]))
+                    costs.append((ours["broker_cpu_us"], theirs["broker_cpu_us"]))
+            rows.append(throughput_row(f"{name}, {self.label}", rates))
+            rows.append(
+                ratio_row(
+                    f"broker CPU for each, {name}, {self.label}",
+                    costs,
+                    ratio_max=REQUEST_CPU_RATIO_MAX,
+                    unit="us",
+                )
+            )
+        return rows
 
     def memory(self) -> Row:
         """Resident memory after the load: our controller counts, as Kafka's nodes hold theirs."""

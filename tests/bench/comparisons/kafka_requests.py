@@ -1,0 +1,256 @@
+"""Single requests beside Apache Kafka: their rate, their latency, and the brokers' CPU time for each.
+
+Each case is a load of `request_load.c`: connections that send one prepared frame again and again. The client takes 5 to
+10 us of CPU for a request, most of it in the kernel, so the brokers have the machine. The CPU time for each request is
+steadier than rates where other processes share the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import struct
+import subprocess
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from odradek_protocol.kafka import messages
+from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
+from odradek_protocol.kafka.response_encoding import encode_message
+from odradek_protocol.records.builder import BatchBuilder
+from tests.bench.comparisons.kafka_cluster import KafkaCluster
+from tests.bench.comparisons.odradek_cluster import OdradekCluster
+from tests.bench.processes import cpu_s
+
+SOURCE: Final = Path(__file__).with_name("request_load.c")
+TOPIC: Final = "requests"
+PARTITIONS: Final = 16
+RECORD_BYTES: Final = 100
+GROUPS: Final = 32
+MEMBERS: Final = 1000
+TOPICS: Final = 1000
+ATTEMPTS_MAX: Final = 200
+_CLIENT: Final = b"bench"
+Cluster = KafkaCluster | OdradekCluster
+
+
+class Load(NamedTuple):
+    """One frame for each connection, and where an error code is in a response, after its size."""
+
+    frames: Sequence[tuple[int, bytes]]  # port and frame
+    error_at: int
+    reopens: bool = False
+
+
+def compiled(directory: Path) -> Path:
+    """Return the client, compiled."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise SystemExit("the benchmark of requests needs a C compiler (cc)")
+    program = directory / "request_load"
+    subprocess.run([compiler, "-O2", "-o", str(program), str(SOURCE)], check=True)
+    return program
+
+
+def measured(program: Path, side: Cluster, load: Load, seconds: float) -> dict[str, Any]:
+    """Run a load against one side; the brokers' CPU is that after the warm-up."""
+    lines = "".join(f"{port} {int(load.reopens)} {frame.hex()}\n" for port, frame in load.frames)
+    command = [str(program), str(seconds), str(load.error_at)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(lines)
+        process.stdin.close()
+        assert process.stdout.readline() == "warm\n", "the load ended early"
+        before_s = cpu_s(side.broker_pids)
+        result: dict[str, Any] = json.loads(process.stdout.readline())
+        used_s = cpu_s(side.broker_pids) - before_s
+    if process.returncode or result["errors"] or not result["requests"]:
+        raise RuntimeError(f"{side.name}: a load of requests failed: {result}")
+    result["broker_cpu_us"] = round(used_s * 1e6 / result["requests"], 1)
+    return result
+
+
+class Requests:
+    """The loads for one side, which make their topics and groups there."""
+
+    def __init__(self, side: Cluster, *, nodes: int) -> None:
+        self._side = side
+        self._nodes = nodes
+        self._ports = [int(address.rpartition(":")[2]) for address in side.bootstrap.split(",")]
+
+    def prepare(self) -> None:
+        """Create the topics that the loads use."""
+        self._create([(TOPIC, PARTITIONS)])
+        # Asking for a coordinator creates the topic of offsets.
+        find = messages.FindCoordinatorRequest(key="crowd")
+        self._until_done((self._ports[0], _request(find, 0)), 4)
+
+    def produce(self, connections: int) -> Load:
+        """Return a load that writes one record in each request, with acks=1, or with acks=all to three nodes."""
+        builder = BatchBuilder()
+        builder.append(None, bytes(RECORD_BYTES), None, int(time.time() * 1000))
+        leaders = self._leaders()
+        batch = bytes(builder.build())
+        frames = []
+        for number in range(connections):
+            index = number % PARTITIONS
+            partition = struct.pack(">ii", index, len(batch)) + batch
+            body = struct.pack(">hhii", -1, 1 if self._nodes == 1 else -1, 30_000, 1)
+            body += _string(TOPIC) + struct.pack(">i", 1) + partition
+            frames.append((leaders[index], _frame(ApiKey.PRODUCE, 7, body)))
+        return Load(frames, 4 + 4 + len(_string(TOPIC)) + 4 + 4)
+
+    def commit(self) -> Load:
+        """Return a load of commits, each connection for a group without members."""
+        topic = messages.OffsetCommitRequest.OffsetCommitRequestTopic
+        partition = topic.OffsetCommitRequestPartition(
+            partition_index=0, committed_offset=1, committed_leader_epoch=-1, committed_metadata=""
+        )
+        frames = []
+        error_at = 4 + 4 + 4 + len(_string(TOPIC)) + 4 + 4
+        for number in range(GROUPS):
+            request = messages.OffsetCommitRequest(
+                group_id=f"group-{number}",
+                generation_id_or_member_epoch=-1,
+                member_id="",
+                group_instance_id=None,
+                topics=[topic(name=TOPIC, partitions=[partition])],
+            )
+            frames.append((self._ports[0], _request(request, 7)))
+            self._until_done(frames[-1], error_at)
+        return Load(frames, error_at)
+
+    def metadata(self) -> Load:
+        """Return a load that asks for a thousand topics, over eight connections."""
+        names = [f"described-{number}" for number in range(TOPICS)]
+        for start in range(0, TOPICS, 100):
+            self._create([(name, 1) for name in names[start : start + 100]])
+        topic = messages.MetadataRequest.MetadataRequestTopic
+        request = messages.MetadataRequest(
+            topics=[topic(name=name) for name in names], allow_auto_topic_creation=False
+        )
+        return Load([(self._ports[0], _request(request, 8))] * 8, -1)
+
+    def connect(self) -> Load:
+        """Return a load that opens a connection for each request, eight at a time."""
+        request = messages.ApiVersionsRequest()
+        return Load([(self._ports[0], _request(request, 0))] * 8, 4, reopens=True)
+
+    def heartbeat(self) -> Load:
+        """Return a load of heartbeats (KIP-848) of the members of one group, a connection for each member."""
+        members = {str(uuid.uuid4()): 0 for _ in range(MEMBERS)}
+        with socket.create_connection(("127.0.0.1", self._ports[0])) as connection:
+            while True:
+                before = dict(members)
+                for member, epoch in before.items():
+                    members[member] = _beat(connection, member, epoch)
+                if before == members:
+                    break
+        frames = [(self._ports[0], _heartbeat(member, epoch)) for member, epoch in members.items()]
+        return Load(frames, _BEAT_ERROR_AT)
+
+    def _create(self, topics: Sequence[tuple[str, int]]) -> None:
+        admin = AdminClient({"bootstrap.servers": self._side.bootstrap})
+        created = admin.create_topics(
+            [
+                NewTopic(name, num_partitions=count, replication_factor=self._nodes)
+                for name, count in topics
+            ],
+            request_timeout=30,
+        )
+        for result in created.values():
+            result.result(30)
+
+    def _leaders(self) -> dict[int, int]:
+        metadata = AdminClient({"bootstrap.servers": self._side.bootstrap}).list_topics(TOPIC)
+        ports = {broker.id: broker.port for broker in metadata.brokers.values()}
+        partitions = metadata.topics[TOPIC].partitions
+        return {index: ports[partition.leader] for index, partition in partitions.items()}
+
+    def _until_done(self, request: tuple[int, bytes], error_at: int) -> None:
+        """Repeat a request until its response has no error: coordinators load at their first use."""
+        port, frame = request
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            for _ in range(ATTEMPTS_MAX):
+                response = _asked(connection, frame)
+                (code,) = struct.unpack_from(">h", response, error_at)
+                if not code:
+                    return
+                time.sleep(0.05)
+        raise RuntimeError(f"{self._side.name}: error {code} in the response")
+
+
+_BEAT_ERROR_AT: Final = 4 + 1 + 4  # a flexible head, the throttle time
+
+
+def _beat(connection: socket.socket, member: str, epoch: int) -> int:
+    """Send a heartbeat and return the member's epoch."""
+    response = _asked(connection, _heartbeat(member, epoch))
+    (code,) = struct.unpack_from(">h", response, _BEAT_ERROR_AT)
+    if code:
+        time.sleep(0.05)  # the coordinator is loading
+        return epoch
+    at = _BEAT_ERROR_AT + 2
+    for _ in ("error message", "member id"):  # lengths below 127, plus one; 0 is null
+        at += max(response[at], 1)
+    (now,) = struct.unpack_from(">i", response, at)
+    return int(now)
+
+
+def _heartbeat(member: str, epoch: int) -> bytes:
+    is_joining = epoch == 0
+    request = messages.ConsumerGroupHeartbeatRequest(
+        group_id="crowd",
+        member_id=member,
+        member_epoch=epoch,
+        instance_id=None,
+        rack_id=None,
+        rebalance_timeout_ms=60_000 if is_joining else -1,
+        subscribed_topic_names=[TOPIC] if is_joining else None,
+        subscribed_topic_regex=None,
+        server_assignor=None,
+        topic_partitions=[] if is_joining else None,
+    )
+    return _request(request, 1)
+
+
+def _asked(connection: socket.socket, frame: bytes) -> bytes:
+    connection.sendall(frame)
+    (size,) = struct.unpack(">i", _exactly(connection, 4))
+    return _exactly(connection, size)
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        piece = connection.recv(size - len(received))
+        if not piece:
+            raise RuntimeError("the broker closed a connection of the benchmark")
+        received += piece
+    return bytes(received)
+
+
+def _request(
+    message: Any, version: int
+) -> bytes:  # Any: classes of messages that are made at run time
+    return _frame(ApiKey(message.API_KEY), version, bytes(encode_message(message, version)))
+
+
+def _frame(key: ApiKey, version: int, body: bytes) -> bytes:
+    is_flexible = version >= SUPPORTED[key].flexible
+    head = struct.pack(">hhih", key, version, 1, len(_CLIENT)) + _CLIENT + b"\0" * is_flexible
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+def _string(text: str) -> bytes:
+    return struct.pack(">h", len(text)) + text.encode()
