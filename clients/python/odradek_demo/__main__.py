@@ -68,9 +68,7 @@ def demo(
 def main() -> None:
     """Run the command line of the demo."""
     with one_line_errors():
-        app = typer.Typer(rich_markup_mode=None, add_completion=False)
-        app.command(epilog="Example: odradek demo --records 50000")(demo)
-        app(prog_name="odradek demo")
+        typer.run(demo)
 
 
 if __name__ == "__main__":

@@ -226,6 +226,22 @@ class BrokerCluster:
             assert metadata.metadata_offset >= answer.metadata_offset > 0
             assert len(metadata.topics[0].partitions) == partitions
 
+    async def disable_topic_creation(self) -> None:
+        """Have brokers create no topics that clients only name."""
+        operation = admin_service_pb2.AlterConfigsOperation(
+            name="auto.create.topics.enable", value="false"
+        )
+        response = await admin_service_pb2_grpc.AdminServiceStub(self.channel(1)).AlterConfigs(
+            admin_service_pb2.AlterConfigsRequest(
+                resources=[
+                    admin_service_pb2.AlterConfigsResource(
+                        type=admin_service_pb2.CONFIG_RESOURCE_TYPE_BROKER, operations=[operation]
+                    )
+                ]
+            )
+        )
+        assert not response.resources[0].error_code, response
+
     def partition(self, topic: str, index: int = 0) -> Any:
         """The controller's state of a partition."""
         state = self.controller.core.committed.topic(topic)

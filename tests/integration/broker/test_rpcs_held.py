@@ -31,8 +31,8 @@ async def test_no_rpc_keeps_the_loop_for_long(
     held.touch()
     monkeypatch.setenv(HELD_FILE, str(held))
     module = "tests.integration.broker.watched_broker"
-    settings = {"auto.create.topics.enable": "false"}
-    async with BrokerCluster(tmp_path, module=module, settings=settings) as cluster:
+    async with BrokerCluster(tmp_path, module=module) as cluster:
+        await cluster.disable_topic_creation()
         await cluster.create_topic("orders", partitions=100)
         channel = cluster.channel(1)
         too_long: list[str] = []

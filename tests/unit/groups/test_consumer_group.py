@@ -198,9 +198,7 @@ def test_a_commit_counts_only_at_the_present_epoch() -> None:
             generation_or_epoch=epoch,
             offsets={partition: CommittedOffset(offset=3)},
         )
-        step = group.shard.offsets.handle_commit(
-            RequestId(1), request, group.topics, now_ms=0, wall_ms=0
-        )
+        step = group.shard.handle_commit(RequestId(1), request, group.topics, now_ms=0, wall_ms=0)
         told = step.responses[0].response
         return told.error or told.partitions[partition]
 
@@ -417,6 +415,19 @@ def test_assignors_give_each_partition_to_one_subscriber(assign, members, a: int
     )
     for member, share in shares.items():
         assert set(share) <= members[member]
+
+
+@given(subscriptions, subscriptions, st.integers(0, 12), st.integers(0, 12))
+def test_uniform_leaves_nothing_that_could_move_to_a_member_with_less(  # type: ignore[no-untyped-def]
+    before, after, a: int, b: int
+) -> None:
+    counts = {A: a, B: b}
+    shares = assign_uniform(after, counts, assign_uniform(before, counts, {}))
+    sizes = {member: sum(map(len, share.values())) for member, share in shares.items()}
+    for giver, share in shares.items():
+        for taker, topics in after.items():
+            could_move = any(topic in topics for topic in share)
+            assert not could_move or sizes[giver] - sizes[taker] <= 1
 
 
 @given(st.integers(1, 8), st.integers(1, 8), st.integers(0, 40))

@@ -10,9 +10,11 @@ import pytest
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.replication.batch_checks import (
     EXPANSION_MAX,
+    LARGE_BYTES_MIN,
     SMALL_BYTES_MAX,
     BatchRefused,
     CheckedBatches,
+    LargeBatches,
     RecordChecks,
     check_client_batches,
     check_keys,
@@ -126,3 +128,36 @@ def test_a_partition_keeps_its_order_and_partitions_take_turns() -> None:
     assert [partition for partition, _ in checked.told] == ["p", "q", "p", "p", "p"]
     assert checked.told[-1] == ("p", ErrorCode.INVALID_RECORD)
     assert not checked.checks.is_busy("p")
+
+
+def large_batches(*, key: bytes | None = b"key") -> bytearray:
+    builder = BatchBuilder()
+    for _ in range(LARGE_BYTES_MIN // (1 << 16)):
+        builder.append(key, bytes(1 << 16), None, NOW_MS)
+    return bytearray(builder.build())
+
+
+@pytest.mark.parametrize(
+    ("data", "is_compacted", "code"),
+    [
+        (large_batches(), True, ErrorCode.NONE),
+        (large_batches(key=None), False, ErrorCode.NONE),
+        (large_batches(key=None), True, ErrorCode.INVALID_RECORD),
+        (large_batches()[:-1] + b"?", False, ErrorCode.CORRUPT_MESSAGE),
+    ],
+)
+def test_large_batches_are_checked_as_a_whole_in_the_pool(
+    data: bytearray, is_compacted: bool, code: ErrorCode
+) -> None:
+    """A CRC of 64 MiB would keep the event loop for 15 ms."""
+    config = LogConfig(cleanup_compact=is_compacted, max_message_bytes=len(data))
+    large = LargeBatches(data, config, now_ms=NOW_MS, is_internal=False)
+    found: list[tuple[CheckedBatches | None, BatchRefused | None]] = []
+    pool = HeldPool()
+    large.check(RecordChecks(pool), "p", lambda *result: found.append(result))
+    assert not found
+    pool.finish_one()
+    ((checked, refused),) = found
+    assert (ErrorCode.NONE if refused is None else refused.error) is code
+    if refused is None:
+        assert checked == check_client_batches(data, config, now_ms=NOW_MS, is_internal=False)

@@ -76,11 +76,15 @@ def assign_uniform(
         for topic, index in owned[member]:
             taken[topic].add(index)
     queues: dict[tuple[int, ...], _LeastLoaded] = {}
+    members = list(classes.values())
+    classes_of: dict[TopicId, list[int]] = {}
+    for number, topics in enumerate(classes):
+        for topic in topics:
+            classes_of.setdefault(topic, []).append(number)
     for topic in sorted(subscribed & counts.keys()):
-        subscribers = tuple(n for n, topics in enumerate(classes) if topic in topics)
+        subscribers = tuple(classes_of[topic])
         queue = queues.get(subscribers)
         if queue is None:
-            members = list(classes.values())
             queue = queues[subscribers] = _LeastLoaded(
                 owned, [member for number in subscribers for member in members[number]]
             )

@@ -28,8 +28,10 @@ from odradek_broker.partition.log_positions import LogAtOpen
 from odradek_broker.partition.replica import Replica
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.batch_checks import (
+    LARGE_BYTES_MIN,
     BatchRefused,
     CheckedBatches,
+    LargeBatches,
     check_client_batches,
     check_keys,
     scan_replicated,
@@ -241,8 +243,17 @@ class PartitionHost:
         """Check, stamp and append batches; `on_done` is called exactly once, possibly before this returns."""
         config = self.log.config
         now_ms = self._wall_ms()
-        checked = check_client_batches(records, config, now_ms=now_ms, is_internal=is_internal)
         checks = self._shared.record_checks
+        if len(records) >= LARGE_BYTES_MIN:
+            LargeBatches(records, config, now_ms=now_ms, is_internal=is_internal).check(
+                checks,
+                self,
+                lambda checked, refused: self._append_checked(
+                    records, checked, refused, acks, timeout_ms, on_done, expected_leader_epoch
+                ),
+            )
+            return
+        checked = check_client_batches(records, config, now_ms=now_ms, is_internal=is_internal)
         if type(checked) is BatchRefused:
             if checked.name_records is None:
                 self._refuse(checked, on_done)
@@ -287,7 +298,7 @@ class PartitionHost:
     def _append_checked(
         self,
         records: bytes | bytearray | memoryview,
-        checked: CheckedBatches,
+        checked: CheckedBatches | None,
         refused: BatchRefused | None,
         acks: int,
         timeout_ms: int,
@@ -297,6 +308,7 @@ class PartitionHost:
         if refused is not None:
             self._refuse(refused, on_done)
             return
+        assert checked is not None, "batches that are not refused were checked"
         if self.is_removed:
             on_done(ProduceOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return

@@ -45,6 +45,11 @@ async def alter_client_quotas(
     owners: list[int] = []
     quotas: list[pb.QuotaEntry] = []
     async for number, entry in request.in_turns(enumerate(message.entries)):
+        # Each quota of the entry repeats its entity.
+        if len(entry.entity) > len(_ENTITY_TYPES):
+            text = f"an entity has at most {len(_ENTITY_TYPES)} parts, not {len(entry.entity)}"
+            outcomes[number] = (ErrorCode.INVALID_REQUEST, text)
+            continue
         async for operation in request.in_turns(entry.ops):
             owners.append(number)
             quotas.append(_quota(entry, operation))

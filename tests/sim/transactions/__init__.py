@@ -1,1 +1,0 @@
-"""Proofs about transactions: the explicit-state model of the protocol."""
