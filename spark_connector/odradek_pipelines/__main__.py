@@ -31,9 +31,12 @@ def load(name: str) -> Pipeline:
 def main(arguments: list[str]) -> int:
     """Run the pipeline that the arguments name, and return the exit status."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print("odradek pipeline NAME [arguments]; NAME --help lists them\n")
+        print("usage: odradek pipeline NAME [arguments]; NAME --help lists them\n")
         for name in PIPELINES:
             print(f"  {name:20}{load(name).summary}")
+        print(
+            "\nExample: odradek pipeline files-to-topic --directory lines --to orders --available-now"
+        )
         return 0
     name = arguments[0]
     if name not in PIPELINES:

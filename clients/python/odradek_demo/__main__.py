@@ -68,7 +68,9 @@ def demo(
 def main() -> None:
     """Run the command line of the demo."""
     with one_line_errors():
-        typer.run(demo)
+        app = typer.Typer(rich_markup_mode=None, add_completion=False)
+        app.command(epilog="Example: odradek demo --records 50000")(demo)
+        app(prog_name="odradek demo")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Kafka's vocabulary of access control, with its numbers: operations, resource types, pattern types, permissions."""
+"""The enums of access control, with Kafka's numbers: operations, resource types, pattern types, permissions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Operation(IntEnum):
-    """An operation on a resource. UNKNOWN, ANY and ALL occur only in entries and filters."""
+    """An operation on a resource. UNKNOWN, ANY and ALL occur only in ACLs and their filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -41,7 +41,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How the name in an entry selects resources. ANY and MATCH occur only in filters."""
+    """How the name in an ACL selects resources. ANY and MATCH occur only in filters."""
 
     UNKNOWN = 0
     ANY = 1
@@ -51,7 +51,7 @@ class PatternType(IntEnum):
 
 
 class Permission(IntEnum):
-    """Whether an entry allows or denies; DENY wins. ANY occurs only in filters."""
+    """Whether an ACL allows or denies; DENY takes precedence. ANY occurs only in filters."""
 
     UNKNOWN = 0
     ANY = 1

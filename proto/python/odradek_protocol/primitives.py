@@ -46,7 +46,7 @@ def write_uvarint(out: bytearray, value: int) -> None:
 
 
 def write_varint(out: bytearray, value: int) -> None:
-    """Append a signed number of up to 64 bits; varint and varlong differ in their range alone."""
+    """Append a signed number of up to 64 bits. A varint and a varlong differ only in their range."""
     write_uvarint(out, value << 1 if value >= 0 else (~value << 1) | 1)
 
 
@@ -106,7 +106,7 @@ def read_compact_string(buffer: ByteBuffer, offset: int) -> tuple[str | None, in
 
 
 def read_array_count(buffer: ByteBuffer, offset: int, item_bytes_min: int = 1) -> tuple[int, int]:
-    """Read an int32 count, -1 for a null array, that the remaining bytes can hold."""
+    """Read an int32 count, -1 for a null array. Raises Malformed if the remaining bytes cannot hold so many items."""
     count, offset = _read_int(_INT32, buffer, offset)
     return _checked_count(buffer, offset, count, item_bytes_min)
 
@@ -120,7 +120,7 @@ def read_compact_array_count(
 
 
 def read_tagged_fields(buffer: ByteBuffer, offset: int) -> tuple[dict[int, bytes], int]:
-    """Read tagged fields, as raw bytes by tag. Tags must rise, as all writers' do."""
+    """Read tagged fields into a dict from tag to raw bytes. Raises Malformed if the tags do not rise."""
     count, offset = read_uvarint(buffer, offset)
     _checked_count(buffer, offset, count, 2)
     fields: dict[int, bytes] = {}
@@ -142,7 +142,7 @@ def write_bytes(out: bytearray, data: ByteBuffer | None) -> None:
 
 
 def write_string(out: bytearray, text: str | None) -> None:
-    """Append an int16 length and UTF-8. Raises ValueError for more than 32,767 bytes."""
+    """Append an int16 length and the text as UTF-8. Raises ValueError for more than 32,767 bytes."""
     data = None if text is None else text.encode()
     if data is not None and len(data) > _INT16_MAX:
         raise ValueError(f"a string of {len(data)} bytes, the most is {_INT16_MAX}")

@@ -305,6 +305,83 @@ class BrokerSettings(ListenerSettings):
         minimum=0,
     )
 
+    transactional_id_expiration_ms: int = setting(
+        "transactional.id.expiration.ms",
+        "A transactional id without a transaction for this long is forgotten.",
+        default=604_800_000,
+        unit="ms",
+        minimum=1,
+    )
+    transaction_max_timeout_ms: int = setting(
+        "transaction.max.timeout.ms",
+        "Longest transaction timeout that a producer may ask for.",
+        default=900_000,
+        unit="ms",
+        minimum=1,
+    )
+    transaction_topic_num_partitions: int = setting(
+        "transaction.state.log.num.partitions",
+        "Partitions of __transaction_state. Counts when the topic is created.",
+        default=50,
+        minimum=1,
+    )
+    transaction_topic_replication_factor: int = setting(
+        "transaction.state.log.replication.factor",
+        "Replicas of __transaction_state. It is created with fewer if fewer brokers are live then.",
+        default=3,
+        minimum=1,
+    )
+    transaction_topic_min_isr: int = setting(
+        "transaction.state.log.min.isr",
+        "In-sync replicas that a write to __transaction_state needs. Counts when the topic is created; lowered to the"
+        " number of replicas that the topic gets.",
+        default=2,
+        minimum=1,
+    )
+    transaction_topic_segment_bytes: int = setting(
+        "transaction.state.log.segment.bytes",
+        "Segment size of __transaction_state. Counts when the topic is created.",
+        default=100 << 20,
+        unit="bytes",
+        minimum=1,
+    )
+    transaction_remove_expired_interval_ms: int = setting(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        "Time between two checks for expired transactional ids.",
+        default=3_600_000,
+        unit="ms",
+        minimum=1,
+    )
+    transaction_completion_wait_max_ms: int = setting(
+        "transaction.completion.wait.max.ms",
+        "How long a request for a producer's next transaction waits until the last one is complete (not in Kafka).",
+        default=200,
+        unit="ms",
+        minimum=0,
+        maximum=10_000,
+    )
+    transaction_load_grace_ms: int = setting(
+        "transaction.load.grace.ms",
+        "Time that every open transaction has left at least when another broker begins to coordinate it (not in"
+        " Kafka).",
+        default=3_000,
+        unit="ms",
+        minimum=0,
+    )
+    transaction_partitions_max: int = setting(
+        "transaction.partitions.max",
+        "Most partitions of one transaction (not in Kafka). A producer that writes to more has to abort.",
+        default=10_000,
+        minimum=1,
+        maximum=100_000,
+    )
+    transaction_ids_max: int = setting(
+        "transaction.ids.max",
+        "Most transactional ids in one partition of __transaction_state (not in Kafka). Further ids are refused.",
+        default=100_000,
+        minimum=1,
+    )
+
     @property
     def lease_ms(self) -> int:
         """How long the lease lasts from the send time of a heartbeat that got a response.

@@ -60,7 +60,8 @@ def parse_arguments(
     )
     parsed = parser.parse_args(argv)
     if parsed.help:
-        print(f"{parser.format_help()}\n{settings_help()}")
+        example = f"Example: {program} --config FILE --set log.level=DEBUG"
+        print(f"{parser.format_help()}\n{example}\n\n{settings_help()}")
         parser.exit()
     return Arguments(
         config_file=parsed.config,

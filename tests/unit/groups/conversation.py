@@ -138,7 +138,7 @@ class Conversation:
             offsets={partition: CommittedOffset(offset=offset)},
         )
         self.take(
-            self.shard.handle_commit(
+            self.shard.offsets.handle_commit(
                 request_id, commit, self.catalog, now_ms=self.now_ms, wall_ms=self.now_ms
             )
         )
@@ -148,8 +148,8 @@ class Conversation:
     def fetch(self) -> int | None:
         request_id = self.ask()
         self.take(
-            self.shard.handle_fetch_offsets(
-                request_id, FetchOffsets(group_id="g", partitions=[FIRST])
+            self.shard.offsets.handle_fetch_offsets(
+                request_id, FetchOffsets(group_id="g", partitions=[FIRST]), now_ms=self.now_ms
             )
         )
         committed = self.answers[request_id].offsets[FIRST]

@@ -137,7 +137,7 @@ class Coordinator:
             offsets={TopicPartition("a", 0): CommittedOffset(offset=1)},
         )
         self.take(
-            self.shard.handle_commit(
+            self.shard.offsets.handle_commit(
                 request_id, commit, CATALOG, now_ms=self.now_ms, wall_ms=self.now_ms
             )
         )

@@ -38,7 +38,7 @@ def test_a_commit_for_a_partition_that_is_not_there_is_refused_alone(
         generation_or_epoch=-1,
         offsets={partition: CommittedOffset(offset=3), FIRST: CommittedOffset(offset=4)},
     )
-    step = talk.shard.handle_commit(RequestId(1), commit, talk.catalog, now_ms=0, wall_ms=0)
+    step = talk.shard.offsets.handle_commit(RequestId(1), commit, talk.catalog, now_ms=0, wall_ms=0)
     (told,) = step.responses
     assert told.response.error is ErrorCode.NONE
     assert told.response.partitions == {
@@ -54,13 +54,13 @@ def test_what_was_committed_for_a_deleted_topic_is_forgotten_with_a_tombstone() 
     leader, _ = talk.stable_pair()
     assert talk.commit(leader, 1, 5) is ErrorCode.NONE
     assert talk.commit(leader, 1, 6, TopicPartition("u", 1)) is ErrorCode.NONE
-    step = talk.shard.forget_deleted_topics(catalog(u=(NEW_TOPIC_ID, 2)))
+    step = talk.shard.offsets.forget_deleted_topics(catalog(u=(NEW_TOPIC_ID, 2)))
     assert [encode(record)[1] for record in step.records] == [None]
     talk.take(step)
     for shard in (talk.shard, talk.moved().shard):
         assert set(shard.table.offsets.of("g")) == {TopicPartition("u", 1)}
         assert shard.table.describe("g").error is ErrorCode.NONE
-    assert talk.shard.forget_deleted_topics(catalog(u=(NEW_TOPIC_ID, 2))) == NOTHING
+    assert talk.shard.offsets.forget_deleted_topics(catalog(u=(NEW_TOPIC_ID, 2))) == NOTHING
 
 
 def test_a_topic_that_is_made_again_does_not_have_the_old_offsets() -> None:
@@ -70,10 +70,10 @@ def test_a_topic_that_is_made_again_does_not_have_the_old_offsets() -> None:
     moved = talk.moved()  # deleted and made again while nobody coordinated
     for found in (talk, moved):
         found.catalog = again
-        found.take(found.shard.forget_deleted_topics(again))
+        found.take(found.shard.offsets.forget_deleted_topics(again))
         assert found.fetch() is None
         assert found.commit("", -1, 1) is ErrorCode.NONE
-        found.take(found.shard.forget_deleted_topics(again))
+        found.take(found.shard.offsets.forget_deleted_topics(again))
         assert found.fetch() == 1
 
 
@@ -83,9 +83,9 @@ def test_what_an_older_release_committed_is_known_by_the_topics_name() -> None:
         group_id="g", partition=FIRST, committed=CommittedOffset(offset=5, commit_timestamp_ms=0)
     )
     talk.shard.table.replay(record)
-    assert talk.shard.forget_deleted_topics(talk.catalog) == NOTHING
+    assert talk.shard.offsets.forget_deleted_topics(talk.catalog) == NOTHING
     assert talk.fetch() == 5
-    talk.take(talk.shard.forget_deleted_topics(catalog()))
+    talk.take(talk.shard.offsets.forget_deleted_topics(catalog()))
     assert talk.fetch() is None
 
 
@@ -103,10 +103,12 @@ def test_consumer_groups_forget_deleted_topics_too() -> None:
         talk.shard.handle_consumer_heartbeat(talk.ask(), joins, talk.catalog, now_ms=0, wall_ms=0)
     )
     assert talk.commit("m", 1, 5) is ErrorCode.NONE
-    talk.take(talk.shard.forget_deleted_topics(catalog()))
+    talk.take(talk.shard.offsets.forget_deleted_topics(catalog()))
     request_id = talk.ask()
     talk.take(
-        talk.shard.handle_fetch_offsets(request_id, FetchOffsets(group_id="g", partitions=None))
+        talk.shard.offsets.handle_fetch_offsets(
+            request_id, FetchOffsets(group_id="g", partitions=None), now_ms=talk.now_ms
+        )
     )
     assert talk.answers[request_id].offsets == {}
 
@@ -130,15 +132,15 @@ def test_a_group_without_members_forgets_after_the_retention() -> None:
     subscribed, other = TopicPartition("a", 0), FIRST
     for partition in (subscribed, other):
         assert talk.commit(leader, 1, 5, partition) is ErrorCode.NONE
-    talk.take(talk.shard.expire_offsets(wall_ms=talk.now_ms + RETENTION_MS))
+    talk.take(talk.shard.offsets.expire_offsets(wall_ms=talk.now_ms + RETENTION_MS))
     assert set(talk.shard.table.offsets.of("g")) == {subscribed}, "nobody reads the other"
     talk.now_ms += 1_000
     talk.leave((leader, None), (follower, None))
-    talk.take(talk.shard.expire_offsets(wall_ms=talk.now_ms + RETENTION_MS - 1))
+    talk.take(talk.shard.offsets.expire_offsets(wall_ms=talk.now_ms + RETENTION_MS - 1))
     assert set(talk.shard.table.offsets.of("g")) == {subscribed}, (
         "counts from when the last one left"
     )
-    talk.take(talk.shard.expire_offsets(wall_ms=talk.now_ms + RETENTION_MS))
+    talk.take(talk.shard.offsets.expire_offsets(wall_ms=talk.now_ms + RETENTION_MS))
     for shard in (talk.shard, talk.moved().shard):
         assert shard.table.describe("g").error is ErrorCode.GROUP_ID_NOT_FOUND
 
@@ -149,7 +151,7 @@ def test_nothing_is_forgotten_while_members_come_back() -> None:
     talk.commit(leader, 1, 5, TopicPartition("a", 0))
     talk.leave((leader, None), (follower, None))
     talk.join(**CONSUMER)  # the first of them; who else was subscribed to what is not known yet
-    talk.take(talk.shard.expire_offsets(wall_ms=talk.now_ms + 2 * RETENTION_MS))
+    talk.take(talk.shard.offsets.expire_offsets(wall_ms=talk.now_ms + 2 * RETENTION_MS))
     assert set(talk.shard.table.offsets.of("g")) == {TopicPartition("a", 0)}
 
 
@@ -160,10 +162,10 @@ def test_what_members_use_that_do_not_say_so_is_kept(says: dict[str, Any]) -> No
     talk = Conversation()
     leader, _ = joined_pair(talk, **says)
     assert talk.commit(leader, 1, 5) is ErrorCode.NONE
-    talk.take(talk.shard.expire_offsets(wall_ms=talk.now_ms + 2 * RETENTION_MS))
+    talk.take(talk.shard.offsets.expire_offsets(wall_ms=talk.now_ms + 2 * RETENTION_MS))
     assert talk.fetch() == 5
     request_id = talk.ask()
-    talk.take(talk.shard.handle_delete_offsets(request_id, "g", [FIRST]))
+    talk.take(talk.shard.offsets.handle_delete_offsets(request_id, "g", [FIRST]))
     told = talk.answers[request_id]
     if "protocol_type" in says:
         assert told.error is ErrorCode.NON_EMPTY_GROUP
@@ -195,7 +197,7 @@ def test_what_only_a_member_that_is_gone_read_may_be_forgotten(stays: dict[str, 
         beat("stays", talk.shard.table.describe("g").members[0].member_epoch)
     request_id = talk.ask()
     asked = [TopicPartition("a", 0), FIRST]
-    talk.take(talk.shard.handle_delete_offsets(request_id, "g", asked))
+    talk.take(talk.shard.offsets.handle_delete_offsets(request_id, "g", asked))
     assert talk.answers[request_id].partitions == {
         TopicPartition("a", 0): ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
         FIRST: ErrorCode.NONE,

@@ -198,7 +198,9 @@ def test_a_commit_counts_only_at_the_present_epoch() -> None:
             generation_or_epoch=epoch,
             offsets={partition: CommittedOffset(offset=3)},
         )
-        step = group.shard.handle_commit(RequestId(1), request, group.topics, now_ms=0, wall_ms=0)
+        step = group.shard.offsets.handle_commit(
+            RequestId(1), request, group.topics, now_ms=0, wall_ms=0
+        )
         told = step.responses[0].response
         return told.error or told.partitions[partition]
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from odradek_broker.access.authorizer import Authorizer, EverybodyMay
+from odradek_broker.coordination.connection_order import ConnectionNumbers
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
+from odradek_broker.coordination.transaction_coordinator import TransactionCoordinator
 from odradek_broker.groups.messages import FetchedOffsets, OffsetsAnswer
 from odradek_broker.kafka.request import ClientSession, Request
 from odradek_broker.kafka.services import LocalLog, Services
@@ -22,6 +24,8 @@ from odradek_broker.replication.outcomes import (
     ReadOutcome,
 )
 from odradek_broker.settings import BrokerSettings
+from odradek_broker.transactions.identity import ProducerIdentity
+from odradek_broker.transactions.messages import Added, Ended, Initialized
 from odradek_protocol.identity import (
     BrokerId,
     DirectoryId,
@@ -30,6 +34,7 @@ from odradek_protocol.identity import (
     MetadataOffset,
     Offset,
     PartitionIndex,
+    ProducerEpoch,
     ProducerId,
     TopicId,
     TopicName,
@@ -175,6 +180,9 @@ class FakePartition:
     async def delete_records(self, *_: Any, **__: Any) -> OffsetOutcome:
         return OffsetOutcome(ErrorCode.NONE, Offset(3))
 
+    def producers(self) -> dict[ProducerId, Any]:
+        return {}
+
     def gate_produce(self, outcome: ProduceOutcome, *, acks: int) -> ProduceOutcome:
         return outcome
 
@@ -262,6 +270,32 @@ class AgreeableGroups(GroupCoordinator):
         return OffsetsAnswer(partitions=dict.fromkeys(partitions, ErrorCode.NONE))
 
 
+class AgreeableTransactions(TransactionCoordinator):
+    """Coordinates nothing, but takes every request."""
+
+    def __init__(self, settings: BrokerSettings, partitions: Any, creation: Any) -> None:
+        nothing: Any = None
+        super().__init__(
+            broker_id=BrokerId(1),
+            settings=settings,
+            partitions=partitions,
+            topic_creation=creation,
+            producer_ids=nothing,
+            marker_streams=nothing,
+            write_marker_here=nothing,
+            connection_numbers=ConnectionNumbers(),
+        )
+
+    async def init_producer(self, request: Any, **_: Any) -> Initialized:
+        return Initialized(identity=ProducerIdentity(ProducerId(5), ProducerEpoch(0)))
+
+    async def add_partitions(self, request: Any, **_: Any) -> Added:
+        return Added()
+
+    async def end_transaction(self, request: Any, **_: Any) -> Ended:
+        return Ended(next_identity=ProducerIdentity(ProducerId(5), ProducerEpoch(1)))
+
+
 class FakeInventory:
     offline_reason = ""
     full_reason = ""
@@ -291,6 +325,7 @@ def services(authorizer: Authorizer | None = None, **settings: Any) -> Services:
         inventory=FakeInventory(),
         authorizer=authorizer or EverybodyMay(),
         groups=AgreeableGroups(settings=made, partitions=partitions, topic_creation=creation),
+        transactions=AgreeableTransactions(made, partitions, creation),
     )
 
 

@@ -12,6 +12,7 @@ from tests.unit.kafka.fake_broker import TOPICS
 from tests.unit.security.acl_entries import Right
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+TRANSACTIONAL_ID = ResourceType.TRANSACTIONAL_ID
 FREE: list[Right] = []  # anybody may ask this; it tells nothing that needs a right
 
 
@@ -25,6 +26,10 @@ def topic(operation: Operation, name: str = "orders") -> list[Right]:
 
 def group(operation: Operation) -> list[Right]:
     return [(operation, GROUP, "group")]
+
+
+def transactional_id(operation: Operation) -> list[Right]:
+    return [(operation, TRANSACTIONAL_ID, "tx")]
 
 
 RIGHTS: dict[ApiKey, list[Right]] = {
@@ -48,6 +53,14 @@ RIGHTS: dict[ApiKey, list[Right]] = {
     ApiKey.DELETE_RECORDS: topic(Operation.DELETE),
     ApiKey.INIT_PRODUCER_ID: cluster(Operation.IDEMPOTENT_WRITE),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: topic(Operation.DESCRIBE),
+    ApiKey.ADD_PARTITIONS_TO_TXN: cluster(
+        Operation.CLUSTER_ACTION
+    ),  # from version 4 on, for brokers
+    ApiKey.ADD_OFFSETS_TO_TXN: [*transactional_id(Operation.WRITE), *group(Operation.READ)],
+    ApiKey.END_TXN: transactional_id(Operation.WRITE),
+    ApiKey.DESCRIBE_PRODUCERS: topic(Operation.READ),
+    ApiKey.DESCRIBE_TRANSACTIONS: transactional_id(Operation.DESCRIBE),
+    ApiKey.LIST_TRANSACTIONS: FREE,  # leaves out what may not be described
     ApiKey.DESCRIBE_ACLS: cluster(Operation.DESCRIBE),
     ApiKey.CREATE_ACLS: cluster(Operation.ALTER),
     ApiKey.DELETE_ACLS: cluster(Operation.ALTER),
@@ -230,6 +243,49 @@ _FIELDS: dict[ApiKey, Any] = {
             leader_epoch=0,
             current_leader_epoch=-1,
         )
+    },
+    ApiKey.ADD_PARTITIONS_TO_TXN: lambda: {
+        "transactions": [
+            _nested(
+                ApiKey.ADD_PARTITIONS_TO_TXN,
+                "AddPartitionsToTxnTransaction",
+                transactional_id="tx",
+                producer_id=5,
+                producer_epoch=0,
+                verify_only=False,
+                topics=[
+                    _nested(
+                        ApiKey.ADD_PARTITIONS_TO_TXN,
+                        "AddPartitionsToTxnTransaction.AddPartitionsToTxnTopic",
+                        name="orders",
+                        partitions=[0],
+                    )
+                ],
+            )
+        ]
+    },
+    ApiKey.ADD_OFFSETS_TO_TXN: lambda: {
+        "transactional_id": "tx",
+        "producer_id": 5,
+        "producer_epoch": 0,
+        "group_id": "group",
+    },
+    ApiKey.END_TXN: lambda: {
+        "transactional_id": "tx",
+        "producer_id": 5,
+        "producer_epoch": 0,
+        "committed": True,
+    },
+    ApiKey.DESCRIBE_PRODUCERS: lambda: {
+        "topics": [
+            _nested(ApiKey.DESCRIBE_PRODUCERS, "TopicRequest", name="orders", partition_indexes=[0])
+        ]
+    },
+    ApiKey.DESCRIBE_TRANSACTIONS: lambda: {"transactional_ids": ["tx"]},
+    ApiKey.LIST_TRANSACTIONS: lambda: {
+        "state_filters": [],
+        "producer_id_filters": [],
+        "duration_filter": -1,
     },
     ApiKey.DESCRIBE_ACLS: lambda: {
         "resource_type_filter": 1,

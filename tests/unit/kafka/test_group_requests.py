@@ -239,7 +239,7 @@ async def test_a_pattern_matches_internal_topics_like_others() -> None:
 @pytest.mark.parametrize(
     ("key_type", "version", "code", "said"),
     [
-        (1, 6, ErrorCode.UNSUPPORTED_VERSION, "transactions are not supported"),
+        (1, 6, ErrorCode.UNSUPPORTED_VERSION, "this cluster has no transactions"),
         (2, 6, ErrorCode.UNSUPPORTED_VERSION, "share groups are not supported"),
         (3, 6, ErrorCode.INVALID_REQUEST, "no key type 3"),
     ],

@@ -145,6 +145,10 @@ class PartitionInMemory:
         return True
 
     @property
+    def can_write(self) -> bool:
+        return self.partitions.refuses is ErrorCode.NONE
+
+    @property
     def log_end(self) -> Offset:
         return Offset(self.partitions.log_end_offset)
 

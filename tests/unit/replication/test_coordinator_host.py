@@ -76,7 +76,7 @@ class TallyKind:
     def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
         self.lives_closed.append((partition, leader_epoch))
 
-    def tick(self, shard: Tally) -> Step[str]:
+    def tick(self, shard: Tally, partition: PartitionIndex) -> Step[str]:
         if self.failures:
             self.failures -= 1
             if not self.failures:

@@ -7,6 +7,7 @@ from typing import Any
 
 from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_broker.replication.streams.follower_stream import HostKey, Lane
+from odradek_protocol.identity import BrokerId
 
 KEY: HostKey = (b"t" * 16, 0)
 HOST: Any = SimpleNamespace(partition=SimpleNamespace(topic_id=KEY[0], partition=KEY[1]))
@@ -18,6 +19,7 @@ class RecordedStream:
     def __init__(self, leader: int, lane: Lane, **_: object) -> None:
         self.leader, self.lane = leader, lane
         self.hosts: dict[HostKey, object] = {}
+        self.is_closed = False
 
     def add(self, key: HostKey, host: object) -> None:
         self.hosts[key] = host
@@ -35,6 +37,9 @@ class RecordedStream:
         return not self.hosts
 
     def end(self) -> None: ...
+
+    async def close(self) -> None:
+        self.is_closed = True
 
 
 class Lanes:
@@ -94,3 +99,21 @@ def test_a_partition_that_follows_another_leader_is_judged_at_once() -> None:
     lanes.links.follow(HOST, 1)
     lanes.is_behind(500)
     assert lanes.lane is Lane.CATCH_UP
+
+
+async def test_data_that_arrives_while_the_links_close_opens_no_stream() -> None:
+    lanes = Lanes()
+    stream = lanes.links._streams[BrokerId(1), Lane.HOT]
+    await lanes.links.close()
+    lanes.links._distance(stream, HOST, 1_000)
+    lanes.links.follow(HOST, BrokerId(2))
+    assert not lanes.links._streams
+
+
+async def test_closing_the_links_ends_streams_that_still_linger() -> None:
+    lanes = Lanes()
+    stream = lanes.links._streams[BrokerId(1), Lane.HOT]
+    lanes.links.follow(HOST, BrokerId(2))
+    assert not stream.is_closed
+    await lanes.links.close()
+    assert stream.is_closed

@@ -30,6 +30,7 @@ from odradek_protocol.rpc.v1 import (
     admin_service_pb2,
     broker_service_pb2,
     group_service_pb2,
+    transaction_service_pb2,
 )
 from tests.unit.security.acl_entries import Right, entries_for
 
@@ -40,6 +41,7 @@ SERVICES = [
         (broker_service_pb2, "BrokerService"),
         (admin_service_pb2, "AdminService"),
         (group_service_pb2, "GroupService"),
+        (transaction_service_pb2, "TransactionService"),
     )
 ]
 METHODS: Final = {m.name: m for service in SERVICES for m in service.methods}
@@ -55,6 +57,10 @@ def topic(operation: Operation, name: str = "orders") -> list[Right]:
 
 def group(operation: Operation) -> list[Right]:
     return [(operation, GROUP, "group")]
+
+
+def transactional_id(operation: Operation) -> list[Right]:
+    return [(operation, ResourceType.TRANSACTIONAL_ID, "tx")]
 
 
 PARTITION: Final = {"topic": "orders", "partition": 0}
@@ -127,6 +133,14 @@ MATRIX: Final[dict[str, tuple[dict[str, Any], list[Right]]]] = {
     "DeleteOffsets": (
         {"group_id": "group", "partitions": [PARTITION]},
         [*group(Operation.DELETE), *topic(Operation.READ)],
+    ),
+    "InitProducer": ({"transactional_id": "tx"}, transactional_id(Operation.WRITE)),
+    "EndTransaction": ({"transactional_id": "tx"}, transactional_id(Operation.WRITE)),
+    "AbortTransaction": ({"transactional_id": "tx"}, transactional_id(Operation.WRITE)),
+    "ListTransactions": ({}, []),  # leaves out what may not be described
+    "DescribeTransactions": (
+        {"transactional_ids": ["tx"]},
+        transactional_id(Operation.DESCRIBE),
     ),
 }
 GUARDED: Final = [name for name, (_, rights) in MATRIX.items() if rights]
@@ -246,6 +260,10 @@ async def test_what_may_not_be_described_is_left_out_of_lists(server: Everything
     server.authorizer.entries_changed(
         entries_for("User:ANONYMOUS", [*group(Operation.DESCRIBE), *topic(Operation.DESCRIBE)])
     )
+    server.answers["ListTransactions"] = transaction_service_pb2.ListTransactionsResponse(
+        transactions=[{"transactional_id": "tx"}]
+    )
+    assert not (await server.ask("ListTransactions")).transactions
     listed = await server.ask("ListGroups")
     assert [one.group_id for one in listed.groups] == ["group"]
     offsets = await server.ask("FetchOffsets", group_id="group")

@@ -17,7 +17,8 @@ from odradek_broker.groups.messages import (
 from odradek_broker.replication.outcomes import LeaderNow
 from odradek_broker.rpc import callers as grpc_callers
 from odradek_broker.rpc.callers import Caller, serve_as
-from odradek_broker.rpc.group_servicer import GROUPS_MAX, GroupServicer
+from odradek_broker.rpc.coordinator_routing import NAMES_MAX
+from odradek_broker.rpc.group_servicer import GroupServicer
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import BrokerId, GroupId, LeaderEpoch, MemberId, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -114,10 +115,7 @@ async def test_the_coordinator_hears_of_it_from_the_broker_that_was_called(
 ) -> None:
     called, stub = servicer(Coordinator(OTHER)), Stub()
 
-    async def to_other(_: BrokerId) -> Stub:
-        return stub
-
-    monkeypatch.setattr(called._routing, "_stub", to_other)
+    monkeypatch.setattr(called._routing, "_stub", lambda _: stub)
     serve_as(Caller(EverybodyMay(), principal="User:alice", host="127.0.0.1"))
     await called.GroupHeartbeat(claimed(), Call())
     (forwarded,) = stub.forwarded
@@ -147,7 +145,7 @@ async def test_who_may_not_see_a_topic_is_not_told_that_a_group_reads_it(seen: l
 @pytest.mark.parametrize("method", ["DescribeGroups", "DeleteGroups"])
 async def test_a_call_names_so_many_groups_and_no_more(method: str) -> None:
     """Each is a task of its own, and 64 MiB have room for millions of names."""
-    named = [f"g{number}" for number in range(GROUPS_MAX + 1)]
+    named = [f"g{number}" for number in range(NAMES_MAX + 1)]
     asked = getattr(pb, f"{method}Request")(group_ids=named)
     with pytest.raises(Aborted, match="INVALID_ARGUMENT"):
         await getattr(servicer(Coordinator(ME)), method)(asked, Call())

@@ -66,6 +66,19 @@ def test_a_late_copy_of_an_init_does_not_end_the_next_transaction() -> None:
     assert coordinator.state.status is TransactionStatus.ONGOING
 
 
+@pytest.mark.parametrize("is_commit", [False, True])
+def test_a_late_end_does_not_end_the_next_transaction(is_commit: bool) -> None:
+    coordinator = Coordinator()
+    first = coordinator.init()
+    coordinator.add(first, FIRST)
+    second = coordinator.end(first, is_commit=True).next_identity
+    coordinator.mark()
+    coordinator.add(second, FIRST)
+    late = coordinator.end(first, is_commit=is_commit)
+    assert late.error is ErrorCode.PRODUCER_FENCED
+    assert coordinator.state.status is TransactionStatus.ONGOING
+
+
 def test_an_unknown_id_gets_a_fresh_producer_id_whatever_identity_came() -> None:
     coordinator = Coordinator()
     assert coordinator.init(identity(7, 3)) == identity(1_000, 0)

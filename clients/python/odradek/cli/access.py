@@ -389,7 +389,10 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Change the password of a user, for all of its mechanisms without --mechanism; open logins end."""
+    """Change the password of a user.
+
+    Without --mechanism the password of all its mechanisms changes. Sessions that are open end.
+    """
     _set(name, mechanism, iterations, _password(password_file, password), bootstrap, output, False)
 
 

@@ -47,7 +47,7 @@ app.command()(config)
 
 @app.command()
 def info(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE) -> None:
-    """Show the brokers with their listeners, and the active controller."""
+    """Show the brokers and the active controller."""
 
     async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         cluster = await client.admin.describe_cluster()
@@ -96,7 +96,10 @@ def unregister(
     broker: Annotated[int, typer.Argument(help="Id of the broker.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Remove the registration of a stopped broker that will not return and has no replicas."""
+    """Remove a broker that will not return.
+
+    The broker must be stopped, and must have no replicas.
+    """
 
     async def work(client: Client) -> int:
         topics = await client.admin.list_topics(include_internal=True)
@@ -125,7 +128,10 @@ def spread(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Rebalance replicas and leaders over brokers, with as few moves as possible."""
+    """Rebalance replicas and leaders over brokers.
+
+    As few replicas as possible are moved.
+    """
     try:
         brokers = [int(part) for part in over.split(",")]
     except ValueError:

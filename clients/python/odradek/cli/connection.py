@@ -55,7 +55,7 @@ ConfigFile = Annotated[
         "--config",
         metavar="FILE",
         envvar="ODRADEK_CONFIG",
-        help="Read connection properties.",
+        help="Read connection properties (ODRADEK_CONFIG).",
     ),
 ]
 User = Annotated[
@@ -89,7 +89,7 @@ BootstrapForAll = Annotated[
 ]
 Timeout = Annotated[
     float,
-    typer.Option(min=0.1, metavar="SECONDS", help="Limit each wait for a broker."),
+    typer.Option(min=0.1, metavar="SECONDS", help="Wait at most this long for a broker (10)."),
 ]
 Key = Annotated[
     Path | None,

@@ -47,7 +47,7 @@ def list_groups(
 def describe(
     group: Group, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE
 ) -> None:
-    """Show the members of a group, and committed offsets and lag per partition."""
+    """Show members, committed offsets and lag."""
 
     async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         description = await client.admin.describe_group(group)
@@ -165,7 +165,10 @@ def delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete groups without members, with their committed offsets."""
+    """Delete groups and their committed offsets.
+
+    Groups with members are refused.
+    """
 
     async def work(client: Client) -> list[dict[str, Any]]:
         if dry_run:
@@ -194,7 +197,10 @@ def offset_delete(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Delete committed offsets of a topic that no member of the group reads."""
+    """Delete a group's committed offsets of a topic.
+
+    The topic is refused if a member of the group reads it.
+    """
 
     async def work(client: Client) -> list[dict[str, Any]]:
         committed = await client.admin.group_offsets(group)

@@ -33,13 +33,64 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 COMMANDS_BY_TASK: Final = {
     "Read and write records": ("produce", "consume", "bench"),
     "Administer a cluster": ("topic", "group", "cluster", "feature", "user", "acl"),
-    "Run a cluster": ("dev", "demo", "quorum", "broker", "gateway", "pipeline"),
-    "Prepare a node": ("storage", "tls"),
+    "Run a cluster": (
+        *("dev", "demo", "quorum", "broker", "gateway", "pipeline"),
+        *("storage", "tls"),
+    ),
+}
+
+
+EXAMPLES: Final = {
+    "produce": (
+        "echo hello | odradek produce greetings",
+        "odradek produce orders orders.tsv --key-separator '\\t'",
+    ),
+    "consume": (
+        "odradek consume greetings --from-beginning --exit-at-end",
+        "odradek consume orders --group billing -o json",
+    ),
+    "bench": ("odradek bench --records 1000000 --size 1024 --replicas 3",),
+    "topic": (
+        "odradek topic create orders --partitions 6 --replicas 3",
+        "odradek topic alter-config orders --set retention.ms=86400000",
+    ),
+    "group": (
+        "odradek group describe billing",
+        "odradek group seek billing --topic orders --to start --dry-run",
+    ),
+    "cluster": ("odradek cluster health", "odradek cluster config --set min.insync.replicas=2"),
+    "feature": ("odradek feature list", "odradek feature set metadata.version 2"),
+    "user": ("odradek user create alice", "odradek user list"),
+    "acl": ("odradek acl add --principal User:alice --operation read --topic orders",),
+    "dev": ("odradek dev", "odradek dev --brokers 1 --controllers 1 --data-dir /tmp/odradek"),
+    "quorum": (
+        "odradek quorum status",
+        "odradek quorum --config quorum.properties  # runs a controller",
+        "odradek quorum --config quorum.properties --help  # lists its settings",
+    ),
+    "storage": (
+        "odradek storage format --data-dir DIR --node-id 1 --voters 1@host1:9095,...",
+        "odradek storage strays --data-dir DIR",
+    ),
+    "tls": ("odradek tls init", "odradek tls issue broker-1 --host broker-1.example.com"),
 }
 
 
 class CommandsByTask(TyperGroup):
-    """Lists the commands in its help under the tasks that they belong to."""
+    """Lists the commands in its help under the tasks that they belong to, so that all of it fits one screen."""
+
+    def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        records = [parameter.get_help_record(ctx) for parameter in self.get_params(ctx)]
+        with formatter.section("Options"):
+            formatter.write_dl(
+                [
+                    # Without the default, range and variable that click adds: each option takes one line.
+                    (names, text.partition("  [")[0])
+                    for names, text in filter(None, records)
+                    if names != "--show-completion"
+                ]
+            )
+        self.format_commands(ctx, formatter)
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         for task, command_names in COMMANDS_BY_TASK.items():
@@ -52,6 +103,11 @@ class CommandsByTask(TyperGroup):
                     + 2
                     - max(len(c.name or "") for c in commands),
                 )
+
+
+def _examples(command: str) -> str:
+    """Return the examples of a command for the end of its help; click does not wrap a paragraph after \\b."""
+    return "\b\n" + "\n".join(["Examples:", *(f"  {example}" for example in EXAMPLES[command])])
 
 
 app = typer.Typer(
@@ -106,19 +162,19 @@ def _options(
     )
 
 
-app.add_typer(topic.app, name="topic")
-app.add_typer(group.app, name="group")
-app.add_typer(cluster.app, name="cluster")
-app.add_typer(quorum.feature_app, name="feature")
-app.add_typer(quorum.quorum_app, name="quorum")
-app.add_typer(storage.app, name="storage")
-app.add_typer(access.tls_app, name="tls")
-app.add_typer(access.user_app, name="user")
-app.add_typer(access.acl_app, name="acl")
-app.command("produce")(produce.produce)
-app.command("consume")(consume.consume)
-app.command("dev")(processes.dev)
-app.command("bench")(bench.bench)
+app.add_typer(topic.app, name="topic", epilog=_examples("topic"))
+app.add_typer(group.app, name="group", epilog=_examples("group"))
+app.add_typer(cluster.app, name="cluster", epilog=_examples("cluster"))
+app.add_typer(quorum.feature_app, name="feature", epilog=_examples("feature"))
+app.add_typer(quorum.quorum_app, name="quorum", epilog=_examples("quorum"))
+app.add_typer(storage.app, name="storage", epilog=_examples("storage"))
+app.add_typer(access.tls_app, name="tls", epilog=_examples("tls"))
+app.add_typer(access.user_app, name="user", epilog=_examples("user"))
+app.add_typer(access.acl_app, name="acl", epilog=_examples("acl"))
+app.command("produce", epilog=_examples("produce"))(produce.produce)
+app.command("consume", epilog=_examples("consume"))(consume.consume)
+app.command("dev", epilog=_examples("dev"))(processes.dev)
+app.command("bench", epilog=_examples("bench"))(bench.bench)
 processes.add_commands(app)
 
 

@@ -80,7 +80,7 @@ def dev(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Change a broker setting, by its name in Kafka. Repeatable.",
+            help="Change a setting of the cluster or of its processes. Repeatable.",
         ),
     ] = None,
     as_json: Annotated[

@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
 quorum_app = typer.Typer(
     help="Run a controller, or show the metadata quorum.",
-    epilog="`odradek quorum --config FILE` runs a controller; add --help to list its settings.",
     no_args_is_help=True,
 )
 
 
 @quorum_app.command()
 def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE) -> None:
-    """Show the leader, the term, the commit offset and the progress of each voter."""
+    """Show the leader and the progress of each voter.
+
+    The leader is shown with its term and commit offset.
+    """
 
     async def work(client: Client) -> QuorumDescription:
         return await client.admin.describe_quorum()
@@ -76,7 +78,10 @@ feature_app = typer.Typer(
 def list_features(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE
 ) -> None:
-    """Show the level of each feature, the levels that all members support, and members that hold a level back."""
+    """Show the level of each feature.
+
+    The output also has the levels that all members support, and the members that hold a level back.
+    """
 
     async def work(client: Client) -> list[FeatureDescription]:
         return await client.admin.describe_features()

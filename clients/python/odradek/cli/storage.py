@@ -80,7 +80,7 @@ def strays(
     ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List or remove logs that a broker set aside because the metadata does not have them.
+    """List or remove logs that the metadata does not have.
 
     A broker sets a log aside if the metadata has no such topic, or no replica of it on this broker, and no record
     deleted it. The log becomes a replica again when the metadata has it again. The broker may be running.
@@ -123,8 +123,9 @@ def adopt_metadata(
     ],
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Make a broker follow another metadata log after the controllers lost theirs.
+    """Make a broker follow another metadata log.
 
+    Use it only after the controllers have lost theirs.
     The logs of the broker stay. At its next start it sets those aside, as strays, whose topics are not in the
     other metadata.
     """

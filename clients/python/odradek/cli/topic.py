@@ -114,7 +114,10 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show leaders, replicas, offsets and the configs that are set."""
+    """Show the partitions of a topic and its configs.
+
+    Partitions are shown with leader, replicas and offsets. Configs that are not set are left out.
+    """
 
     async def work(client: Client) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         topic = await client.admin.describe_topic(name)
@@ -160,7 +163,10 @@ def alter_config(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Set configs of a topic, or restore their defaults: all of them or none."""
+    """Set configs of a topic, or restore defaults.
+
+    Either all changes of one command are made, or none.
+    """
     changes, deleted = named_values(config), delete or []
     if not changes and not deleted:
         fail("nothing to change: give --set NAME=VALUE or --delete NAME", status=EXIT_USAGE)

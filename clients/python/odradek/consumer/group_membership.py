@@ -497,14 +497,21 @@ class GroupOffsets:
     async def committed(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
         """The committed offsets of the group; None for a partition without one."""
         request = pb.FetchOffsetsRequest(
-            group_id=self._group, partitions=[_named(name) for name in names], member_epoch=-1
+            group_id=self._group,
+            partitions=[_named(name) for name in names],
+            member_epoch=-1,
+            require_stable=True,
         )
 
         async def attempt() -> tuple[pb.FetchOffsetsResponse, bool]:
             response = await self._cluster.call_any(GROUP_FETCH, request, timeout_s=CALL_S_MAX)
-            return response, error_code(response.error_code) in COORDINATOR_MOVES
+            moves = error_code(response.error_code) in COORDINATOR_MOVES
+            return response, moves or _is_unstable(response)
 
         response = await _patiently(attempt)
+        # An earlier owner of a partition may have died in a transaction, whose time-out ends the wait.
+        while _is_unstable(response):
+            response = await _patiently(attempt)
         if response.error_code:
             raise error_of(response.error_code, f"offsets of group {self._group!r}")
         return {
@@ -513,6 +520,13 @@ class GroupOffsets:
             )
             for result in response.offsets
         }
+
+
+def _is_unstable(response: pb.FetchOffsetsResponse) -> bool:
+    return any(
+        error_code(result.error_code) is ErrorCode.UNSTABLE_OFFSET_COMMIT
+        for result in response.offsets
+    )
 
 
 async def _patiently(attempt: Callable[[], Awaitable[tuple[R, bool]]]) -> R:

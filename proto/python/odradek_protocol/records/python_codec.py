@@ -1,9 +1,9 @@
 """The record codec in Python: the reference that the C codec (`_codec.c`) must equal.
 
-Both offer the names below with the same results and errors, which the tests check against each
-other. Inside a batch, after decompression, a record is
+Both have the same functions and classes, with equal results and errors; tests compare them. Inside a
+batch, after decompression, a record is encoded as
 
-    length      varint   of what follows
+    length      varint   of the fields that follow, in bytes
     attributes  int8     unused
     timestamp   varlong  delta to the batch's base timestamp, ms
     offset      varint   delta to the batch's base offset
@@ -11,10 +11,9 @@ other. Inside a batch, after decompression, a record is
     value       varint   length, or -1 for null; bytes
     headers     varint   count; each a key (varint length, UTF-8) and a value (like the record's)
 
-Numbers are read leniently where Kafka's own readers are (longer encodings than needed, any
-attributes) and strictly where leniency would hide damage: lengths below -1, a record that does not
-end where its length says, offsets that do not rise, bytes after the last record.
-Source: Kafka's DefaultRecord.java.
+The reader accepts what Kafka's own readers accept: varints that are longer than needed, and any
+attributes. It refuses what would hide damage: lengths below -1, a record that does not end where its
+length says, offsets that do not rise, bytes after the last record. Source: Kafka's DefaultRecord.java.
 """
 
 from __future__ import annotations
@@ -84,10 +83,10 @@ class Record:
 
 
 class RecordBuffer:
-    """The encoded records of one batch while it grows.
+    """The encoded records of one batch to which records are added.
 
-    `base_timestamp_ms` is what was given, or else the first record's; `max_timestamp_ms` the
-    largest; -1 while they are not known.
+    `base_timestamp_ms` is the constructor's argument, or else the timestamp of the first record.
+    `max_timestamp_ms` is the largest timestamp. Both are -1 while they are unknown.
     """
 
     __slots__ = (
@@ -116,7 +115,7 @@ class RecordBuffer:
 
     @property
     def size_bytes(self) -> int:
-        """The size of the batch with these records, uncompressed, with its header."""
+        """The size of the uncompressed batch with these records and its header."""
         return _HEADER_BYTES + len(self._data)
 
     def append(
@@ -128,13 +127,14 @@ class RecordBuffer:
         offset_delta: int = -1,
         /,
     ) -> int:
-        """Add a record; return the batch's size so far in bytes, header included, uncompressed.
+        """Add a record, and return the new size of the uncompressed batch with its header in bytes.
 
-        0 means: it does not fit, nothing changed. A first record always fits, whatever its size,
-        up to 2 GiB. `offset_delta` -1 is the next one; others must rise. Raises TypeError for
-        anything but bytes, ValueError for numbers out of range.
+        Returns 0 and changes nothing if the record does not fit. A first record of up to 2 GiB always
+        fits. An `offset_delta` of -1 stands for the next delta; others must rise. Raises TypeError for
+        a key, value or header that is not bytes, and ValueError for numbers out of range.
         """
-        pairs = tuple(headers or ())  # first, as a sequence may run code that appends here
+        # Copied first, because iterating over a caller's sequence may run code that appends to this batch.
+        pairs = tuple(headers or ())
         delta = self.last_offset_delta + 1 if offset_delta == -1 else offset_delta
         if not self.last_offset_delta < delta <= _BYTES_MAX:
             raise ValueError(f"offset delta {delta} after {self.last_offset_delta}")
@@ -175,11 +175,11 @@ class RecordBuffer:
 
 
 class RecordReader:
-    """Reads the records of one batch, a piece at a time; `data` is their bytes, decompressed.
+    """Reads the records of one batch in pieces; `data` holds the decompressed records.
 
-    `append_time_ms` is the timestamp of all, or None when each has its own. Records below
-    `start_offset` are passed over. The constructor and `read` raise CorruptBatch; after that the
-    reader stands where it stood.
+    `append_time_ms` is the timestamp of all records, or None if each record has its own. Records below
+    `start_offset` are skipped. The constructor and `read` raise CorruptBatch; an error leaves the
+    reader at its position.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class RecordReader:
         self._position = 0
         self._offset_delta = -1
         self.remaining = record_count
-        """The number of records not yet read, with those below the start offset."""
+        """The number of records not read yet; it includes those below the start offset."""
 
     def read(self, records_max: int = _BYTES_MAX, /) -> list[Record]:
         """Return the next records, at most `records_max`; an empty list at the end."""
@@ -244,7 +244,7 @@ class RecordReader:
 
 @dataclass(slots=True)
 class ParsedRecord:
-    """A record as it is encoded, with deltas for numbers."""
+    """A record as a batch encodes it: timestamp and offset are deltas to those of the batch."""
 
     timestamp_delta_ms: int
     offset_delta: int
@@ -283,7 +283,7 @@ def read_record(data: ByteBuffer, start: int) -> tuple[ParsedRecord, int]:
 def check_batch(
     size_bytes: int, record_count: int, base_offset: int, last_offset_delta: int
 ) -> None:
-    """Refuse a count that so many bytes cannot hold, and offsets beyond 64 bits."""
+    """Raise CorruptBatch for a record count that the size cannot hold, and for offsets of more than 64 bits."""
     if not 0 <= record_count <= size_bytes // RECORD_BYTES_MIN:
         raise CorruptBatch(f"{record_count} records in {size_bytes} bytes")
     if base_offset < 0 or last_offset_delta < 0 or base_offset + last_offset_delta > _INT64_MAX:
@@ -291,20 +291,23 @@ def check_batch(
 
 
 def check_offset_delta(delta: int, previous: int, last: int) -> int:
-    """Offsets rise within a batch, and end where its header says."""
+    """Return `delta`; raise CorruptBatch unless it is above `previous` and at most `last`."""
     if not previous < delta <= last:
         raise CorruptBatch(f"offset delta {delta} after {previous}, the batch's last is {last}")
     return delta
 
 
 def check_end(data: ByteBuffer, position: int) -> None:
-    """Nothing may follow the last record."""
+    """Raise CorruptBatch if bytes follow the last record."""
     if position != len(data):
         raise CorruptBatch(f"{len(data) - position} bytes after the last record")
 
 
 class RecordColumns:
-    """Columns as they grow. `columns` is a sum of `columns.Column`; timestamps are multiplied."""
+    """Arrow's buffers for the columns of several batches.
+
+    `columns` is a sum of `columns.Column`. Timestamps in ms are multiplied by `timestamp_factor`.
+    """
 
     def __init__(self, columns: int, timestamp_factor: int = 1, /) -> None:
         if columns & ~31 or timestamp_factor not in (1, 1000):
@@ -322,7 +325,7 @@ class RecordColumns:
 
     @property
     def size_bytes(self) -> int:
-        """The size of keys, values and headers so far."""
+        """The size of all keys, values and headers."""
         columns = (self._key, self._value, self._header_key, self._header_value)
         return sum(len(column.data) for column in columns)
 
@@ -337,9 +340,9 @@ class RecordColumns:
         start_offset: int,
         /,
     ) -> int:
-        """Add the records of one batch; arguments are those of `RecordReader`. Returns the rows.
+        """Add the records of one batch, and return the number of rows added.
 
-        All or nothing: after CorruptBatch or OverflowError the columns are as before.
+        The arguments are those of `RecordReader`. CorruptBatch and OverflowError leave the columns unchanged.
         """
         check_batch(len(data), record_count, base_offset, last_offset_delta)
         if self.size_bytes + len(data) * 3 > _COLUMN_BYTES_MAX:
@@ -380,7 +383,7 @@ class RecordColumns:
         return len(rows)
 
     def finish(self) -> ColumnBuffers:
-        """Return (rows, key, value, headers, offset, timestamp). The columns are empty afterwards."""
+        """Return (row count, key, value, headers, offset, timestamp), and empty the columns."""
         wanted = self._wanted
         result = (
             self.row_count,

@@ -45,6 +45,7 @@ class Guard(NamedTuple):
 
 _ADMIN: Final = "/odradek.v1.AdminService/"
 _GROUPS: Final = "/odradek.v1.GroupService/"
+_TRANSACTIONS: Final = "/odradek.v1.TransactionService/"
 _CLUSTER: Final = ResourceType.CLUSTER
 _GROUP: Final = ResourceType.GROUP
 
@@ -124,6 +125,14 @@ def _group(operation: Operation, name: str) -> Right:
 
 def _cluster(operation: Operation) -> Right:
     return (operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def _transactional(operation: Operation, name: str) -> Right:
+    return (operation, ResourceType.TRANSACTIONAL_ID, name)
+
+
+def _writes_transactions(request: Any) -> Iterable[Need]:
+    return [[_transactional(Operation.WRITE, request.transactional_id)]]
 
 
 def _describes_topics(request: Any) -> Iterable[Need]:
@@ -216,6 +225,13 @@ RULES: Final[dict[str, Rule]] = {
     _GROUPS + "DescribeGroups": _groups(Operation.DESCRIBE),
     _GROUPS + "DeleteGroups": _groups(Operation.DELETE),
     _GROUPS + "DeleteOffsets": _delete_offsets,
+    _TRANSACTIONS + "InitProducer": _writes_transactions,
+    _TRANSACTIONS + "EndTransaction": _writes_transactions,
+    _TRANSACTIONS + "AbortTransaction": _writes_transactions,
+    _TRANSACTIONS + "ListTransactions": _nothing,  # the response omits what the caller may not see
+    _TRANSACTIONS + "DescribeTransactions": lambda request: [
+        [_transactional(Operation.DESCRIBE, name)] for name in request.transactional_ids
+    ],
 }
 
 
@@ -239,6 +255,10 @@ HIDDEN: Final[Mapping[str, Hiding]] = {
     _GROUPS + "ListGroups": (
         "groups",
         lambda group: [_cluster(Operation.DESCRIBE), _group(Operation.DESCRIBE, group.group_id)],
+    ),
+    _TRANSACTIONS + "ListTransactions": (
+        "transactions",
+        lambda listed: [_transactional(Operation.DESCRIBE, listed.transactional_id)],
     ),
 }
 

@@ -94,6 +94,12 @@ class IsrProposals:
         else:
             if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
                 self._on_stale()
+            elif len(response.partitions) != len(batch) and response.error_code == ErrorCode.NONE:
+                _log.error(
+                    "Controller's response does not fit the ISR proposals",
+                    proposals=len(batch),
+                    results=len(response.partitions),
+                )
             elif response.error_code == ErrorCode.NONE:
                 for partition, result in zip(batch, response.partitions, strict=True):
                     codes[partition] = ErrorCode.received(result.error_code)

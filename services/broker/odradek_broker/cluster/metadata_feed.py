@@ -32,10 +32,13 @@ from odradek_protocol.metadata.snapshot import SnapshotReader
 from odradek_protocol.records.hashes import crc32c
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from odradek_protocol.rpc.v1 import controller_service_pb2_grpc as pb_grpc
+from odradek_runtime.budget.refusals import shortened
 from odradek_runtime.logs import event_log
 
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
+# An entry that is refused again and again means a rebuilt image each time.
+_RETRY_REFUSED_MAX_S: Final = 10.0
 # How long a standby is read before the feed looks for the active controller again.
 _STANDBY_S: Final = 5.0
 SNAPSHOT_BYTES_MAX: Final = 1 << 30
@@ -70,6 +73,9 @@ class MetadataFeed:
         self._on_change = on_change
         self._on_refused = on_refused
         self._refusals: set[ControllerId] = set()  # controllers whose refusal was logged
+        # Built from the beginning after an entry was refused, until it has all that `image` has.
+        self._rebuilt: MetadataImage | None = None
+        self._has_refused = False
         self._source: ControllerId | None = None
         self._call: _Call | None = None
 
@@ -120,7 +126,9 @@ class MetadataFeed:
                     # The feed made progress. Start again at the controller that is active by now.
                     break
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
-            backoff_s = min(backoff_s * 2, _RETRY_MAX_S)
+            most_s = _RETRY_REFUSED_MAX_S if self._has_refused else _RETRY_MAX_S
+            self._has_refused = False
+            backoff_s = min(backoff_s * 2, most_s)
 
     def _log_refusal(self, controller: ControllerId, reason: str) -> None:
         """Log a refusal once until the controller can be read again: one of another cluster refuses every attempt."""
@@ -131,11 +139,14 @@ class MetadataFeed:
     async def _follow(self, controller: ControllerId) -> None:
         stub = pb_grpc.ControllerServiceStub(self._controllers.channel(controller))
         self._source = controller
+        if self._rebuilt is not None:
+            self._rebuilt = MetadataImage()
+        image = self.image if self._rebuilt is None else self._rebuilt
         self._call = call = stub.MetadataFeed(
             pb.MetadataFeedRequest(
                 broker_id=self._broker_id,
-                from_offset=self.image.offset + 1,
-                last_epoch=self.image.epoch,
+                from_offset=image.offset + 1,
+                last_epoch=image.epoch,
             ),
             metadata=self._controllers.identity.headers(),
         )
@@ -163,7 +174,7 @@ class MetadataFeed:
                     snapshot = _IncomingSnapshot(chunk)
                 snapshot.add(chunk)
                 if chunk.is_last:
-                    await self._apply(snapshot.image(chunk))
+                    await self._take_snapshot(snapshot.image(chunk))
                     snapshot = None
 
     async def _replay(self, message: pb.MetadataBatches) -> None:
@@ -174,29 +185,48 @@ class MetadataFeed:
         for number, entry in enumerate(message.batches):
             if number:
                 await asyncio.sleep(0)
-            if entry.offset <= self.image.offset:
+            image = self.image if self._rebuilt is None else self._rebuilt
+            if entry.offset <= image.offset:
                 # After a reconnection, an entry may be sent twice.
                 continue
-            self._require_next(entry.offset)
+            _require_next(image, entry.offset)
             delta = MetadataDelta()
+            await self._replay_entry(image, entry, delta)
+            self._require_own(image)
+            if image is self.image:
+                await self._pass_on(image, delta)
+            elif image.offset >= self.image.offset:
+                await self._apply(image)
+
+    async def _replay_entry(
+        self, image: MetadataImage, entry: pb.MetadataBatch, delta: MetadataDelta
+    ) -> None:
+        before = image.offset, image.epoch
+        try:
             offset = MetadataOffset(entry.offset)
             if entry.payload:
                 batch = await _in_turns(batch_steps(entry.payload))
                 if batch.controller_epoch == entry.controller_epoch:
-                    self.image.replay_all(offset, entry.controller_epoch, batch.records, delta)
-            self.image.advance(offset, entry.controller_epoch)
-            self._require_own(self.image)
-            await self._pass_on(self.image, delta)
+                    image.replay_all(offset, entry.controller_epoch, batch.records, delta)
+            image.advance(offset, entry.controller_epoch)
+        except MetadataDecodeError:
+            raise
+        except Exception as error:
+            # A record that does not fit is the controller's mistake, and must not end this process.
+            self._refuse_image(image, before)
+            reason = shortened(f"{type(error).__name__}: {error}")
+            raise FeedBroken(f"metadata entry {entry.offset} does not fit: {reason}") from error
 
     async def _pass_on(self, image: MetadataImage, delta: MetadataDelta) -> None:
         for number, _ in enumerate(self._on_change(image, delta)):
             if number:
                 await asyncio.sleep(0)
 
-    def _require_next(self, offset: int) -> None:
-        """Raise FeedBroken if entries before this one are missing, because the image would never get them."""
-        if 0 <= self.image.offset < offset - 1:
-            raise FeedBroken(f"entry {offset} follows entry {self.image.offset}")
+    def _refuse_image(self, image: MetadataImage, before: tuple[MetadataOffset, int]) -> None:
+        """Build another image: this one may have a part of an entry that does not fit."""
+        image.offset, image.epoch = before
+        self._has_refused = True
+        self._rebuilt = MetadataImage()
 
     def _require_own(self, image: MetadataImage) -> None:
         """Raise OtherMetadata if the image is of another log. Called before any part acts on the image."""
@@ -208,8 +238,15 @@ class MetadataFeed:
                 f" controllers have {image.incarnation_id.hex()}"
             )
 
+    async def _take_snapshot(self, image: MetadataImage) -> None:
+        if self._rebuilt is not None and image.offset < self.image.offset:
+            self._rebuilt = image
+        else:
+            await self._apply(image)
+
     async def _apply(self, after: MetadataImage) -> None:
         before = self.image
+        self._rebuilt = None
         self._require_own(after)
         if after.offset < before.offset:
             raise FeedBroken(f"snapshot of {after.offset} is older than the image {before.offset}")
@@ -233,6 +270,12 @@ async def _in_turns(steps: Generator[None, None, T]) -> T:
             result: T = done.value
             return result
         await asyncio.sleep(0)
+
+
+def _require_next(image: MetadataImage, offset: int) -> None:
+    """Raise FeedBroken if entries before this one are missing, because the image would never get them."""
+    if 0 <= image.offset < offset - 1:
+        raise FeedBroken(f"entry {offset} follows entry {image.offset}")
 
 
 class _IncomingSnapshot:

@@ -12,10 +12,13 @@ from odradek_broker.cluster.controller_client import ControllerClient, NoControl
 from odradek_protocol.identity import NO_PRODUCER_ID, BrokerEpoch, BrokerId, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
+from odradek_runtime.logs import event_log
 
 _TIMEOUT_S: Final = 5.0
 _REFILL_BELOW: Final = 500
 _RETRY_S: Final = 0.2
+_PRODUCER_ID_END: Final = 1 << 63
+_log = event_log(__name__)
 
 
 class ProducerIdSource:
@@ -89,5 +92,12 @@ class ProducerIdSource:
         if response.error_code != ErrorCode.NONE:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         start = response.producer_id_start
+        if not 0 <= start < start + response.producer_id_count <= _PRODUCER_ID_END:
+            _log.error(
+                "Controller's response has no producer ids",
+                start=start,
+                count=response.producer_id_count,
+            )
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         self._blocks.append(range(start, start + response.producer_id_count))
         return ErrorCode.NONE

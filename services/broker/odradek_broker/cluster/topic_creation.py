@@ -57,14 +57,20 @@ class TopicCreation:
         partition_count: int,
         replication_factor: int,
         configs: Mapping[str, str],
+        min_isr: int = 1,
     ) -> ErrorCode:
-        """Create an internal topic if it does not exist, with fewer replicas if fewer brokers are live."""
+        """Create an internal topic if it does not exist, with fewer replicas if fewer brokers are live.
+
+        A `min_isr` above 1 becomes min.insync.replicas of the topic, but never more than its replicas.
+        """
         if TopicName(name) in self._images.image.topic_ids:
             return ErrorCode.NONE
         live = sum(broker.is_live for broker in self._images.image.brokers.values())
-        return await self._once(
-            name, partition_count, max(1, min(replication_factor, live)), dict(configs)
-        )
+        replicas = max(1, min(replication_factor, live))
+        configs = dict(configs)
+        if min_isr > 1:
+            configs["min.insync.replicas"] = str(min(min_isr, replicas))
+        return await self._once(name, partition_count, replicas, configs)
 
     async def _once(
         self, name: str, partitions: int, replicas: int, configs: dict[str, str]
@@ -99,6 +105,9 @@ class TopicCreation:
             )
         except (NoController, grpc.aio.AioRpcError) as error:
             _log.warning("Topic could not be created", topic=name, reason=str(error))
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        if not response.topics:
+            _log.error("Controller's response does not name the topic", topic=name)
             return ErrorCode.LEADER_NOT_AVAILABLE
         code = ErrorCode.received(response.topics[0].error_code)
         # Another broker may have created the topic a moment ago: `change` waited for that entry as well.

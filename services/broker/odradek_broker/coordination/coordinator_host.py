@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from odradek_broker.coordination.hosted_shard import CoordinatorError, HostedShard, ShardState
@@ -53,7 +54,7 @@ class ShardKind(Protocol[Shard]):
     def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
         """Forget the orders of a shard that `loaded` was called for. It coordinates no longer."""
 
-    def tick(self, shard: Shard) -> Step[Any]:
+    def tick(self, shard: Shard, partition: PartitionIndex) -> Step[Any]:
         """Return what timers that have expired decide."""
 
     def encode(self, record: Any) -> EncodedRecord:
@@ -108,6 +109,13 @@ class CoordinatorHost(Generic[Shard]):
             CoordinatorError: NOT_COORDINATOR when this broker does not lead the partition, or does no longer;
                 COORDINATOR_LOAD_IN_PROGRESS while it loads.
         """
+        response, _ = await self.ask_in_epoch(partition, decide)
+        return response
+
+    async def ask_in_epoch(
+        self, partition: PartitionIndex, decide: Callable[[Shard, RequestId], Step[Any]]
+    ) -> tuple[Any, LeaderEpoch]:
+        """Like `ask`, but also return the leader epoch in which the shard decided."""
         hosted = self._hosted.get(partition)
         if hosted is None:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
@@ -115,7 +123,7 @@ class CoordinatorHost(Generic[Shard]):
         leader = self._partitions.find(self.topic, partition)
         if isinstance(leader, ErrorCode) or not leader.may_respond(hosted.leader_epoch):
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
-        return response
+        return response, hosted.leader_epoch
 
     def tell(
         self,
@@ -132,6 +140,14 @@ class CoordinatorHost(Generic[Shard]):
         """Return the shards that are loaded, for lists over all groups."""
         return [
             hosted.shard for hosted in self._hosted.values() if hosted.state is ShardState.ACTIVE
+        ]
+
+    def active_partitions(self) -> list[PartitionIndex]:
+        """Return the partitions whose shards are loaded."""
+        return [
+            partition
+            for partition, hosted in self._hosted.items()
+            if hosted.state is ShardState.ACTIVE
         ]
 
     def is_loading(self) -> bool:
@@ -155,6 +171,12 @@ class CoordinatorHost(Generic[Shard]):
         hosted = self._hosted.pop(partition, None)
         if hosted is not None:
             hosted.close()
+
+    def resign(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
+        """Close the shard of that leader epoch, because another broker was found to lead the partition."""
+        hosted = self._hosted.get(partition)
+        if hosted is not None and hosted.leader_epoch == leader_epoch:
+            self.on_resigned(self.topic, partition)
 
     def _host(
         self, partition: PartitionIndex, leader_epoch: LeaderEpoch, *, breaks: int = 0
@@ -263,7 +285,7 @@ class CoordinatorHost(Generic[Shard]):
         while True:
             await asyncio.sleep(self._tick_ms / 1000)
             for hosted in list(self._hosted.values()):
-                hosted.take_of(self._kind.tick)
+                hosted.take_of(partial(self._kind.tick, partition=hosted.partition))
 
 
 def reload_wait_s(breaks: int) -> float:

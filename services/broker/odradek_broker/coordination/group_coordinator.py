@@ -24,14 +24,17 @@ from odradek_broker.coordinator_step import (
     LoadedRecord,
     RequestId,
     Step,
+    TransactionMarker,
     respond,
 )
 from odradek_broker.groups.formats import record_codec
 from odradek_broker.groups.group_shard import GroupShard
 from odradek_broker.groups.messages import (
+    CommitInTransaction,
     CommitOffsets,
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
+    EndInTransaction,
     FetchedOffsets,
     FetchOffsets,
     GroupDescription,
@@ -42,14 +45,18 @@ from odradek_broker.groups.messages import (
     JoinGroup,
     LeaveGroup,
     Left,
+    NeedsRegistration,
     OffsetsAnswer,
+    OrphanEnded,
+    Registered,
     Synced,
     SyncGroup,
     TopicCatalog,
     all_are_visible,
 )
-from odradek_broker.groups.records import GroupRecord
+from odradek_broker.groups.records import GroupRecord, OffsetCommitRecord
 from odradek_broker.groups.settings import ConsumerGroupSettings, GroupSettings, MigrationPolicy
+from odradek_broker.partition.events import Marker
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.access import Operation, ResourceType
@@ -129,7 +136,9 @@ class GroupCoordinator:
     async def _expire_offsets(self) -> None:
         while True:
             await asyncio.sleep(self._settings.offsets_retention_check_interval_ms / 1000)
-            self._host.take_all(lambda shard: shard.expire_offsets(wall_ms=self._now_wall_ms()))
+            self._host.take_all(
+                lambda shard: shard.offsets.expire_offsets(wall_ms=self._now_wall_ms())
+            )
 
     async def _ask(
         self, group_id: str, decide: Callable[[GroupShard, RequestId], Step[GroupRecord]]
@@ -193,18 +202,53 @@ class GroupCoordinator:
         catalog = self.catalog()
         response: OffsetsAnswer = await self._ask(
             request.group_id,
-            lambda shard, i: shard.handle_commit(
+            lambda shard, i: shard.offsets.handle_commit(
                 i, request, catalog, now_ms=self._now_ms(), wall_ms=self._now_wall_ms()
             ),
         )
         return response
+
+    async def commit_in_transaction(
+        self, request: CommitInTransaction, registered: Registered | None = None
+    ) -> OffsetsAnswer | NeedsRegistration:
+        """Handle TxnOffsetCommit. After NeedsRegistration, register at the transaction coordinator and call again."""
+        catalog = self.catalog()
+        response: OffsetsAnswer | NeedsRegistration = await self._ask(
+            request.commit.group_id,
+            lambda shard, i: shard.offsets.handle_commit_in_transaction(
+                i,
+                request,
+                catalog,
+                registered=registered,
+                now_ms=self._now_ms(),
+                wall_ms=self._now_wall_ms(),
+            ),
+        )
+        return response
+
+    async def end_in_transaction(
+        self, partition: PartitionIndex, request: EndInTransaction
+    ) -> ErrorCode:
+        """Write a marker into a partition of `__consumer_offsets`, and commit or drop the offsets that it decides.
+
+        Raises:
+            CoordinatorError: as for all requests; the sender takes it for NOT_LEADER_OR_FOLLOWER.
+        """
+        code: ErrorCode = await self._host.ask(
+            partition,
+            lambda shard, i: shard.offsets.handle_end_in_transaction(
+                i, request, now_ms=self._now_ms()
+            ),
+        )
+        return code
 
     async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
         """Handle OffsetFetch of one group."""
         # A new catalog first removes the committed offsets of deleted topics.
         self.catalog()
         fetched: FetchedOffsets = await self._ask(
-            request.group_id, lambda shard, i: shard.handle_fetch_offsets(i, request)
+            request.group_id,
+            lambda shard, i: shard.offsets.handle_fetch_offsets(i, request, now_ms=self._now_ms()),
         )
         return fetched
 
@@ -213,7 +257,7 @@ class GroupCoordinator:
     ) -> OffsetsAnswer:
         response: OffsetsAnswer = await self._ask(
             group_id,
-            lambda shard, i: shard.handle_delete_offsets(i, group_id, partitions),
+            lambda shard, i: shard.offsets.handle_delete_offsets(i, group_id, partitions),
         )
         return response
 
@@ -222,6 +266,26 @@ class GroupCoordinator:
             group_id, lambda shard, i: shard.handle_delete_group(i, group_id)
         )
         return code
+
+    async def write_marker(
+        self, partition: PartitionIndex, leader_epoch: LeaderEpoch, marker: Marker
+    ) -> ErrorCode:
+        """Write the marker of a transaction into a partition of `__consumer_offsets` that this broker coordinates.
+
+        NOT_LEADER_OR_FOLLOWER while the partition is loaded, or has no coordinator here in that leader epoch.
+        """
+        written = TransactionMarker(
+            marker.producer_id, marker.producer_epoch, marker.is_commit, marker.coordinator_epoch
+        )
+
+        def decide(_shard: GroupShard, request_id: RequestId) -> Step[GroupRecord]:
+            return Step(writes=(written,)) + respond(request_id, ErrorCode.NONE)
+
+        try:
+            code, epoch = await self._host.ask_in_epoch(partition, decide)
+        except CoordinatorError:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return code if epoch == leader_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     async def describe(self, group_id: GroupId) -> GroupDescription:
         """Describe a classic or a consumer group."""
@@ -274,7 +338,7 @@ class GroupCoordinator:
             topic_id != topics.get(name, (None, 0))[0]
             for name, (topic_id, _) in previous.topics.items()
         ):
-            self._host.take_all(lambda shard: shard.forget_deleted_topics(catalog))
+            self._host.take_all(lambda shard: shard.offsets.forget_deleted_topics(catalog))
         return catalog
 
 
@@ -366,11 +430,16 @@ class GroupKind:
     def replay(self, shard: GroupShard, record: LoadedRecord) -> None:
         """Apply one record of the log. Record types of newer releases are ignored."""
         group_record = record_codec.decode(record.key, record.value)
-        if group_record is not None:
+        if isinstance(group_record, OffsetCommitRecord) and record.is_transactional:
+            shard.table.offsets.replay_pending(
+                group_record, record.producer_id, record.producer_epoch
+            )
+        elif group_record is not None:
             shard.table.replay(group_record)
 
     def replay_marker(self, shard: GroupShard, marker: LoadedMarker) -> None:
-        """Ignore the end of a transaction: no record of a group belongs to one."""
+        """Commit or drop the offsets of the transaction that this marker ends."""
+        shard.table.offsets.end_transaction(marker.producer_id, is_commit=marker.is_commit)
 
     def loaded(
         self, shard: GroupShard, partition: PartitionIndex, leader_epoch: LeaderEpoch
@@ -382,12 +451,12 @@ class GroupKind:
         that this broker does not know yet.
         """
         shard.table.loaded(now_ms=self.now_ms())
-        return shard.forget_deleted_topics(self.catalog())
+        return shard.offsets.forget_deleted_topics(self.catalog())
 
     def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
         """Groups leave nothing outside of their shard."""
 
-    def tick(self, shard: GroupShard) -> Step[GroupRecord]:
+    def tick(self, shard: GroupShard, partition: PartitionIndex) -> Step[GroupRecord]:
         """Expire sessions and rebalances."""
         return shard.tick(now_ms=self.now_ms(), wall_ms=self.now_wall_ms())
 
@@ -399,5 +468,12 @@ class GroupKind:
         """Groups write each record: a rebalance of one turn has several records of one group."""
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:
-        """No step of a group has orders."""
-        raise AssertionError(f"order {order!r} in {partition}")
+        """Report a transaction whose marker was lost."""
+        assert isinstance(order, OrphanEnded), f"order {order!r} in {partition}"
+        _log.error(
+            "Ended an orphaned transaction of offsets",
+            partition=partition,
+            producer_id=order.producer_id,
+            producer_epoch=order.producer_epoch,
+            is_commit=order.is_commit,
+        )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.outcomes import LeaderNow
-from odradek_protocol.identity import PartitionIndex, TopicName
+from odradek_protocol.identity import NO_BROKER, BrokerId, PartitionIndex, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 
@@ -22,6 +22,7 @@ class Placement:
     partition_count: int
     replication_factor: int
     configs: Mapping[str, str]
+    min_isr: int = 1  # lowered to the number of replicas that the topic gets
 
     async def ensure_topic(self) -> ErrorCode:
         """Create the topic if it does not exist."""
@@ -30,12 +31,20 @@ class Placement:
             partition_count=self.partition_count,
             replication_factor=self.replication_factor,
             configs=self.configs,
+            min_isr=self.min_isr,
         )
 
     def coordinator_of(self, name: str) -> LeaderNow | None:
         """Return the broker that coordinates the name; None while the topic does not exist."""
         partition = self.partition_of(name)
         return None if partition is None else self.partitions.leader_of(self.topic, partition)
+
+    def leader_of(self, partition: PartitionIndex | None) -> BrokerId | None:
+        """Return the broker that leads a partition of the topic; None if there is none."""
+        if partition is None:
+            return None
+        leader = self.partitions.leader_of(self.topic, partition).broker_id
+        return None if leader == NO_BROKER else leader
 
     def partition_of(self, name: str) -> PartitionIndex | None:
         """Return the partition that has the state of the name: Kafka's `abs(hashCode) % count`.

@@ -6,53 +6,51 @@ the time of the monotonic clock, which sessions use; `wall_ms` is the time that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from odradek_broker.coordinator_step import NOTHING, RequestId, Response, Step, judges, respond
 from odradek_broker.groups import classic_membership, migration
 from odradek_broker.groups.classic_group import ClassicGroup
-from odradek_broker.groups.classic_members import NO_MEMBER, ClassicState
+from odradek_broker.groups.classic_members import NO_MEMBER
 from odradek_broker.groups.consumer_group import JOIN_EPOCH, ConsumerGroup
-from odradek_broker.groups.formats.consumer_protocol import PROTOCOL_TYPE
 from odradek_broker.groups.group_table import GroupTable
 from odradek_broker.groups.messages import (
-    CommitOffsets,
     ConsumerHeartbeat,
     ConsumerHeartbeatAnswer,
-    FetchedOffsets,
-    FetchOffsets,
     Heartbeat,
     Joined,
     JoinGroup,
     LeaveGroup,
     Left,
-    OffsetsAnswer,
     Synced,
     SyncGroup,
     TopicCatalog,
 )
+from odradek_broker.groups.offset_shard import OffsetShard
 from odradek_broker.groups.records import (
     ClassicGroupRecord,
     GroupRecord,
-    OffsetCommitRecord,
     has_room_for,
     says_too_much,
 )
 from odradek_broker.groups.settings import GroupSettings
-from odradek_protocol.identity import NO_TOPIC_ID, GroupId, TopicPartition
+from odradek_protocol.identity import (
+    GroupId,
+)
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupShard:
-    """The handlers of one shard; `table` is its state."""
+    """The handlers of one shard; `table` is its state, and `offsets` has the handlers of offsets."""
 
     settings: GroupSettings
     table: GroupTable = field(init=False)
+    offsets: OffsetShard = field(init=False)
 
     def __post_init__(self) -> None:
         self.table = GroupTable(settings=self.settings)
+        self.offsets = OffsetShard(settings=self.settings, table=self.table)
 
     def handle_join(
         self,
@@ -244,148 +242,13 @@ class GroupShard:
         self.table.groups[group.group_id] = classic
         return self.table.stamped(Step(tuple(records)), wall_ms)
 
-    def handle_commit(
-        self,
-        request_id: RequestId,
-        commit: CommitOffsets,
-        catalog: TopicCatalog,
-        *,
-        now_ms: int,
-        wall_ms: int,
-    ) -> Step[GroupRecord]:
-        """OffsetCommit: all partitions of the request that exist, in one batch."""
-        error = self._check_commit(commit, now_ms)
-        if error is not ErrorCode.NONE:
-            return respond(request_id, OffsetsAnswer(error=error))
-        results: dict[TopicPartition, ErrorCode] = {}
-        records: list[GroupRecord] = []
-        for partition, committed in commit.offsets.items():
-            topic_id = catalog.id_of(partition)
-            if topic_id is None:
-                results[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                continue
-            if len(committed.metadata.encode()) > self.settings.offset_metadata_bytes_max:
-                results[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
-                continue
-            results[partition] = ErrorCode.NONE
-            record = OffsetCommitRecord(
-                group_id=commit.group_id,
-                partition=partition,
-                committed=replace(committed, topic_id=topic_id, commit_timestamp_ms=wall_ms),
-            )
-            self.table.offsets.replay(record)
-            records.append(record)
-        response = OffsetsAnswer(partitions=results)
-        return Step(tuple(records), (Response(request_id, response),))
-
-    @judges
-    def _check_commit(self, commit: CommitOffsets, now_ms: int) -> ErrorCode:
-        group = self.table.groups.get(commit.group_id)
-        if not commit.group_id or not has_room_for(commit.group_id):
-            return ErrorCode.INVALID_GROUP_ID
-        if group is None:
-            is_alone = commit.generation_or_epoch < 0
-            return ErrorCode.NONE if is_alone else ErrorCode.ILLEGAL_GENERATION
-        if isinstance(group, ClassicGroup):
-            return group.check_commit(
-                commit.member_id, commit.instance_id, commit.generation_or_epoch, now_ms=now_ms
-            )
-        return group.check_epoch(commit.member_id, commit.generation_or_epoch, commit.instance_id)
-
-    @judges
-    def handle_fetch_offsets(self, request_id: RequestId, fetch: FetchOffsets) -> Step[GroupRecord]:
-        """OffsetFetch of one group."""
-        group = self.table.groups.get(fetch.group_id)
-        if isinstance(group, ConsumerGroup) and fetch.member_id is not None:
-            error = group.check_epoch(fetch.member_id, fetch.member_epoch)
-            if error is not ErrorCode.NONE:
-                return respond(request_id, FetchedOffsets(error=error))
-        committed = self.table.offsets.of(fetch.group_id)
-        partitions = list(committed) if fetch.partitions is None else fetch.partitions
-        offsets = {partition: committed.get(partition) for partition in partitions}
-        return respond(request_id, FetchedOffsets(error=ErrorCode.NONE, offsets=offsets))
-
-    def handle_delete_offsets(
-        self,
-        request_id: RequestId,
-        group_id: GroupId,
-        partitions: Sequence[TopicPartition],
-    ) -> Step[GroupRecord]:
-        """OffsetDelete (KIP-496): refused for topics that a member subscribes to, or may subscribe to."""
-        if group_id not in self.table.groups and not self.table.offsets.of(group_id):
-            return respond(request_id, OffsetsAnswer(error=ErrorCode.GROUP_ID_NOT_FOUND))
-        group, subscribed = self.table.groups.get(group_id), self.table.subscribed(group_id)
-        if (
-            isinstance(group, ClassicGroup)
-            and not group.is_empty
-            and group.protocol_type != PROTOCOL_TYPE
-        ):
-            return respond(request_id, OffsetsAnswer(error=ErrorCode.NON_EMPTY_GROUP))
-        results = {
-            p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            if subscribed is None or p.topic in subscribed
-            else ErrorCode.NONE
-            for p in partitions
-        }
-        records = self._forget(
-            group_id, [p for p, error in results.items() if error is ErrorCode.NONE]
-        )
-        response = OffsetsAnswer(partitions=results)
-        return Step(tuple(records), (Response(request_id, response),))
-
-    def forget_deleted_topics(self, catalog: TopicCatalog) -> Step[GroupRecord]:
-        """Delete the offsets of partitions that no longer exist, also if a new topic has the same name.
-
-        `catalog` must be at least as new as those that the commits in the log were checked against.
-        """
-        records: list[GroupRecord] = []
-        for group_id in list(self.table.offsets.groups()):
-            deleted = [
-                partition
-                for partition, committed in self.table.offsets.of(group_id).items()
-                if (topic_id := catalog.id_of(partition)) is None
-                or committed.topic_id not in (NO_TOPIC_ID, topic_id)
-            ]
-            records += self._forget(group_id, deleted)
-        return Step(tuple(records))
-
-    def _forget(
-        self, group_id: GroupId, partitions: Sequence[TopicPartition]
-    ) -> list[OffsetCommitRecord]:
-        records = self.table.offsets.forget(group_id, partitions)
-        for record in records:
-            self.table.offsets.replay(record)
-        return records
-
-    def expire_offsets(self, *, wall_ms: int) -> Step[GroupRecord]:
-        """Delete offsets past their retention, and empty groups without offsets. Call it every few minutes."""
-        records: list[GroupRecord] = []
-        for group_id in list(self.table.offsets.groups()):
-            group, subscribed = self.table.groups.get(group_id), self.table.subscribed(group_id)
-            if subscribed is None or not _has_told_all(group):
-                continue
-            is_empty = group is None or group.is_empty
-            expired = self.table.offsets.expired(
-                group_id,
-                wall_ms=wall_ms,
-                retention_ms=self.settings.offsets_retention_ms,
-                empty_since_ms=self.table.empty_since_ms.get(group_id) if is_empty else None,
-                subscribed=subscribed,
-            )
-            records += self._forget(group_id, list(expired))
-        for group_id, group in list(self.table.groups.items()):
-            if group.is_empty and not self.table.offsets.of(group_id):
-                if isinstance(group, ClassicGroup) and group.state is not ClassicState.EMPTY:
-                    continue
-                records += self.table.forget_group(group_id)
-        return Step(tuple(records))
-
     def handle_delete_group(self, request_id: RequestId, group_id: GroupId) -> Step[GroupRecord]:
         """DeleteGroups, for one group; the response is an ErrorCode."""
         group = self.table.groups.get(group_id)
-        if group is None and not self.table.offsets.of(group_id):
+        if not self.table.exists(group_id):
             return respond(request_id, ErrorCode.GROUP_ID_NOT_FOUND)
-        if group is not None and not group.is_empty:
+        has_pending = self.table.offsets.pending.has_any(group_id)
+        if has_pending or (group is not None and not group.is_empty):
             return respond(request_id, ErrorCode.NON_EMPTY_GROUP)
         return Step(tuple(self.table.forget_group(group_id))) + respond(request_id, ErrorCode.NONE)
 
@@ -395,6 +258,7 @@ class GroupShard:
         A group is examined when its next deadline has passed, and after each request of a member.
         """
         step, due_ms = NOTHING, self.table.due_ms
+        step += self.offsets.tick(now_ms=now_ms)
         for group_id, group in list(self.table.groups.items()):
             if due_ms.get(group_id, now_ms) > now_ms:
                 continue
@@ -418,10 +282,3 @@ def _refuse_beat(beat: ConsumerHeartbeat) -> ErrorCode:
     if not has_room_for(beat.member_id, beat.instance_id) or says_too_much(texts):
         return ErrorCode.INVALID_REQUEST
     return ErrorCode.NONE
-
-
-def _has_told_all(group: ClassicGroup | ConsumerGroup | None) -> bool:
-    """Return whether the subscriptions of all members are known: no rebalance of the group is under way."""
-    if not isinstance(group, ClassicGroup):
-        return True
-    return group.state in (ClassicState.EMPTY, ClassicState.STABLE)

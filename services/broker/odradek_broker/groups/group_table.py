@@ -21,6 +21,7 @@ from odradek_broker.groups.messages import (
     GroupListing,
     MemberDescription,
 )
+from odradek_broker.groups.pending_offsets import PendingOffsets
 from odradek_broker.groups.records import (
     ClassicGroupRecord,
     GroupRecord,
@@ -28,14 +29,21 @@ from odradek_broker.groups.records import (
     is_tombstone,
 )
 from odradek_broker.groups.settings import GroupSettings
-from odradek_protocol.identity import GroupId, TopicName, TopicPartition
+from odradek_protocol.identity import (
+    GroupId,
+    ProducerEpoch,
+    ProducerId,
+    TopicName,
+    TopicPartition,
+)
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 @dataclass(slots=True)
 class CommittedOffsets:
-    """All committed offsets of one shard; changed only by `replay`."""
+    """All committed and pending offsets of one shard; only `replay*` and `end_transaction` change them."""
 
+    pending: PendingOffsets = field(default_factory=PendingOffsets)
     _groups: dict[GroupId, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
 
     def replay(self, record: OffsetCommitRecord) -> None:
@@ -47,6 +55,25 @@ class CommittedOffsets:
             offsets[record.partition] = record.committed
         if not offsets:
             del self._groups[record.group_id]
+        self.pending.supersede(record.group_id, record.partition)
+
+    def replay_pending(
+        self, record: OffsetCommitRecord, producer_id: ProducerId, producer_epoch: ProducerEpoch
+    ) -> None:
+        """Apply one record of a producer's transaction."""
+        assert record.committed is not None, f"a transaction deletes an offset of {record.group_id}"
+        self.pending.add(
+            producer_id, producer_epoch, record.group_id, record.partition, record.committed
+        )
+
+    def end_transaction(self, producer_id: ProducerId, *, is_commit: bool) -> list[GroupId]:
+        """Apply one marker; return the groups that had pending offsets of this producer."""
+        offsets = self.pending.end(producer_id)
+        if is_commit:
+            for (group_id, partition), pending in offsets.items():
+                self._groups.setdefault(group_id, {})[partition] = pending.committed
+                self.pending.supersede(group_id, partition, before_order=pending.order)
+        return list(dict.fromkeys(group_id for group_id, _ in offsets))
 
     def of(self, group_id: GroupId) -> Mapping[TopicPartition, CommittedOffset]:
         """Return the offsets of one group; empty if it has none."""
@@ -64,7 +91,7 @@ class CommittedOffsets:
         return [
             OffsetCommitRecord(group_id=group_id, partition=partition, committed=None)
             for partition in chosen
-            if partition in self.of(group_id)
+            if partition in self.of(group_id) or self.pending.has_any(group_id, partition)
         ]
 
     def expired(
@@ -82,7 +109,7 @@ class CommittedOffsets:
         then, not from their commits. None: from their commits.
         """
         for partition, committed in self.of(group_id).items():
-            if partition.topic in subscribed:
+            if partition.topic in subscribed or self.pending.has_any(group_id, partition):
                 continue
             if committed.expire_timestamp_ms >= 0:
                 if wall_ms >= committed.expire_timestamp_ms:
@@ -143,6 +170,11 @@ class GroupTable:
             group_id=group_id,
             state="Empty" if exists else "Dead",
         )
+
+    def exists(self, group_id: GroupId) -> bool:
+        """Return whether there is such a group, or offsets of it."""
+        has_offsets = bool(self.offsets.of(group_id)) or self.offsets.pending.has_any(group_id)
+        return has_offsets or group_id in self.groups
 
     def forget_group(self, group_id: GroupId) -> list[GroupRecord]:
         records: list[GroupRecord] = list(self.offsets.forget(group_id))

@@ -16,6 +16,8 @@ from odradek_protocol.identity import (
     MemberId,
     Offset,
     PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
     TopicId,
     TopicName,
     TopicPartition,
@@ -178,6 +180,56 @@ class CommitOffsets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommitInTransaction:
+    """TxnOffsetCommit: offsets that become the group's when the producer's transaction commits."""
+
+    commit: CommitOffsets
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsRegistration:
+    """The response to CommitInTransaction before the coordinator knows that the transaction writes here.
+
+    The caller registers the offsets partition with the transaction's coordinator, and asks again with `Registered`.
+    """
+
+    guard: int
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A yes of the transaction's coordinator, for the guard of `NeedsRegistration`.
+
+    `last_outcome` is how the transaction before ended: (epoch of its data, whether it was committed).
+    """
+
+    guard: int
+    last_outcome: tuple[ProducerEpoch, bool] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndInTransaction:
+    """A marker for the offsets partition. `is_bumped`: its epoch is higher than that of the transaction's records."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    is_commit: bool
+    coordinator_epoch: int
+    is_bumped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanEnded:
+    """An order to report it: a transaction was open here although a later one of its producer had begun."""
+
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    is_commit: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsAnswer:
     """An error for each partition (commit, delete), or one for all."""
 
@@ -193,14 +245,19 @@ class FetchOffsets:
     partitions: Sequence[TopicPartition] | None
     member_id: MemberId | None = None
     member_epoch: int = -1
+    requires_stable: bool = False  # wait while a transaction may change the offset (KIP-447)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedOffsets:
-    """The response to FetchOffsets; a requested partition without a committed offset is None."""
+    """The response to FetchOffsets; a requested partition without a committed offset is None.
+
+    `unstable` are partitions whose offset an open transaction may still change: UNSTABLE_OFFSET_COMMIT.
+    """
 
     error: ErrorCode
     offsets: Mapping[TopicPartition, CommittedOffset | None] = field(default_factory=dict)
+    unstable: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

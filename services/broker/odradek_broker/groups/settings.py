@@ -47,6 +47,7 @@ class GroupSettings:
     max_size: int = 10_000
     offsets_retention_ms: int = 7 * 24 * 3_600_000
     offset_metadata_bytes_max: int = 4_096
+    stable_fetch_wait_max_ms: int = 500
     consumer: ConsumerGroupSettings = field(
         default_factory=lambda: ConsumerGroupSettings(
             session_timeout_ms=45_000,

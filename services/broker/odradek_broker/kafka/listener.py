@@ -230,7 +230,12 @@ class _Listener:
         if wait_ms:
             connection.mute_for(wait_ms)
         is_encrypted = self._protocol.endswith("SSL")
-        session = ClientSession(listener=self.name, host=host, is_encrypted=is_encrypted)
+        session = ClientSession(
+            listener=self.name,
+            host=host,
+            connection_number=self.registry.services.connection_numbers.next(),
+            is_encrypted=is_encrypted,
+        )
         if wants_login:
             session.sasl = SaslExchange(
                 mechanisms=self._settings.mechanisms_of(self.name),

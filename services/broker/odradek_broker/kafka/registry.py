@@ -66,6 +66,7 @@ class Handler:
     decode_in_steps: Callable[[int, memoryview], Generator[None, None, object]]
     is_ordered: bool
     needs: Callable[[Services], bool]
+    while_: Callable[[Services], bool] | None
 
 
 _HANDLERS: Final[dict[ApiKey, Handler]] = {}
@@ -78,9 +79,11 @@ def handles(
     decode_in_steps: Callable[[int, memoryview], Generator[None, None, M]] | None = None,
     is_ordered: bool = False,
     needs: Callable[[Services], bool] = lambda _services: True,
+    while_: Callable[[Services], bool] | None = None,
 ) -> Callable[[Callable[[Request[M]], HandlerResult]], Callable[[Request[M]], HandlerResult]]:
     """Register a function as the handler of a class of requests.
 
+    A broker without what the handler `needs` never serves it; `while_` may change while the broker runs.
     `decode_in_steps` replaces the generated decoder. `refuse` is given exactly for the APIs in `KAFKA_GUARDS`.
     """
     key = ApiKey(message.API_KEY)
@@ -102,6 +105,7 @@ def handles(
             or (lambda version, body: decode_request_in_steps(key, version, body)),
             is_ordered=is_ordered,
             needs=needs,
+            while_=while_,
         )
         return handle
 
@@ -154,12 +158,14 @@ class Registry:
         handler = self._by_key.get(key)
         if handler is None or not handler.versions.lowest <= version <= handler.versions.highest:
             return None
+        if handler.while_ is not None and not handler.while_(self.services):
+            return None
         return handler
 
     def refusal(self, key: int, version: int) -> str:
         """Say for the log why `find` returned None. The client gets no response, as in Kafka."""
         handler = self._by_key.get(key)
-        if handler is None:
+        if handler is None or (handler.while_ is not None and not handler.while_(self.services)):
             return f"request {api_name(key)} is not served"
         served = handler.versions
         return (
@@ -173,4 +179,5 @@ class Registry:
             # librdkafka before 2.8 expects Produce 0 in the list, and never sends it (KAFKA-18659).
             (key, 0 if key == ApiKey.PRODUCE else handler.versions.lowest, handler.versions.highest)
             for key, handler in self._by_key.items()
+            if handler.while_ is None or handler.while_(self.services)
         ]

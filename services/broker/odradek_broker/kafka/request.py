@@ -37,6 +37,8 @@ class ClientSession:
 
     listener: str
     host: str
+    # Rises with each connection of this broker process; see `coordination.connection_order`.
+    connection_number: int = 0
     is_encrypted: bool = False
     principal: str = ANONYMOUS
     sasl: SaslExchange | None = None

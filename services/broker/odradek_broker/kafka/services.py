@@ -10,7 +10,9 @@ from google.protobuf.message import Message
 
 from odradek_broker.access.authorizer import Authorizer, EverybodyMay
 from odradek_broker.access.quotas import Quotas
+from odradek_broker.coordination.connection_order import ConnectionNumbers
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
+from odradek_broker.coordination.transaction_coordinator import TransactionCoordinator
 from odradek_broker.kafka.requests.records.fetch_sessions import FetchSessions
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
@@ -156,6 +158,10 @@ class Services:
     unsent: UnsentResponses = field(default_factory=UnsentResponses)
     advertised: Callable[[], Sequence[tuple[int, int, int]]] = lambda: ()  # set by the registry
     groups: GroupCoordinator | None = None  # None: this broker coordinates no groups
+    transactions: TransactionCoordinator | None = (
+        None  # None: this broker coordinates no transactions
+    )
+    connection_numbers: ConnectionNumbers = field(default_factory=ConnectionNumbers)
 
     @property
     def image(self) -> MetadataImage:

@@ -5,20 +5,60 @@ The protocols are generic in the host, so that this module need not import it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Effect
+from odradek_broker.partition.events import RegistrationMode, TransactionOutcome
 from odradek_broker.replication.batch_checks import RecordChecks
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import Pool
-from odradek_protocol.identity import TopicIdPartition
+from odradek_protocol.identity import (
+    LeaderEpoch,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TopicIdPartition,
+    TopicName,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.clock import Clock
 
 Host_contra = TypeVar("Host_contra", contravariant=True)
+
+
+class Registration(NamedTuple):
+    """A partition leader's question to the coordinator of a transactional id, before a transaction's first batch."""
+
+    partition: TopicIdPartition
+    topic: TopicName
+    transactional_id: str
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    mode: RegistrationMode
+    deadline_ms: int  # on the clock of the replica
+
+
+class RegistrationResponse(NamedTuple):
+    """The coordinator's response. Its partition and leader epoch are -1 if no coordinator decided."""
+
+    error: ErrorCode
+    coordinator_partition: PartitionIndex
+    coordinator_epoch: LeaderEpoch
+    last_outcome: TransactionOutcome | None = None
+
+
+class TransactionRegistrar(Protocol):
+    """The way from a partition leader to transaction coordinators."""
+
+    def register(
+        self, registration: Registration, on_response: Callable[[RegistrationResponse], None]
+    ) -> None:
+        """Ask the coordinator once; `on_response` is called once, in a later turn of the event loop."""
 
 
 class Watcher(Protocol[Host_contra]):

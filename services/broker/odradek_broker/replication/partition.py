@@ -17,12 +17,13 @@ bug.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from odradek_broker.cluster.heartbeat import Lease
 from odradek_broker.log.log_reads import OffsetOutOfRange, ReadPlan, ReadResult
+from odradek_broker.log.producer_state import ProducerEntry
 from odradek_broker.log.storage import StorageFailed
 from odradek_broker.partition.replica import ReadBound
 from odradek_broker.replication.outcomes import (
@@ -379,6 +380,13 @@ class Partition:
             return _NOT_LEADER
         return outcome
 
+    def producers(self) -> Mapping[ProducerId, ProducerEntry] | ErrorCode:
+        """Return the producers that the leader remembers."""
+        host = self.host
+        if not host.is_leader or not self.may_respond(host.replica.leader_epoch):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return host.log.producers.entries()
+
     def gate_produce(self, outcome: ProduceOutcome, *, acks: int) -> ProduceOutcome:
         """Return the outcome of a produce with these `acks` if it may still be sent, else NOT_LEADER_OR_FOLLOWER."""
         if outcome.error is not ErrorCode.NONE or self.may_respond(
@@ -406,6 +414,11 @@ class Partition:
             now_ms=rules.table.clock.boottime_ms(),
             is_replicated=is_replicated,
         )
+
+    @property
+    def can_write(self) -> bool:
+        """Whether this broker leads the partition with enough in-sync replicas for a write with acks=all."""
+        return self.host.is_leader and not self.host.replica.is_under_min_isr
 
     @property
     def log_end(self) -> Offset:

@@ -1,30 +1,18 @@
-"""GroupService at a broker: each call is served by the coordinator of its group, here or at another broker.
-
-A call that was forwarded once is not forwarded again (`odradek-forwarded`): it could circle between two brokers whose
-images differ. The client retries NOT_COORDINATOR.
-"""
+"""GroupService at a broker: each call is served by the coordinator of its group, here or at another broker."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import grpc
 import grpc.aio
 
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError
-from odradek_broker.listener_settings import REPLICATION
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.rpc import group_wire as wire
-from odradek_broker.rpc.callers import (
-    ServerContext,
-    client_caller,
-    in_turns,
-    put_in_turns,
-    results_in_turns,
-)
+from odradek_broker.rpc.callers import ServerContext, client_caller, in_turns, put_in_turns
+from odradek_broker.rpc.coordinator_routing import CoordinatorRouting
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import BrokerId, GroupId
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -32,143 +20,7 @@ from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 from odradek_protocol.rpc.v1 import group_service_pb2_grpc as pb_grpc
 from odradek_runtime.grpc_endpoints import InternalChannels
 
-_TIMEOUT_S: Final = 15.0
-GROUPS_MAX: Final = 10_000
-_FORWARDED: Final = "odradek-forwarded"
-_ONCE: Final = ((_FORWARDED, "1"),)
-Request = TypeVar("Request")
-Response = TypeVar("Response")
 Stub: TypeAlias = "pb_grpc.GroupServiceAsyncStub"
-ManyRequest = TypeVar("ManyRequest", pb.DescribeGroupsRequest, pb.DeleteGroupsRequest)
-
-
-class GroupRouting:
-    """Routes calls: `here` serves a request, or a group's part of it; `refuse` makes a response with an error alone.
-
-    A call that is passed on is the same `method` of the other broker.
-    """
-
-    def __init__(
-        self,
-        *,
-        broker_id: BrokerId,
-        coordinator: GroupCoordinator,
-        partitions: LocalPartitions,
-        peers: InternalChannels,
-    ) -> None:
-        self._broker_id = broker_id
-        self._coordinator = coordinator
-        self._partitions = partitions
-        self._peers = peers
-
-    async def at_coordinator(
-        self,
-        method: str,
-        request: Request,  # with a group_id
-        context: ServerContext,
-        *,
-        here: Callable[[Request], Awaitable[Response]],
-        refuse: Callable[[ErrorCode], Response],
-    ) -> Response:
-        """Return the response of the group's coordinator."""
-        group_id: str = request.group_id  # type: ignore[attr-defined]  # messages share no type
-
-        async def there(stub: Stub) -> Response:
-            call = getattr(stub, method)
-            response: Response = await call(request, timeout=_TIMEOUT_S, metadata=_ONCE)
-            return response
-
-        return await self._route(group_id, context, lambda: here(request), there, refuse)
-
-    async def at_coordinators(
-        self,
-        method: str,
-        request: ManyRequest,
-        context: ServerContext,
-        *,
-        here: Callable[[str], Awaitable[Response]],
-        refuse: Callable[[str, ErrorCode], Response],
-    ) -> list[Response]:
-        """Return the responses of the coordinators of all groups, in the order of the request."""
-        if len(request.group_ids) > GROUPS_MAX:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"at most {GROUPS_MAX} groups a call"
-            )
-
-        async def routed(group_id: str) -> Response:
-            async def there(stub: Stub) -> Response:
-                responses = await getattr(stub, method)(
-                    type(request)(group_ids=[group_id]), timeout=_TIMEOUT_S, metadata=_ONCE
-                )
-                response: Response = responses.groups[0]
-                return response
-
-            return await self._route(
-                group_id,
-                context,
-                lambda: here(group_id),
-                there,
-                lambda code: refuse(group_id, code),
-            )
-
-        return await results_in_turns(request.group_ids, routed)
-
-    async def listings_elsewhere(self) -> list[pb.ListGroupsResponse]:
-        """Return the groups that each other live broker coordinates; an error for one that does not respond."""
-        others = [
-            broker.broker_id
-            for broker in self._partitions.image.brokers.values()
-            if not broker.fenced and broker.broker_id != self._broker_id
-        ]
-        return list(await asyncio.gather(*(self._listing_at(other) for other in others)))
-
-    async def _listing_at(self, broker_id: BrokerId) -> pb.ListGroupsResponse:
-        stub = await self._stub(broker_id)
-        if stub is None:
-            return pb.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        try:
-            response: pb.ListGroupsResponse = await stub.ListGroups(
-                pb.ListGroupsRequest(local_only=True), timeout=_TIMEOUT_S
-            )
-        except grpc.aio.AioRpcError:
-            return pb.ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        return response
-
-    async def _route(
-        self,
-        group_id: str,
-        context: ServerContext,
-        here: Callable[[], Awaitable[Response]],
-        there: Callable[[Stub], Awaitable[Response]],
-        refuse: Callable[[ErrorCode], Response],
-    ) -> Response:
-        if not group_id:
-            return refuse(ErrorCode.INVALID_GROUP_ID)
-        leader = self._coordinator.placement.coordinator_of(group_id)
-        if leader is None:
-            code = await self._coordinator.placement.ensure_topic()
-            return refuse(code or ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        if leader.broker_id == self._broker_id:
-            try:
-                return await here()
-            except CoordinatorError as error:
-                return refuse(error.code)
-        was_forwarded = any(key == _FORWARDED for key, _ in context.invocation_metadata() or ())
-        stub = None if was_forwarded else await self._stub(leader.broker_id)
-        if stub is None:
-            return refuse(ErrorCode.NOT_COORDINATOR)
-        try:
-            return await there(stub)
-        except grpc.aio.AioRpcError:
-            return refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-
-    async def _stub(self, broker_id: BrokerId) -> Stub | None:
-        broker = self._partitions.image.brokers.get(broker_id)
-        endpoint = None if broker is None or broker.fenced else broker.endpoint(REPLICATION)
-        if endpoint is None:
-            return None
-        channel = self._peers.channel(f"broker-{broker_id}", endpoint.host, endpoint.port)
-        return pb_grpc.GroupServiceStub(channel)
 
 
 class GroupServicer(pb_grpc.GroupServiceServicer):
@@ -185,8 +37,13 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         self._broker_id = broker_id
         self._coordinator = coordinator
         self._partitions = partitions
-        self._routing = GroupRouting(
-            broker_id=broker_id, coordinator=coordinator, partitions=partitions, peers=peers
+        self._routing: CoordinatorRouting[Stub] = CoordinatorRouting(
+            broker_id=broker_id,
+            placement=coordinator.placement,
+            partitions=partitions,
+            peers=peers,
+            stub=pb_grpc.GroupServiceStub,
+            nameless=ErrorCode.INVALID_GROUP_ID,
         )
 
     async def GroupHeartbeat(
@@ -202,6 +59,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
             return wire.beat_response(outcome, self._partitions.image)
 
         return await self._routing.at_coordinator(
+            request.group_id,
             "GroupHeartbeat",
             request,
             context,
@@ -214,6 +72,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     ) -> pb.CommitOffsetsResponse:
         """Commit all offsets, or none; offsets with too large metadata are refused one by one."""
         return await self._routing.at_coordinator(
+            request.group_id,
             "CommitOffsets",
             request,
             context,
@@ -230,6 +89,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     ) -> pb.FetchOffsetsResponse:
         """Return committed offsets; -1 for a partition without one."""
         return await self._routing.at_coordinator(
+            request.group_id,
             "FetchOffsets",
             request,
             context,
@@ -256,7 +116,11 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         except CoordinatorError as error:
             response.error_code = error.code
         if not request.local_only:
-            for elsewhere in await self._routing.listings_elsewhere():
+            for elsewhere in await self._routing.elsewhere(
+                "ListGroups",
+                pb.ListGroupsRequest(local_only=True),
+                refuse=lambda code: pb.ListGroupsResponse(error_code=code),
+            ):
                 response.groups.extend(elsewhere.groups)
                 response.error_code = response.error_code or elsewhere.error_code
         return response
@@ -266,9 +130,11 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     ) -> pb.DescribeGroupsResponse:
         """Describe each group at its coordinator."""
         groups = await self._routing.at_coordinators(
+            request.group_ids,
             "DescribeGroups",
-            request,
             context,
+            request_for=lambda group_id: pb.DescribeGroupsRequest(group_ids=[group_id]),
+            part_of=lambda response: response.groups[0],
             here=self._describe,
             refuse=lambda group_id, code: pb.GroupDescription(
                 error_code=code, group_id=group_id, state="Dead"
@@ -288,7 +154,13 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     ) -> pb.DeleteGroupsResponse:
         """Delete each group at its coordinator."""
         results = await self._routing.at_coordinators(
-            "DeleteGroups", request, context, here=self._delete, refuse=_result
+            request.group_ids,
+            "DeleteGroups",
+            context,
+            request_for=lambda group_id: pb.DeleteGroupsRequest(group_ids=[group_id]),
+            part_of=lambda response: response.groups[0],
+            here=self._delete,
+            refuse=_result,
         )
         response = pb.DeleteGroupsResponse()
         await put_in_turns(response.groups, results)
@@ -302,6 +174,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
     ) -> pb.DeleteOffsetsResponse:
         """Delete committed offsets at the group's coordinator."""
         return await self._routing.at_coordinator(
+            request.group_id,
             "DeleteOffsets",
             request,
             context,

@@ -26,6 +26,7 @@ from odradek_protocol.identity import (
     TopicName,
     TopicPartition,
 )
+from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import group_service_pb2 as pb
@@ -97,18 +98,22 @@ def fetch(request: pb.FetchOffsetsRequest) -> FetchOffsets:
         partitions=[partition(p) for p in request.partitions] or None,
         member_id=MemberId(request.member_id) if request.member_id else None,
         member_epoch=request.member_epoch if request.member_id else -1,
+        requires_stable=request.require_stable,
     )
 
 
 def committed(fetched: FetchedOffsets) -> pb.FetchOffsetsResponse:
-    """Convert committed offsets; -1 for a partition without one."""
+    """Convert committed offsets; -1 for a partition without one, or whose offset a transaction may still change."""
     response = pb.FetchOffsetsResponse(error_code=fetched.error)
-    for named, offset in fetched.offsets.items():
+    for named, committed_offset in fetched.offsets.items():
+        is_unstable = named in fetched.unstable
+        offset = None if is_unstable else committed_offset
         response.offsets.add(
             partition=_wire(named),
             offset=-1 if offset is None else offset.offset,
             leader_epoch=-1 if offset is None else offset.leader_epoch,
             metadata="" if offset is None else offset.metadata,
+            error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE,
         )
     return response
 

@@ -52,7 +52,14 @@ _CLIENT_IDLE_MS_MAX: Final = 120_000
 """The time after which a connection without a call is closed. A client of the SDK opens another when it needs one."""
 _IDLE_PER_IP_MAX: Final = 500
 """Connections from one address that have made no call."""
-_REPLICATE: Final = "/odradek.v1.ReplicationService/Replicate"
+_STREAMS: Final = frozenset(
+    {
+        "/odradek.v1.ReplicationService/Replicate",
+        "/odradek.v1.TransactionLinkService/RegisterPartitions",
+        "/odradek.v1.TransactionLinkService/WriteMarkers",
+    }
+)
+"""Streams between brokers, whose first message names the broker that opened it."""
 AddServicers = Callable[[grpc.aio.Server], list[str]]
 
 if TYPE_CHECKING:
@@ -62,7 +69,7 @@ _audit = event_log("odradek_broker.audit")
 
 
 class MembersOnly(grpc.aio.ServerInterceptor):
-    """Admits only brokers of the cluster to REPLICATION. Replicate checks more, and does it itself."""
+    """Admits only brokers of the cluster to REPLICATION. Streams check more, and do it themselves."""
 
     def __init__(self, is_registered: Callable[[BrokerId], bool]) -> None:
         self._is_registered = is_registered
@@ -75,7 +82,7 @@ class MembersOnly(grpc.aio.ServerInterceptor):
         """Wrap unary methods; there are no other streams."""
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
-        if handler is None or method == _REPLICATE:
+        if handler is None or method in _STREAMS:
             return handler
         assert handler.unary_unary is not None, f"{method} is a stream that nobody checks"
         inner = handler.unary_unary

@@ -25,7 +25,7 @@ from odradek_runtime.grpc_endpoints import internal_channel
 from odradek_runtime.tls import TlsFiles, peer_identity
 
 _SERVICE = "odradek.v1.ReplicationService"
-_STATUS: Final = {
+REFUSAL_STATUS: Final = {
     Refusal.NO_HELLO: grpc.StatusCode.INVALID_ARGUMENT,
     Refusal.NOT_PERMITTED: grpc.StatusCode.PERMISSION_DENIED,
     Refusal.SUPERSEDED: grpc.StatusCode.ABORTED,
@@ -73,7 +73,7 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
         try:
             await self._sessions.serve(connection)
         except StreamRefused as refused:
-            await context.abort(_STATUS[refused.refusal], str(refused))
+            await context.abort(REFUSAL_STATUS[refused.refusal], str(refused))
 
 
 def add_to(server: grpc.aio.Server, servicer: ReplicationServicer) -> str:
@@ -89,7 +89,7 @@ def add_to(server: grpc.aio.Server, servicer: ReplicationServicer) -> str:
 
 _METHOD: Final = "/odradek.v1.ReplicationService/Replicate"
 # A write that meets a call which has just ended raises one of the last two.
-_ENDED: Final = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
+ENDED: Final = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
 
 class GrpcLeaderConnection:
@@ -107,19 +107,19 @@ class GrpcLeaderConnection:
     async def write(self, request: pb.ReplicateRequest) -> None:
         try:
             await self._call.write(request)
-        except _ENDED as error:
+        except ENDED as error:
             raise StreamBroken(repr(error)) from error
 
     async def accepted(self) -> None:
         try:
             await self._call.initial_metadata()
-        except _ENDED as error:
+        except ENDED as error:
             raise StreamBroken(repr(error)) from error
 
     async def read(self) -> bytes:
         try:
             response = await self._call.read()
-        except _ENDED as error:
+        except ENDED as error:
             raise StreamBroken(repr(error)) from error
         if response is grpc.aio.EOF:
             raise StreamBroken("the leader ended the stream")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from odradek_broker.coordinator_step import NOTHING, RequestId, Response, Step, judges, respond
-from odradek_broker.transactions.held_requests import HeldRequest, HeldRequests
+from odradek_broker.held_requests import HeldRequest, HeldRequests
 from odradek_broker.transactions.identity import (
     Match,
     ProducerIdentity,
@@ -75,14 +75,14 @@ class TransactionShard:
 
     settings: TransactionSettings
     table: TransactionTable = field(init=False)
-    held: HeldRequests = field(init=False)
+    held: HeldRequests[TransactionalId, HoldableRequest] = field(init=False)
     markers_due: MarkersDue = field(default_factory=MarkersDue)
     reserve: ProducerIdReserve = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
         self.table = TransactionTable(settings=settings)
-        self.held = HeldRequests(of_id_max=settings.held_of_id_max, total_max=settings.held_max)
+        self.held = HeldRequests(of_key_max=settings.held_of_id_max, total_max=settings.held_max)
         self.reserve = ProducerIdReserve(settings.reserve_size)
 
     def handle_init(
@@ -440,11 +440,14 @@ class TransactionShard:
         deadline_ms = request.wait_until_ms
         if deadline_ms is None:
             deadline_ms = now_ms + self.settings.completion_wait_max_ms
-        if self.held.hold(HeldRequest(request_id, request), deadline_ms=deadline_ms):
+        held = HeldRequest(request_id, request)
+        if self.held.hold(request.transactional_id, held, deadline_ms=deadline_ms):
             return NOTHING
         return respond(request_id, _refusal(request, ErrorCode.CONCURRENT_TRANSACTIONS))
 
-    def _handle_held(self, held: HeldRequest, *, now_ms: int, wall_ms: int) -> TransactionStep:
+    def _handle_held(
+        self, held: HeldRequest[HoldableRequest], *, now_ms: int, wall_ms: int
+    ) -> TransactionStep:
         match held.request:
             case InitProducer() as init:
                 return self.handle_init(held.request_id, init, now_ms=now_ms, wall_ms=wall_ms)

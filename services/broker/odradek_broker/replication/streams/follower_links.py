@@ -14,6 +14,7 @@ otherwise it could change lanes forever and never join the ISR.
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable
 from typing import Final
 
@@ -74,6 +75,10 @@ class FollowerLinks:
                 now_s=clock.monotonic_ms() / 1000,
             )
         self._by_session: dict[int, FollowerStream] = {}
+        self._ending: weakref.WeakSet[FollowerStream] = (
+            weakref.WeakSet()
+        )  # until they have lingered
+        self._is_closed = False
 
     def stream(self, session_id: int) -> FollowerStream | None:
         """Return the open stream of that session; None once it ended."""
@@ -88,7 +93,7 @@ class FollowerLinks:
         before = self._leader_of.get(key, NO_BROKER)
         if before not in (leader, NO_BROKER):
             self._leave(key, before)
-        if leader == NO_BROKER:
+        if leader == NO_BROKER or self._is_closed:
             return
         if before != leader:
             self._leader_of[key] = leader
@@ -108,13 +113,17 @@ class FollowerLinks:
                 stream.kick()
 
     async def close(self) -> None:
-        """End all streams."""
-        streams, self._streams = list(self._streams.values()), {}
+        """End all streams; from now on no host follows a leader."""
+        # While one stream ends, data that another receives could open a stream that nobody ends.
+        self._is_closed = True
+        streams, self._streams = [*self._streams.values(), *self._ending], {}
         for stream in streams:
             await stream.close()
 
     def _distance(self, stream: FollowerStream, host: PartitionHost, records: int) -> None:
         """Move a partition that is so many records behind to the other lane, if that suits it better."""
+        if self._is_closed:
+            return
         key = host_key(host)
         if stream.lane is Lane.HOT and key in self._returning:
             self._returning.discard(key)
@@ -169,4 +178,5 @@ class FollowerLinks:
     def _close_if_empty(self, stream: FollowerStream) -> None:
         if stream.is_empty and self._streams.get((stream.leader, stream.lane)) is stream:
             del self._streams[stream.leader, stream.lane]
+            self._ending.add(stream)
             stream.end()

@@ -32,6 +32,7 @@ from odradek_protocol.kafka.messages import (
 )
 from odradek_protocol.metadata.image import TopicState
 
+_STABLE_FROM: Final = 7
 _BATCHED_FROM: Final = 8
 _CONSUMER_PROTOCOL_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 10
@@ -70,7 +71,8 @@ async def offset_fetch(request: Request[OffsetFetchRequest]) -> OffsetFetchRespo
         groups = {group.group_id: group for group in message.groups}  # one result each
         return OffsetFetchResponse(
             groups=[
-                await _group(request, group) async for group in request.in_turns(groups.values())
+                await _group(request, group, requires_stable=message.require_stable)
+                async for group in request.in_turns(groups.values())
             ]
         )
     topics_named = (
@@ -82,7 +84,14 @@ async def offset_fetch(request: Request[OffsetFetchRequest]) -> OffsetFetchRespo
         )
     )
     selection = await _select(request, topics_named)
-    fetched = await _fetch(request, message.group_id, selection, None, -1)
+    fetched = await _fetch(
+        request,
+        message.group_id,
+        selection,
+        None,
+        -1,
+        requires_stable=request.version >= _STABLE_FROM and message.require_stable,
+    )
     if fetched.error is not ErrorCode.NONE:
         offsets = dict.fromkeys(selection.partitions or ())
         fetched = FetchedOffsets(error=fetched.error, offsets=offsets)
@@ -90,7 +99,10 @@ async def offset_fetch(request: Request[OffsetFetchRequest]) -> OffsetFetchRespo
     topics = [
         _Topic(
             name=name,
-            partitions=[_partition(*offset, code) async for offset in request.in_turns(offsets)],
+            partitions=[
+                _partition(index, committed, code or unstable)
+                async for index, committed, unstable in request.in_turns(offsets)
+            ],
         )
         async for name, offsets in request.in_turns(_by_topic(fetched).items())
     ]
@@ -108,7 +120,7 @@ async def offset_fetch(request: Request[OffsetFetchRequest]) -> OffsetFetchRespo
     return OffsetFetchResponse(error_code=fetched.error, topics=topics)
 
 
-async def _group(request: AnyRequest, group: _NamedGroup) -> _Group:
+async def _group(request: AnyRequest, group: _NamedGroup, *, requires_stable: bool) -> _Group:
     is_member = request.version >= _CONSUMER_PROTOCOL_FROM and group.member_id is not None
     topics_named = (
         None
@@ -125,6 +137,7 @@ async def _group(request: AnyRequest, group: _NamedGroup) -> _Group:
         selection,
         group.member_id if is_member else None,
         group.member_epoch if is_member else -1,
+        requires_stable=requires_stable,
     )
     topics = []
     async for name, offsets in request.in_turns(_by_topic(fetched).items()):
@@ -136,8 +149,7 @@ async def _group(request: AnyRequest, group: _NamedGroup) -> _Group:
                 name=name,
                 topic_id=uuid_of(NO_TOPIC_ID if state is None else state.topic_id),
                 partitions=[
-                    _group_partition(*offset, ErrorCode.NONE)
-                    async for offset in request.in_turns(offsets)
+                    _group_partition(*offset) async for offset in request.in_turns(offsets)
                 ],
             )
         )
@@ -188,6 +200,8 @@ async def _fetch(
     selection: _Selection,
     member_id: str | None,
     member_epoch: int,
+    *,
+    requires_stable: bool,
 ) -> FetchedOffsets:
     if not request.allows_group(Operation.DESCRIBE, group_id):
         return FetchedOffsets(error=ErrorCode.GROUP_AUTHORIZATION_FAILED)
@@ -196,6 +210,7 @@ async def _fetch(
         partitions=selection.partitions,
         member_id=None if member_id is None else MemberId(member_id),
         member_epoch=member_epoch,
+        requires_stable=requires_stable,
     )
     try:
         fetched = await coordinator(request).fetch_offsets(fetch)
@@ -206,15 +221,20 @@ async def _fetch(
         async for partition, committed in request.in_turns(fetched.offsets.items())
         if request.sees(Operation.DESCRIBE, ResourceType.TOPIC, partition.topic)
     }
-    return FetchedOffsets(error=fetched.error, offsets=visible)
+    return FetchedOffsets(error=fetched.error, offsets=visible, unstable=fetched.unstable)
 
 
 def _by_topic(
     fetched: FetchedOffsets,
-) -> dict[TopicName, list[tuple[PartitionIndex, CommittedOffset | None]]]:
-    topics: dict[TopicName, list[tuple[PartitionIndex, CommittedOffset | None]]] = defaultdict(list)
+) -> dict[TopicName, list[tuple[PartitionIndex, CommittedOffset | None, ErrorCode]]]:
+    topics: dict[TopicName, list[tuple[PartitionIndex, CommittedOffset | None, ErrorCode]]]
+    topics = defaultdict(list)
     for partition, committed in fetched.offsets.items():
-        topics[partition.topic].append((partition.partition, committed))
+        is_unstable = partition in fetched.unstable
+        error = ErrorCode.UNSTABLE_OFFSET_COMMIT if is_unstable else ErrorCode.NONE
+        topics[partition.topic].append(
+            (partition.partition, None if is_unstable else committed, error)
+        )
     return topics
 
 

@@ -1,20 +1,24 @@
-"""FindCoordinator: the broker that coordinates a group.
+"""FindCoordinator: the broker that coordinates a group or a transactional id.
 
-For transactions (key type 1) and share groups (2) the response has an error whose text says that they are not
-supported. Clients of version 4 and later take it as final and show the text. Older ones, librdkafka among them, would
-ask again until they run out of time and then name no reason: they get this broker as the coordinator, and it refuses
-InitProducerId with the same code.
+For share groups (key type 2), and for transactions (1) in a cluster that has none, the response has an error whose text
+says that they are not supported. Clients of version 4 and later take it as final and show the text. Older ones,
+librdkafka among them, would ask again until they run out of time and then name no reason: they get this broker as the
+coordinator of transactions, and it refuses InitProducerId with the same code.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from odradek_broker.coordination.placement import Placement
 from odradek_broker.kafka.registry import handles
 from odradek_broker.kafka.request import AnyRequest, Request
 from odradek_broker.kafka.requests.administration.brokers import node_of
 from odradek_broker.kafka.requests.groups import coordinator, has_groups
-from odradek_protocol.access import Operation
+from odradek_broker.kafka.requests.transactions import coordinator as transaction_coordinator
+from odradek_broker.kafka.requests.transactions import has_transactions
+from odradek_broker.transactions.transaction_shard import partition_key
+from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import BrokerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import FindCoordinatorRequest, FindCoordinatorResponse
@@ -23,7 +27,7 @@ GROUP: Final = 0
 _TRANSACTION: Final = 1
 _SHARE: Final = 2
 _UNSUPPORTED: Final = {
-    _TRANSACTION: "transactions are not supported: leave transactional.id away",
+    _TRANSACTION: "this cluster has no transactions: raise transaction.version, or leave transactional.id away",
     _SHARE: "share groups are not supported: use a consumer group",
 }
 _BATCHED_FROM: Final = 4
@@ -73,6 +77,8 @@ async def find_coordinator(request: Request[FindCoordinatorRequest]) -> FindCoor
 
 
 async def _find(request: AnyRequest, key_type: int, key: str) -> _Location:
+    if key_type == _TRANSACTION and has_transactions(request.services):
+        return await _find_transactional(request, key)
     if key_type == _TRANSACTION and request.version < _BATCHED_FROM:
         return _node(request, request.services.broker_id)
     if key_type in _UNSUPPORTED:
@@ -81,11 +87,23 @@ async def _find(request: AnyRequest, key_type: int, key: str) -> _Location:
         return _refused(ErrorCode.INVALID_REQUEST, f"there is no key type {key_type}")
     if not request.allows_group(Operation.DESCRIBE, key):
         return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    groups = coordinator(request)
-    leader = groups.placement.coordinator_of(key)
+    return await _leader(request, coordinator(request).placement, key)
+
+
+async def _find_transactional(request: AnyRequest, key: str) -> _Location:
+    if not key:
+        return _refused(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
+    if not request.allows(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, key):
+        return _refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    placement = transaction_coordinator(request).placement
+    return await _leader(request, placement, partition_key(key))
+
+
+async def _leader(request: AnyRequest, placement: Placement, name: str) -> _Location:
+    leader = placement.coordinator_of(name)
     if leader is None:
-        await groups.placement.ensure_topic()
-        leader = groups.placement.coordinator_of(key)
+        await placement.ensure_topic()
+        leader = placement.coordinator_of(name)
     return _node(request, None if leader is None else leader.broker_id)
 
 

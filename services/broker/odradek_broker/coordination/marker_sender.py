@@ -1,0 +1,271 @@
+"""Sends the markers of decided transactions to the leaders of their partitions, until each has acknowledged them.
+
+A marker goes to the leader that the metadata image names: over a link to another broker, or directly to this one. What
+the leader says is one of these:
+
+    done         NONE; INVALID_PRODUCER_EPOCH, because only this decision or a later one of the same producer can have
+                 written a higher epoch there
+    fenced       TRANSACTION_COORDINATOR_FENCED: another broker coordinates by now. The shard resigns
+    again        everything else, and a stream that broke: after 50 ms to 1 s, or at once when the image changes
+
+A partition without a leader waits for one. It counts as deleted only if the image lacks its topic id: the image that
+made this broker the coordinator is not older than any in which the partition was registered.
+
+A marker says for which leader epoch of the partition it is meant. So when the leader changes it goes to the new one at
+once: a copy that is still on its way to the old one is refused if it arrives in a later leadership. Otherwise it could
+end a later transaction of a client that keeps its epoch. To the same leadership a marker is sent again only after a
+response, or after the stream broke, since a new stream makes the leader drop what the old one still brings.
+
+Acknowledgements are matched with what was sent by the stream's entries. One that comes after the shard was closed
+changes nothing, and neither does one of an earlier decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from odradek_broker.coordination.peer_streams import PeerStreams
+from odradek_broker.partition.events import Marker
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.transactions.messages import SendMarkers
+from odradek_broker.transactions.transaction import TransactionPartition
+from odradek_protocol.identity import (
+    NO_BROKER,
+    NO_LEADER_EPOCH,
+    BrokerId,
+    LeaderEpoch,
+    PartitionIndex,
+    TopicIdPartition,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.rpc.v1 import common_pb2
+from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
+from odradek_runtime.clock import Clock
+from odradek_runtime.logs import event_log
+
+_RETRY_MIN_MS: Final = 50
+_RETRY_MAX_MS: Final = 1_000
+_RETRY_CHECK_S: Final = 0.05
+_LOG_INTERVAL_MS: Final = 60_000
+_EXPECTED: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+_log = event_log(__name__)
+
+ShardKey = tuple[PartitionIndex, LeaderEpoch]
+"""One life of a coordinator: its partition of `__transaction_state` and the leader epoch."""
+Acknowledged = tuple[int, TransactionPartition, ErrorCode]
+"""The number of a decision, a partition, and NONE or another code that says that it needs no marker any more."""
+OnMarked = Callable[[PartitionIndex, LeaderEpoch, Sequence[Acknowledged]], None]
+LocalMarkers = Callable[[TopicIdPartition, LeaderEpoch, Marker, Callable[[ErrorCode], None]], None]
+"""Writes a marker to a partition that this broker leads in that leader epoch."""
+
+
+@dataclass(slots=True, eq=False)
+class _Due:
+    """One marker that a partition lacks."""
+
+    shard: ShardKey
+    decision: int
+    partition: TransactionPartition
+    marker: Marker
+    sent_to: tuple[BrokerId, LeaderEpoch] = (NO_BROKER, NO_LEADER_EPOCH)
+    attempt: int = 0
+    is_under_way: bool = False
+    is_over: bool = False
+    wait_ms: int = _RETRY_MIN_MS
+    retry_at_ms: int = 0
+
+    @property
+    def target(self) -> TopicIdPartition:
+        return TopicIdPartition(self.partition.topic_id, self.partition.partition)
+
+
+class MarkerSender:
+    """All markers that coordinators on this broker have to send. Run `run()` in a task group."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        partitions: LocalPartitions,
+        streams: PeerStreams[pb.MarkEntry, pb.MarkResult],
+        write_here: LocalMarkers,
+        on_marked: OnMarked,
+        on_fenced: Callable[[PartitionIndex, LeaderEpoch], None],
+        clock: Clock,
+    ) -> None:
+        """`on_marked` is called once in a turn of the event loop for all acknowledgements of a shard."""
+        self._broker_id = broker_id
+        self._partitions = partitions
+        self._streams = streams
+        self._write_here = write_here
+        self._on_marked = on_marked
+        self._on_fenced = on_fenced
+        self._now_ms = clock.monotonic_ms
+        self._due: dict[ShardKey, dict[_Due, None]] = {}
+        self._acknowledged: dict[ShardKey, list[Acknowledged]] = {}
+        self._logged_ms = -_LOG_INTERVAL_MS
+
+    def __len__(self) -> int:
+        """Return how many markers have not been acknowledged."""
+        return sum(map(len, self._due.values()))
+
+    async def run(self) -> None:
+        """Retry until cancelled."""
+        unwatch = self._partitions.watch_image(self._image_changed)
+        try:
+            while True:
+                await asyncio.sleep(_RETRY_CHECK_S)
+                now_ms = self._now_ms()
+                for due in self._all():
+                    if not due.is_under_way and due.retry_at_ms <= now_ms:
+                        self._send(due)
+        finally:
+            unwatch()
+
+    def send(
+        self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: SendMarkers
+    ) -> None:
+        """Send the markers of a decision, which is committed."""
+        dues = self._due.setdefault((partition, leader_epoch), {})
+        marker = Marker(
+            order.producer_id,
+            order.marker_epoch,
+            order.is_commit,
+            partition,
+            leader_epoch,
+            order.is_bumped,
+        )
+        for target in order.partitions:
+            due = _Due((partition, leader_epoch), order.decision, target, marker)
+            dues[due] = None
+            self._send(due)
+
+    def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
+        """Forget the markers of a coordinator that this broker does not host any more."""
+        self._acknowledged.pop((partition, leader_epoch), None)
+        for due in self._due.pop((partition, leader_epoch), {}):
+            due.is_over = True
+
+    def _all(self) -> Sequence[_Due]:
+        return [due for dues in self._due.values() for due in dues]
+
+    def _image_changed(self, image: MetadataImage) -> None:
+        for due in self._all():
+            state = image.partition(due.partition.topic_id, due.partition.partition)
+            if state is None or (state.leader, state.leader_epoch) != due.sent_to:
+                self._send(due)
+
+    def _send(self, due: _Due) -> None:
+        if due.is_over:
+            return
+        image, target = self._partitions.image, due.target
+        if target.topic_id not in image.topics:
+            self._settle(due, ErrorCode.UNKNOWN_TOPIC_ID)
+            return
+        state = image.partition(target.topic_id, target.partition)
+        leader = NO_BROKER if state is None else state.leader
+        leader_epoch = NO_LEADER_EPOCH if state is None else LeaderEpoch(state.leader_epoch)
+        due.sent_to = (leader, leader_epoch)
+        due.attempt += 1
+        attempt = due.attempt
+        if leader == NO_BROKER:
+            self._retry(due, None)
+            return
+        due.is_under_way = True
+        if leader == self._broker_id:
+            self._write_here(
+                target,
+                leader_epoch,
+                due.marker,
+                lambda code: self._responded(due, attempt, code),
+            )
+            return
+        marker = due.marker
+        self._streams.send(
+            leader,
+            pb.MarkEntry(
+                partition=common_pb2.TopicIdPartition(
+                    topic_id=target.topic_id, partition=target.partition
+                ),
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                is_commit=marker.is_commit,
+                coordinator_partition=marker.coordinator_partition,
+                coordinator_epoch=marker.coordinator_epoch,
+                is_bumped=marker.is_bumped,
+                leader_epoch=leader_epoch,
+            ),
+            lambda result: self._responded(
+                due,
+                attempt,
+                ErrorCode.NETWORK_EXCEPTION
+                if result is None
+                else ErrorCode.received(result.error_code),
+            ),
+        )
+
+    def _responded(self, due: _Due, attempt: int, code: ErrorCode) -> None:
+        if due.is_over:
+            return
+        if code is ErrorCode.NONE:
+            self._settle(due, code)
+        elif code is ErrorCode.INVALID_PRODUCER_EPOCH:
+            _log.error(
+                "Partition has a higher epoch than the marker of its transaction",
+                partition=str(due.target),
+                producer_id=due.marker.producer_id,
+                producer_epoch=due.marker.producer_epoch,
+            )
+            self._settle(due, code)
+        elif code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
+            _log.warning(
+                "Transaction coordinator was fenced: another broker leads its partition",
+                partition=due.shard[0],
+                leader_epoch=due.shard[1],
+            )
+            self._on_fenced(*due.shard)
+        elif attempt == due.attempt:
+            # An earlier leader's error says nothing about the one that has been asked since.
+            self._retry(due, code)
+
+    def _settle(self, due: _Due, code: ErrorCode) -> None:
+        due.is_over = True
+        self._due[due.shard].pop(due)
+        if not self._acknowledged:
+            asyncio.get_running_loop().call_soon(self._report)
+        self._acknowledged.setdefault(due.shard, []).append((due.decision, due.partition, code))
+
+    def _report(self) -> None:
+        acknowledged, self._acknowledged = self._acknowledged, {}
+        for shard, markers in acknowledged.items():
+            self._on_marked(*shard, markers)
+
+    def _retry(self, due: _Due, code: ErrorCode | None) -> None:
+        now_ms = self._now_ms()
+        due.is_under_way = False
+        due.retry_at_ms = now_ms + due.wait_ms
+        due.wait_ms = min(due.wait_ms * 2, _RETRY_MAX_MS)
+        if code is None or code in _EXPECTED or now_ms - self._logged_ms < _LOG_INTERVAL_MS:
+            return
+        self._logged_ms = now_ms
+        _log.error(
+            "Marker could not be written; it is sent again",
+            partition=str(due.target),
+            code=code.name,
+            broker=due.sent_to[0],
+        )

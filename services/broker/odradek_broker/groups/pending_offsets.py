@@ -1,0 +1,137 @@
+"""Offsets that belong to open transactions, and count for their group when the transaction commits (KIP-447).
+
+A producer's transaction is open in this partition from its first transactional record to its marker. Its offsets are
+*pending* until then. A commit marker makes them the committed offsets, and an abort marker drops them.
+
+Compaction keeps the latest record of a key, whatever marker came last. So a pending offset counts only while no later
+record for the same group and partition has been committed: a plain commit, a deletion, or the offset of another
+transaction whose record is later. Such a pending offset is dropped at once; the end of its transaction changes nothing.
+
+A registration with the transaction's coordinator precedes the first record. The shell asks for it between two requests
+to the shard, so it has a number, the guard. The end of the producer's transaction voids the guard: a yes for a
+transaction that has ended meanwhile must not let its offsets in (KIP-890).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from odradek_broker.groups.messages import CommittedOffset
+from odradek_protocol.identity import GroupId, ProducerEpoch, ProducerId, TopicPartition
+
+REGISTRATIONS_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class PendingOffset:
+    """An offset of an open transaction; `order` rises with the records of the log."""
+
+    committed: CommittedOffset
+    order: int
+
+
+@dataclass(slots=True)
+class OpenTransaction:
+    """A producer's open transaction in this partition."""
+
+    epoch: ProducerEpoch
+    offsets: dict[tuple[GroupId, TopicPartition], PendingOffset] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class PendingOffsets:
+    """The open transactions of one shard, with their offsets."""
+
+    _transactions: dict[ProducerId, OpenTransaction] = field(default_factory=dict)
+    _producers: dict[GroupId, dict[TopicPartition, set[ProducerId]]] = field(default_factory=dict)
+    _guards: dict[ProducerId, int] = field(default_factory=dict)
+    _last_guard: int = 0
+    _last_order: int = 0
+
+    def transaction_of(self, producer_id: ProducerId) -> OpenTransaction | None:
+        return self._transactions.get(producer_id)
+
+    def has_any(self, group_id: GroupId, partition: TopicPartition | None = None) -> bool:
+        """Return whether the group has a pending offset, in this partition or in any."""
+        partitions = self._producers.get(group_id, {})
+        return bool(partitions) if partition is None else partition in partitions
+
+    def groups(self) -> list[GroupId]:
+        """Return the groups that have pending offsets."""
+        return list(self._producers)
+
+    def partitions_of(self, group_id: GroupId) -> list[TopicPartition]:
+        """Return the partitions for which the group has pending offsets."""
+        return list(self._producers.get(group_id, ()))
+
+    def of(self, group_id: GroupId, partition: TopicPartition) -> Iterator[CommittedOffset]:
+        """Return the offsets that may become the group's in this partition."""
+        for producer_id in self._producers.get(group_id, {}).get(partition, ()):
+            yield self._transactions[producer_id].offsets[group_id, partition].committed
+
+    def guard(self, producer_id: ProducerId) -> int:
+        """Return the number of the registration that is under way for this producer, or of a new one."""
+        guard = self._guards.get(producer_id)
+        if guard is None:
+            if len(self._guards) >= REGISTRATIONS_MAX:
+                # The oldest registration is void; its caller registers again.
+                del self._guards[next(iter(self._guards))]
+            self._last_guard += 1
+            guard = self._guards[producer_id] = self._last_guard
+        return guard
+
+    def is_registered(self, producer_id: ProducerId, guard: int | None) -> bool:
+        """Return whether a registration with this guard still counts."""
+        return guard is not None and self._guards.get(producer_id) == guard
+
+    def add(
+        self,
+        producer_id: ProducerId,
+        epoch: ProducerEpoch,
+        group_id: GroupId,
+        partition: TopicPartition,
+        committed: CommittedOffset,
+    ) -> None:
+        """Apply one transactional record."""
+        transaction = self._transactions.get(producer_id)
+        if transaction is None or transaction.epoch != epoch:
+            # Without a marker between them, the batches of two epochs are one transaction to readers of the log.
+            offsets = {} if transaction is None else transaction.offsets
+            transaction = self._transactions[producer_id] = OpenTransaction(epoch, offsets)
+        self._last_order += 1
+        transaction.offsets[group_id, partition] = PendingOffset(committed, self._last_order)
+        producers = self._producers.setdefault(group_id, {}).setdefault(partition, set())
+        producers.add(producer_id)
+        self._guards.pop(producer_id, None)
+
+    def supersede(
+        self, group_id: GroupId, partition: TopicPartition, *, before_order: int | None = None
+    ) -> None:
+        """Drop pending offsets whose records are earlier than a committed one; None: than the end of the log."""
+        for producer_id in list(self._producers.get(group_id, {}).get(partition, ())):
+            pending = self._transactions[producer_id].offsets[group_id, partition]
+            if before_order is None or pending.order < before_order:
+                self._drop(producer_id, group_id, partition)
+
+    def _drop(self, producer_id: ProducerId, group_id: GroupId, partition: TopicPartition) -> None:
+        del self._transactions[producer_id].offsets[group_id, partition]
+        partitions = self._producers[group_id]
+        partitions[partition].discard(producer_id)
+        if not partitions[partition]:
+            del partitions[partition]
+        if not partitions:
+            del self._producers[group_id]
+
+    def end(self, producer_id: ProducerId) -> dict[tuple[GroupId, TopicPartition], PendingOffset]:
+        """Forget the transaction of a producer, void its guard, and return its offsets."""
+        self._guards.pop(producer_id, None)
+        transaction = self._transactions.get(producer_id)
+        if transaction is None:
+            return {}
+        offsets = dict(transaction.offsets)
+        for group_id, partition in offsets:
+            self._drop(producer_id, group_id, partition)
+        del self._transactions[producer_id]
+        return offsets

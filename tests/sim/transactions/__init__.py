@@ -1,0 +1,1 @@
+"""Proofs about transactions: the explicit-state model of the protocol."""

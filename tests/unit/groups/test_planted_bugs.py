@@ -1,0 +1,119 @@
+"""Each rule of offsets in transactions, taken out, is missed by its named test. The numbers are the programme's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from odradek_broker.coordination.group_coordinator import GroupKind
+from odradek_broker.groups.group_table import CommittedOffsets
+from odradek_broker.groups.messages import FetchedOffsets
+from odradek_broker.groups.offset_shard import OffsetShard
+from odradek_broker.groups.pending_offsets import PendingOffsets
+from odradek_protocol.kafka.error_codes import ErrorCode
+from tests.unit.groups import test_pending_offsets
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+Test = Callable[[], None]
+
+
+def pending_offsets_applied_on_abort(patch: pytest.MonkeyPatch) -> None:
+    """50"""
+    original = CommittedOffsets.end_transaction
+
+    def end(self: CommittedOffsets, producer_id: Any, *, is_commit: bool) -> Any:
+        return original(self, producer_id, is_commit=True)
+
+    patch.setattr(CommittedOffsets, "end_transaction", end)
+
+
+def pending_offsets_ended_by_any_marker(patch: pytest.MonkeyPatch) -> None:
+    """50"""
+    original = PendingOffsets.end
+
+    def end(self: PendingOffsets, producer_id: Any) -> Any:
+        return original(self, next(iter(self._transactions), producer_id))
+
+    patch.setattr(PendingOffsets, "end", end)
+
+
+def stable_fetch_returns_with_pending_offsets(patch: pytest.MonkeyPatch) -> None:
+    """51"""
+    original = OffsetShard._fetched
+
+    def fetched(self: OffsetShard, fetch: Any) -> FetchedOffsets:
+        response = original(self, fetch)
+        return FetchedOffsets(error=response.error, offsets=response.offsets)
+
+    patch.setattr(OffsetShard, "_fetched", fetched)
+
+
+def no_generation_check(patch: pytest.MonkeyPatch) -> None:
+    """52"""
+    patch.setattr(
+        OffsetShard, "_check_commit_in_transaction", lambda self, request, now_ms: ErrorCode.NONE
+    )
+
+
+def load_skips_markers(patch: pytest.MonkeyPatch) -> None:
+    """53"""
+    patch.setattr(GroupKind, "replay_marker", lambda self, shard, marker: None)
+
+
+def later_marker_wins_over_later_record(patch: pytest.MonkeyPatch) -> None:
+    """54"""
+    patch.setattr(PendingOffsets, "supersede", lambda self, *args, **kwargs: None)
+
+
+def guard_not_voided_by_a_marker(patch: pytest.MonkeyPatch) -> None:
+    """42, at the group coordinator"""
+    patch.setattr(PendingOffsets, "is_registered", lambda self, producer_id, guard: guard)
+
+
+NAMED: list[tuple[Patch, Test]] = [
+    (
+        pending_offsets_applied_on_abort,
+        partial(
+            test_pending_offsets.test_offsets_count_when_the_transaction_commits, is_commit=False
+        ),
+    ),
+    (
+        pending_offsets_ended_by_any_marker,
+        test_pending_offsets.test_a_marker_of_another_producer_changes_nothing,
+    ),
+    (
+        stable_fetch_returns_with_pending_offsets,
+        test_pending_offsets.test_a_stable_fetch_waits_for_the_end_of_the_transaction,
+    ),
+    (
+        no_generation_check,
+        partial(
+            test_pending_offsets.test_a_consumer_that_lost_its_partitions_is_fenced,
+            changes={"generation_or_epoch": 0, "member_id": "leader"},
+            error=ErrorCode.ILLEGAL_GENERATION,
+        ),
+    ),
+    (
+        load_skips_markers,
+        partial(test_pending_offsets.test_a_load_knows_what_is_pending, is_commit=True),
+    ),
+    (
+        later_marker_wins_over_later_record,
+        test_pending_offsets.test_two_transactions_commit_one_offset,
+    ),
+    (guard_not_voided_by_a_marker, test_pending_offsets.test_yes_for_a_transaction_that_ended),
+]
+
+
+@pytest.mark.parametrize(("plant", "test"), NAMED, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_planted_bug_is_noticed(
+    plant: Patch, test: Test, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test()
+    with monkeypatch.context() as patch:
+        plant(patch)
+        with pytest.raises(AssertionError):
+            test()

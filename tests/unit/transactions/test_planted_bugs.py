@@ -1,0 +1,214 @@
+"""Each rule of the coordinator's core, taken out, is noticed by its named test, and some by the model, too.
+
+The numbers are those of the programme of planted bugs; the simulator finds the same bugs with whole clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from odradek_broker.coordinator_step import respond
+from odradek_broker.transactions.formats import transaction_codec
+from odradek_broker.transactions.identity import Match, ProducerIdentity
+from odradek_broker.transactions.markers_due import DueMarkers, MarkersDue
+from odradek_broker.transactions.messages import Added
+from odradek_broker.transactions.transaction import (
+    Transaction,
+    TransactionPartition,
+    TransactionStatus,
+)
+from odradek_broker.transactions.transaction_shard import TransactionShard
+from odradek_broker.transactions.transaction_table import TransactionTable
+from tests.unit.transactions import test_completion, test_identities, test_timeouts
+from tests.unit.transactions.coordinator import WALL_MS
+from tests.unit.transactions.test_shard_model import ShardMachine
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+Test = Callable[[], None]
+
+
+def complete_after_the_first_marker(patch: pytest.MonkeyPatch) -> None:
+    """12"""
+
+    def acknowledge(self: MarkersDue, decision: int, _: TransactionPartition) -> DueMarkers | None:
+        return self._decisions.pop(decision, None)
+
+    patch.setattr(MarkersDue, "acknowledge", acknowledge)
+
+
+def retry_taken_as_current(patch: pytest.MonkeyPatch) -> None:
+    """13"""
+    original = Transaction.match
+
+    def match(self: Transaction, identity: ProducerIdentity) -> Match:
+        matched = original(self, identity)
+        return Match.CURRENT if matched is Match.RETRY else matched
+
+    patch.setattr(Transaction, "match", match)
+
+
+def acknowledgement_without_decision_number(patch: pytest.MonkeyPatch) -> None:
+    """47"""
+    original = MarkersDue.acknowledge
+
+    def acknowledge(
+        self: MarkersDue, decision: int, partition: TransactionPartition
+    ) -> DueMarkers | None:
+        for number, due in list(self._decisions.items()):
+            if partition in due.partitions:
+                return original(self, number, partition)
+        return None
+
+    patch.setattr(MarkersDue, "acknowledge", acknowledge)
+
+
+def init_does_not_bump(patch: pytest.MonkeyPatch) -> None:
+    """55"""
+    original = Transaction.initialized
+
+    def initialized(self: Transaction, *args: Any, **kwargs: Any) -> Transaction:
+        state = original(self, *args, **kwargs)
+        return replace(state, producer_epoch=self.producer_epoch, last_epoch=self.last_epoch)
+
+    patch.setattr(Transaction, "initialized", initialized)
+
+
+def last_epoch_and_other_ids_not_in_the_record(patch: pytest.MonkeyPatch) -> None:
+    """56"""
+    original = transaction_codec._tags
+
+    def tags(state: Transaction) -> dict[int, bytes]:
+        lost = (
+            transaction_codec._PREVIOUS_ID_TAG,
+            transaction_codec._NEXT_ID_TAG,
+            transaction_codec._LAST_EPOCH_TAG,
+        )
+        return {tag: value for tag, value in original(state).items() if tag not in lost}
+
+    patch.setattr(transaction_codec, "_tags", tags)
+
+
+def time_out_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    """57"""
+    original = TransactionShard.tick
+
+    def tick(self: TransactionShard, *, now_ms: int, wall_ms: int, can_write: bool = True) -> Any:
+        by_wall_ms = wall_ms - WALL_MS + 5_000
+        return original(self, now_ms=by_wall_ms, wall_ms=wall_ms, can_write=can_write)
+
+    patch.setattr(TransactionShard, "tick", tick)
+
+
+def time_out_decided_without_the_appended_decision(patch: pytest.MonkeyPatch) -> None:
+    """57"""
+    open_states: dict[str, Transaction] = {}
+    replay, time_out = TransactionTable.replay, TransactionShard._time_out
+
+    def replay_and_keep_deadline(self: TransactionTable, record: Any) -> None:
+        deadline_ms = self._deadline_ms.get(record.transactional_id)
+        replay(self, record)
+        if record.state.status is TransactionStatus.ONGOING:
+            open_states[record.transactional_id] = record.state
+        elif deadline_ms is not None and record.state.status.is_decided:
+            self._deadline_ms[record.transactional_id] = deadline_ms
+
+    def time_out_of_open_state(self: TransactionShard, name: Any, **clocks: int) -> Any:
+        self.table._states[name] = open_states[name]
+        return time_out(self, name, **clocks)
+
+    patch.setattr(TransactionTable, "replay", replay_and_keep_deadline)
+    patch.setattr(TransactionShard, "_time_out", time_out_of_open_state)
+
+
+def held_add_answered_before_the_completion(patch: pytest.MonkeyPatch) -> None:
+    """64"""
+    original = TransactionShard._hold
+
+    def hold(self: TransactionShard, request_id: Any, request: Any, *, now_ms: int) -> Any:
+        if hasattr(request, "partitions"):
+            return respond(request_id, Added())
+        return original(self, request_id, request, now_ms=now_ms)
+
+    patch.setattr(TransactionShard, "_hold", hold)
+
+
+NAMED: list[tuple[Patch, Test]] = [
+    (
+        complete_after_the_first_marker,
+        partial(
+            test_completion.test_a_transaction_is_complete_when_every_partition_has_its_marker,
+            is_commit=True,
+        ),
+    ),
+    (
+        retry_taken_as_current,
+        partial(test_identities.test_a_late_end_does_not_end_the_next_transaction, is_commit=False),
+    ),
+    (
+        acknowledgement_without_decision_number,
+        test_completion.test_late_acknowledgement_of_a_marker,
+    ),
+    (init_does_not_bump, test_identities.test_a_new_producer_fences_the_one_before),
+    (
+        last_epoch_and_other_ids_not_in_the_record,
+        partial(test_identities.test_epochs_run_out_during_a_failover, moves_meanwhile=True),
+    ),
+    (
+        time_out_by_the_wall_clock,
+        partial(
+            test_timeouts.test_a_jump_of_the_wall_clock_ends_no_transaction,
+            jump_ms=test_timeouts.DAY_MS,
+        ),
+    ),
+    (time_out_decided_without_the_appended_decision, test_timeouts.test_time_out_beside_a_commit),
+    (
+        held_add_answered_before_the_completion,
+        test_completion.test_the_next_transaction_waits_for_the_completion_and_begins_with_it,
+    ),
+]
+
+
+def name_of(value: Any) -> str:
+    return str(getattr(value, "__name__", value.func.__name__ if hasattr(value, "func") else value))
+
+
+@pytest.mark.parametrize(("plant", "test"), NAMED, ids=name_of)
+def test_a_planted_bug_is_noticed(
+    plant: Patch, test: Test, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test()
+    with monkeypatch.context() as patch:
+        plant(patch)
+        with pytest.raises((AssertionError, KeyError)):
+            test()
+
+
+FOUND_BY_THE_MODEL: list[Patch] = [
+    complete_after_the_first_marker,
+    retry_taken_as_current,
+    init_does_not_bump,
+    last_epoch_and_other_ids_not_in_the_record,
+    held_add_answered_before_the_completion,
+]
+
+
+@pytest.mark.parametrize("plant", FOUND_BY_THE_MODEL, ids=name_of)
+def test_the_model_notices_a_planted_bug(plant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine_settings = settings(
+        max_examples=150,
+        stateful_step_count=40,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],  # that it fails is enough
+    )
+    with monkeypatch.context() as patch:
+        plant(patch)
+        with pytest.raises((AssertionError, KeyError)):
+            run_state_machine_as_test(ShardMachine, settings=machine_settings)
