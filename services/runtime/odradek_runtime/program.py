@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -14,15 +15,17 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 from odradek_runtime.lifecycle import EXIT_USAGE, StopRequest, run_process
 from odradek_runtime.logs import configure_logs
 from odradek_runtime.open_files import raise_open_files_limit
-from odradek_runtime.settings import SettingsError, load_settings
+from odradek_runtime.settings import SettingsError, load_settings, specs_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """The command line of a service: `--config FILE --set name=value ... [--exit-with-parent] [--insecure]`."""
+    """The command line of a service: `--config FILE --set name=value ...` and what the switches say."""
 
     config_file: Path | None
     assignments: tuple[str, ...]
+    is_check: bool
+    lists_settings: bool
     exit_with_parent: bool
     insecure: bool
 
@@ -49,6 +52,11 @@ def parse_arguments(
         help="one setting; overrides the file",
     )
     parser.add_argument(
+        "--check", action="store_true", help="report what is wrong with the settings; start nothing"
+    )
+    # For `odradek config import`, which must not import a service.
+    parser.add_argument("--list-settings", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(
         "--exit-with-parent",
         action="store_true",
         help="stop at end of file on standard input",
@@ -66,6 +74,8 @@ def parse_arguments(
     return Arguments(
         config_file=parsed.config,
         assignments=tuple(parsed.set),
+        is_check=parsed.check,
+        lists_settings=parsed.list_settings,
         exit_with_parent=parsed.exit_with_parent,
         insecure=parsed.insecure,
     )
@@ -109,8 +119,12 @@ def run_program(
     """Read the settings, make the process, run it, and return the exit status.
 
     `log_fields` are added to every log event. If `make` raises SettingsError or one of `refusals`, the error is
-    printed in one line, and nothing is started.
+    printed, and nothing is started.
     """
+    if arguments.lists_settings:
+        names = {name: list(spec.aliases) for name, (_, spec) in specs_of(settings_class).items()}
+        print(json.dumps(names))
+        return 0
     raise_open_files_limit()
     os.umask(_UMASK)
     refused: tuple[type[Exception], ...] = (SettingsError, *refusals)
@@ -127,6 +141,9 @@ def run_program(
     except refused as error:
         print(f"{program}: {error}", file=sys.stderr)
         return EXIT_USAGE
+    if arguments.is_check:
+        print(f"{program}: the settings are valid")
+        return 0
     return run_process(run, program=program, exit_with_parent=arguments.exit_with_parent)
 
 

@@ -2,7 +2,7 @@
 
 A field is declared with `setting(...)`: Kafka's dotted name, default, range, one sentence. Later
 sources win: default, environment (`ODRADEK_BROKER_LOG_DIRS`), configuration file (Java properties,
-as Kafka's), `--set name=value`. A name that no field has ends the start. The message says where the
+as Kafka's), `--set name=value`. Names that no field has end the start, and one error lists them all. It says where a
 setting belongs if another process or the cluster has it, and else names the closest name that exists.
 """
 
@@ -23,6 +23,8 @@ from odradek_runtime.listeners import ListenerAddress, host_port
 T = TypeVar("T")
 _METADATA_KEY: Final = "odradek"
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
+# Every file of Kafka's has one of them, and no file of this program.
+_KAFKA_ONLY: Final = frozenset({"process.roles", "zookeeper.connect"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 
 
@@ -113,21 +115,30 @@ def load_settings(
         names.update(dict.fromkeys(spec.aliases, name))
     given: dict[str, tuple[str, str]] = {}  # name -> (value, place where it was given)
 
+    unknown: list[str] = []
+
+    def take(name: str, value: str, where: str, known: Mapping[str, str], prefix: str = "") -> None:
+        if name in known:
+            given[known[name]] = (value, where)
+        else:
+            unknown.append(_unknown(name, where, known, prefix))
+
     env_names = {env_prefix + _env_form(alias): name for alias, name in names.items()}
     for variable, value in env.items():
         if variable.startswith(env_prefix):
-            if variable not in env_names:
-                raise _unknown(variable, f"environment variable {variable}", env_names, env_prefix)
-            given[env_names[variable]] = (value, f"environment variable {variable}")
-    if config_file is not None:
-        for name, value, line in read_properties(config_file):
-            where = f"{config_file}:{line}"
-            given[_resolve(name, where, names)] = (value, where)
+            take(variable, value, f"environment variable {variable}", env_names, env_prefix)
+    entries = [] if config_file is None else read_properties(config_file)
+    for name, value, line in entries:
+        take(name, value, f"{config_file}:{line}", names)
     for assignment in assignments:
         name, equals, value = assignment.partition("=")
         if not equals:
             raise SettingsError(f"--set {assignment}: write --set NAME=VALUE")
-        given[_resolve(name.strip(), f"--set {name}", names)] = (value.strip(), f"--set {name}")
+        take(name.strip(), value.strip(), f"--set {name}", names)
+    if unknown:
+        if _KAFKA_ONLY & {name for name, _, _ in entries}:
+            unknown.append(f"`odradek config import {config_file}` translates a file of Kafka's")
+        raise SettingsError("\n".join(unknown))
 
     types = typing.get_type_hints(cls)
     values: dict[str, Any] = {}
@@ -184,26 +195,20 @@ def _env_form(name: str) -> str:
     return name.upper().replace(".", "_").replace("-", "_")
 
 
-def _resolve(name: str, where: str, names: Mapping[str, str]) -> str:
-    if name not in names:
-        raise _unknown(name, where, names)
-    return names[name]
-
-
-def _unknown(name: str, where: str, known: Iterable[str], env_prefix: str = "") -> SettingsError:
+def _unknown(name: str, where: str, known: Iterable[str], env_prefix: str = "") -> str:
     """Return the error for a name that the process does not have: where it belongs, else the closest name."""
     all_names = {other: other for other in ALL_NAMES}
     if env_prefix:
         all_names = {env_prefix + _env_form(other): other for other in ALL_NAMES}
     place = place_of(all_names.get(name, name))
     if place is not None:
-        return SettingsError(f"{where} has no effect here: {place}")
+        return f"{where} has no effect here: {place}"
     own_names = set(known)
     close = difflib.get_close_matches(name, own_names | all_names.keys(), n=1, cutoff=0.6)
     hint = f"; did you mean {close[0]}?" if close else ""
     if close and close[0] not in own_names:
         hint += f" But {place_of(all_names[close[0]])}"
-    return SettingsError(f"{where}: there is no setting {name}{hint}")
+    return f"{where}: there is no setting {name}{hint}"
 
 
 def _parse(spec: SettingSpec, kind: Any, text: str, where: str) -> Any:

@@ -11,7 +11,8 @@ import pytest
 from odradek_broker.settings import BrokerSettings
 from odradek_gateway.settings import GatewaySettings
 from odradek_metadata_quorum.settings import QuorumProcessSettings
-from odradek_runtime.program import parse_arguments
+from odradek_runtime.lifecycle import StopRequest
+from odradek_runtime.program import Run, parse_arguments, run_program
 from odradek_runtime.settings import SettingsError, load_settings, setting, settings_help, specs_of
 
 
@@ -23,6 +24,12 @@ class Sample:
     mode: str = setting("mode", "The mode.", default="a", choices=("a", "b"))
     names: tuple[str, ...] = setting("names", "Some names.", default=())
     secret: str = setting("secret", "Hidden.", default="", is_secret=True, choices=("", "right"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    log_level: str = setting("log.level", "The level.", default="INFO")
+    mode: str = setting("mode", "The mode.", default="a")
 
 
 def _load(*assignments: str, env: dict[str, str] | None = None, file: Path | None = None) -> Sample:
@@ -85,6 +92,48 @@ def test_a_file_that_is_not_there_is_named_once() -> None:
         _load(file=Path("/nowhere"))
     told = "cannot read the configuration file /nowhere: No such file or directory"
     assert str(refused.value) == told
+
+
+def test_all_unknown_names_are_reported_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("process.roles=broker\nnode.id=1\nnum.io.threads=8\nflush.ms=99\n")
+    with pytest.raises(SettingsError) as refused:
+        _load("flush.sm=4", env={"T_NONSENSE": "1"}, file=file)
+    lines = str(refused.value).splitlines()
+    assert len(lines) == 5
+    assert lines[0].startswith("environment variable T_NONSENSE: there is no setting T_NONSENSE")
+    assert lines[1] == f"{file}:1: there is no setting process.roles"
+    assert lines[2].startswith(f"{file}:3: there is no setting num.io.threads")
+    assert lines[3].endswith("did you mean flush.ms?")
+    assert f"odradek config import {file}" in lines[4]
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "printed"),
+    [
+        ([], 0, "odradek x: the settings are valid"),
+        (["--set", "nonsense=1"], 2, ""),
+        (["--set", "mode=b"], 2, ""),
+    ],
+)
+def test_a_check_starts_nothing(
+    more: list[str], status: int, printed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def make(settings: Checked) -> Run:
+        if settings.mode == "b":
+            raise SettingsError("mode=b does not work")
+
+        async def run(_: StopRequest) -> None:
+            raise AssertionError("it was started")
+
+        return run
+
+    arguments = parse_arguments("odradek x", ["--check", *more], settings_help=str)
+    done = run_program(
+        "odradek x", arguments, Checked, env_prefix="T_", log_fields=lambda _: {}, make=make
+    )
+    assert done == status
+    assert capsys.readouterr().out.strip() == printed
 
 
 def test_a_secret_is_not_repeated() -> None:
