@@ -26,8 +26,8 @@ _TLS_ONLY: Final = frozenset({"PLAIN", "OAUTHBEARER"})
 
 
 def is_kafka_listener(name: str) -> bool:
-    """Return whether a listener with this name (KAFKA, KAFKA_EXTERNAL, ...) speaks Kafka's protocol."""
-    return name == KAFKA or name.startswith(KAFKA + "_")
+    """Return whether a listener with this name speaks Kafka's protocol: all but REPLICATION, GRPC and GRPC_..."""
+    return name != REPLICATION and not is_grpc_listener(name)
 
 
 def is_grpc_listener(name: str) -> bool:
@@ -62,8 +62,9 @@ class ListenerSettings(LogSettings):
 
     listeners: tuple[ListenerAddress, ...] = setting(
         "listeners",
-        "Addresses to listen on, as NAME://host:port: GRPC and REPLICATION, usually KAFKA, and any number of"
-        " others whose names begin with KAFKA_ or GRPC_. Port 0: any free port.",
+        "Addresses to listen on, as NAME://host:port: GRPC and REPLICATION, and any number of others. Names that"
+        " begin with GRPC_ speak gRPC, all others Kafka's protocol: KAFKA, KAFKA_..., PLAINTEXT, SSL, SASL_PLAINTEXT,"
+        " SASL_SSL, and every name in listener.security.protocol.map. Port 0: any free port.",
         default=parse_listeners(
             "KAFKA://127.0.0.1:9092,GRPC://127.0.0.1:9090,REPLICATION://127.0.0.1:9093"
         ),
@@ -87,8 +88,9 @@ class ListenerSettings(LogSettings):
     security_protocols: tuple[tuple[str, str], ...] = setting(
         "listener.security.protocol.map",
         "Security protocols of Kafka and gRPC listeners, as NAME:PROTOCOL with PLAINTEXT, SSL, SASL_PLAINTEXT or"
-        " SASL_SSL. A listener that is not named here uses TLS if there is a certificate, and SASL if"
-        " sasl.enabled.mechanisms is set (a gRPC listener is SSL if ssl.client.auth=required).",
+        " SASL_SSL. A listener that is not named here and not called like a protocol uses TLS if there is a"
+        " certificate, and SASL if sasl.enabled.mechanisms is set (a gRPC listener is SSL if"
+        " ssl.client.auth=required).",
         default=(),
         parse=_parse_protocols,
     )
@@ -183,15 +185,18 @@ class ListenerSettings(LogSettings):
                 raise SettingsError(
                     f"listeners has no {needed} listener: add {needed}://127.0.0.1:0"
                 )
+        mapped = {name for name, _ in self.security_protocols}
         unknown = {
             name
-            for name in names - {REPLICATION}
-            if not (is_kafka_listener(name) or is_grpc_listener(name))
+            for name in filter(is_kafka_listener, names)
+            if name != KAFKA
+            and not name.startswith(KAFKA + "_")
+            and name not in mapped.union(_PROTOCOLS)
         }
         if unknown:
             raise SettingsError(
-                f"listeners names {', '.join(sorted(unknown))}; a name must be GRPC, REPLICATION or KAFKA,"
-                f" or begin with KAFKA_ or GRPC_"
+                f"listeners names {', '.join(sorted(unknown))}, of which listener.security.protocol.map says nothing:"
+                f" add {min(unknown)}:PLAINTEXT or another of {', '.join(_PROTOCOLS)} there"
             )
         if unsupported := set(self.sasl_mechanisms) - set(_SASL_MECHANISMS):
             raise SettingsError(
@@ -234,6 +239,8 @@ class ListenerSettings(LogSettings):
         protocol = dict(self.security_protocols).get(name)
         if protocol is not None:
             return protocol
+        if name in _PROTOCOLS:
+            return name
         base = "SSL" if self.ssl_certificate else "PLAINTEXT"
         if is_grpc_listener(name) and base == "SSL" and self.ssl_client_auth == "required":
             return base

@@ -299,13 +299,14 @@ async def test_the_time_that_a_request_waits_does_not_count() -> None:
         assert server.listeners.counters.throttled_ms == 0
 
 
-async def test_several_listeners_tell_their_own_addresses() -> None:
-    async with listening(listeners="KAFKA://127.0.0.1:0,KAFKA_OTHER://127.0.0.1:0") as server:
+@pytest.mark.parametrize("name", ["KAFKA_OTHER", "PLAINTEXT"])
+async def test_several_listeners_tell_their_own_addresses(name: str) -> None:
+    async with listening(listeners=f"KAFKA://127.0.0.1:0,{name}://127.0.0.1:0") as server:
         first = await server.connect("KAFKA")
         first.send(ApiKey.DESCRIBE_CLUSTER, 1)
         told = messages.DescribeClusterResponse.decode((await first.receive())[1][1:], version=1)
         assert [(one.host, one.port) for one in told.brokers] == [("broker-1", 9092)]
-        other = await server.connect("KAFKA_OTHER")
+        other = await server.connect(name)
         other.send(ApiKey.DESCRIBE_CLUSTER, 1)
         told = messages.DescribeClusterResponse.decode((await other.receive())[1][1:], version=1)
         assert told.brokers == [], "a broker without that listener was told"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from odradek_broker.kafka.listener import refuse_unencrypted_listeners
+from odradek_broker.listener_settings import is_kafka_listener
 from odradek_broker.settings import BrokerSettings
 from odradek_runtime.listeners import ListenRefused, parse_listeners
 from odradek_runtime.settings import SettingsError
@@ -72,7 +74,27 @@ def test_settings_that_cannot_work_are_refused(more: dict[str, Any], reason: str
         settings(HOME, **more).check()
 
 
-def test_a_listener_of_an_unknown_kind_is_refused() -> None:
-    made = settings("PLAINTEXT://127.0.0.1:1")
-    with pytest.raises(SettingsError, match="KAFKA_"):
+@pytest.mark.parametrize(
+    ("name", "more", "protocol"),
+    [
+        ("PLAINTEXT", {}, "PLAINTEXT"),
+        ("PLAINTEXT", TLS, "PLAINTEXT"),
+        ("SSL", TLS, "SSL"),
+        ("CLIENTS", {"security_protocols": (("CLIENTS", "PLAINTEXT"),)}, "PLAINTEXT"),
+        ("OUTSIDE", {**TLS, "security_protocols": (("OUTSIDE", "SSL"),)}, "SSL"),
+        ("KAFKA_OUT", TLS, "SSL"),
+    ],
+)
+def test_a_listener_has_the_names_that_it_may_have_in_kafka(
+    name: str, more: dict[str, Any], protocol: str
+) -> None:
+    made = replace(settings(f"{name}://127.0.0.1:1", **more), advertised_listeners=())
+    made.check()
+    assert is_kafka_listener(name)
+    assert made.security_protocol(name) == protocol
+
+
+def test_a_listener_that_nothing_maps_is_refused() -> None:
+    made = settings("KAFAK://127.0.0.1:1")
+    with pytest.raises(SettingsError, match="KAFAK:PLAINTEXT"):
         made.check()

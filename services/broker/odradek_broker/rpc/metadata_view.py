@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from odradek_broker.listener_settings import GRPC, KAFKA
+from odradek_broker.listener_settings import GRPC, KAFKA, is_kafka_listener
 from odradek_protocol.identity import NO_BROKER, BrokerId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import BrokerState, MetadataImage, PartitionState, TopicState
@@ -19,12 +19,18 @@ def broker_infos(image: MetadataImage, listener: str = GRPC) -> list[pb.BrokerIn
         pb.BrokerInfo(
             broker_id=broker.broker_id,
             grpc_endpoint=endpoint_of(broker, listener) or endpoint_of(broker, GRPC),
-            kafka_endpoint=endpoint_of(broker, KAFKA),
+            kafka_endpoint=_kafka_endpoint(broker),
             rack=broker.rack or "",
         )
         for broker in image.brokers.values()
         if not broker.fenced
     ]
+
+
+def _kafka_endpoint(broker: BrokerState) -> str:
+    """Return host:port of the listener KAFKA, else of the first that speaks Kafka's protocol; empty without one."""
+    names = [KAFKA, *(e.name for e in broker.endpoints if is_kafka_listener(e.name))]
+    return next(filter(None, (endpoint_of(broker, name) for name in names)), "")
 
 
 def endpoint_of(broker: BrokerState | None, listener: str) -> str:
