@@ -16,6 +16,7 @@ from odradek.cli import (
     connection,
     consume,
     group,
+    migration,
     processes,
     produce,
     quorum,
@@ -35,7 +36,7 @@ COMMANDS_BY_TASK: Final = {
     "Administer a cluster": ("topic", "group", "cluster", "feature", "user", "acl"),
     "Run a cluster": (
         *("dev", "demo", "quorum", "broker", "gateway", "pipeline"),
-        *("storage", "tls"),
+        *("storage", "tls", "config"),
     ),
 }
 
@@ -73,11 +74,15 @@ EXAMPLES: Final = {
         "odradek storage strays --data-dir DIR",
     ),
     "tls": ("odradek tls init", "odradek tls issue broker-1 --host broker-1.example.com"),
+    "config": ("odradek config import server.properties --to /etc/odradek",),
 }
 
 
 class CommandsByTask(TyperGroup):
     """Lists the commands in its help under the tasks that they belong to, so that all of it fits one screen."""
+
+    def format_help_text(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        formatter.write(f"  {self.help}\n")  # no empty line above it: one more command fits
 
     def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         records = [parameter.get_help_record(ctx) for parameter in self.get_params(ctx)]
@@ -168,6 +173,7 @@ app.add_typer(cluster.app, name="cluster", epilog=_examples("cluster"))
 app.add_typer(quorum.feature_app, name="feature", epilog=_examples("feature"))
 app.add_typer(quorum.quorum_app, name="quorum", epilog=_examples("quorum"))
 app.add_typer(storage.app, name="storage", epilog=_examples("storage"))
+app.add_typer(migration.app, name="config", epilog=_examples("config"))
 app.add_typer(access.tls_app, name="tls", epilog=_examples("tls"))
 app.add_typer(access.user_app, name="user", epilog=_examples("user"))
 app.add_typer(access.acl_app, name="acl", epilog=_examples("acl"))

@@ -1,0 +1,481 @@
+"""`odradek config import`: a `server.properties` of Apache Kafka as settings of a broker and a controller.
+
+Every name of the file gets one verdict, and all are reported at once:
+
+    kept         the setting has the same name and meaning
+    translated   written in another form, which the note says
+    command      a config of the whole cluster, which a command sets once it runs
+    inert        nothing here corresponds to it, and nothing is lost without it
+    unsupported  it asks for something that is missing here; the note says what to do instead
+    unknown      neither Kafka nor Odradek has it, as far as this program knows
+
+Nothing is started, and no data directory of Kafka's is touched.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from odradek.cli.output import EXIT_ERROR, EXIT_USAGE, Output, OutputFormat, fail, print_rows
+from odradek.extras import what_is_missing
+from odradek_protocol.metadata.configs import BROKER_CONFIGS
+
+BROKER: Final = "broker"
+CONTROLLER: Final = "controller"
+_MODULES: Final = {BROKER: "odradek_broker", CONTROLLER: "odradek_metadata_quorum"}
+_FILES: Final = {BROKER: "broker.properties", CONTROLLER: "quorum.properties"}
+_PROCESSES: Final = {BROKER: "odradek broker", CONTROLLER: "odradek quorum"}
+_ENTRY: Final = re.compile(r"([^=:\s]+)\s*[=:\s]\s*(.*)")
+
+# Patterns of Kafka's names for what has no counterpart and needs none.
+INERT: Final[dict[str, str]] = {
+    "num.network.threads": "one event loop serves all connections",
+    "num.io.threads": "one event loop serves all requests",
+    "num.replica.fetchers": "there is one replication stream for each pair of brokers",
+    "num.replica.alter.log.dirs.threads": "a broker has one data directory",
+    "num.recovery.threads.per.data.dir": "background.threads is the number for all disk work",
+    "queued.max.requests": "queued.max.request.bytes bounds requests by their bytes",
+    "socket.*.buffer.bytes": "the system sizes the buffers",
+    "socket.listen.backlog.size": "the backlog is fixed",
+    "inter.broker.listener.name": "brokers replicate over the listener REPLICATION",
+    "security.inter.broker.protocol": "brokers replicate over the listener REPLICATION",
+    "sasl.mechanism.inter.broker.protocol": "brokers know each other by their certificates",
+    "sasl.mechanism.controller.protocol": "brokers and controllers know each other by their certificates",
+    "inter.broker.protocol.version": "`odradek feature list` shows the levels of a cluster",
+    "log.message.format.version": "batches have Kafka's current format",
+    "log.message.downconversion.enable": "batches have Kafka's current format",
+    "broker.id.generation.enable": "node.id names the broker",
+    "reserved.broker.max.id": "node.id names the broker",
+    "replica.fetch.*": "the leader sends; replica.credit.bytes bounds what is on its way",
+    "replica.socket.*": "replication streams are gRPC's",
+    "replica.high.watermark.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms is for all checkpoints",
+    "controller.socket.timeout.ms": "calls to controllers are gRPC's",
+    "controller.quorum.*": "the voters' timers follow controller.quorum.election.timeout.ms",
+    "request.timeout.ms": "calls between processes have fixed limits",
+    "log.flush.scheduler.interval.ms": "log.durability.default=fsync makes writes durable",
+    "log.flush.start.offset.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms is for all checkpoints",
+    "log.cleaner.threads": "background.threads is the number for all disk work",
+    "log.cleaner.dedupe.buffer.size": "the cleaner bounds its own memory",
+    "log.cleaner.io.*": "the cleaner's work is cut into slices",
+    "log.initial.task.delay.ms": "tasks begin at once",
+    "log.dir.failure.timeout.ms": "a failed directory is reported with the next heartbeat",
+    "offsets.commit.*": "commits wait for the in-sync replicas",
+    "offsets.load.buffer.size": "loading bounds its own memory",
+    "offsets.topic.compression.codec": "offsets are stored as they are",
+    "group.coordinator.*": "coordinators run on the event loop",
+    "group.consumer.min.*": "the bounds of group configs are fixed",
+    "group.consumer.max.*": "the bounds of group configs are fixed",
+    "group.share.*": "there are no share groups",
+    "share.coordinator.*": "there are no share groups",
+    "group.streams.*": "there are no streams groups",
+    "transaction.*": "the transaction coordinator has no such setting",
+    "transactional.id.expiration.ms": "the transaction coordinator has no such setting",
+    "metadata.*": "metadata.log.max.entries.between.snapshots is the only one here",
+    "initial.broker.registration.timeout.ms": "a broker tries to register until it is stopped",
+    "metric*": "metrics.port serves metrics for Prometheus",
+    "kafka.metrics.*": "metrics.port serves metrics for Prometheus",
+    "auto.include.jmx.reporter": "metrics.port serves metrics for Prometheus",
+    "telemetry.*": "brokers take no metrics of clients",
+    "client.metrics.*": "brokers take no metrics of clients",
+    "quota.window.*": "quotas are token buckets",
+    "controller.quota.window.*": "quotas are token buckets",
+    "replication.quota.window.*": "quotas are token buckets",
+    "alter.log.dirs.replication.quota.*": "a broker has one data directory",
+    "*.purgatory.purge.interval.requests": "waiting requests are forgotten when they end",
+    "connection.failed.authentication.delay.ms": "failed logins wait longer each time",
+    "max.connection.creation.rate": "a quota for addresses bounds new connections",
+    "max.incremental.fetch.session.cache.slots": "fetch sessions are bounded by bytes",
+    "delegation.token.*": "there are no delegation tokens",
+    "password.encoder.*": "no passwords are stored",
+    "compression.*.level": "batches are stored as their producer compressed them",
+    "zookeeper.*": "there is no ZooKeeper",
+    "control.plane.listener.name": "controllers have a listener of their own",
+    "remote.log.*": "there is no tiered storage",
+    "remote.fetch.*": "there is no tiered storage",
+    "remote.list.*": "there is no tiered storage",
+    "confluent.*": "a setting of another distribution",
+    "unstable.*": "an internal setting of Kafka's",
+    "eligible.leader.replicas.enable": "eligible leader replicas are always kept",
+    "process.roles": "the file for each process says it",
+    "controller.listener.names": "a controller's listeners are RAFT and CONTROLLER",
+}
+
+# Patterns of Kafka's names for what is missing here, and what to do instead.
+_PEM: Final = "stores are not read: export PEM files for ssl.certificate.location, ssl.key.location and ssl.ca.location"
+UNSUPPORTED: Final[dict[str, str]] = {
+    "ssl.keystore.*": _PEM,
+    "ssl.truststore.*": _PEM,
+    "ssl.key.password": _PEM,
+    "ssl.principal.mapping.rules": "a principal is the certificate's common name",
+    "ssl.*": "TLS 1.2 and newer with OpenSSL's ciphers; there is no setting for it",
+    "sasl.kerberos.*": "there is no GSSAPI: use SCRAM-SHA-512 or OAUTHBEARER",
+    "*sasl.jaas.config": "passwords are not kept in files: `odradek user set` creates SCRAM credentials",
+    "sasl.oauthbearer.jwks.endpoint.url": "keys are read from a file: sasl.oauthbearer.jwks.location",
+    "*.callback.handler.class": "no code is loaded: the mechanisms of sasl.enabled.mechanisms are built in",
+    "principal.builder.class": "no code is loaded: a principal is the certificate's common name or the user",
+    "*.policy.class.name": "no code is loaded: restrict who may create topics by ACLs",
+    "client.quota.callback.class": "no code is loaded: quotas are for users, client ids and addresses",
+    "security.providers": "no code is loaded",
+    "allow.everyone.if.no.acl.found": "with ACLs, what no entry allows is refused",
+    "listener.name.*": "a setting counts for all listeners: write it without the prefix",
+    "max.connections.per.ip.overrides": "max.connections.per.ip is one for all addresses",
+    "log.cleaner.enable": "the cleaner always runs",
+    "delete.topic.enable": "topics can always be deleted: restrict who may by ACLs",
+    "remote.log.storage.system.enable": "there is no tiered storage",
+    "log.dirs": "a broker has one data directory: run one broker for each disk",
+}
+# Values of such settings that ask for nothing: this is how it is here.
+_AS_IT_IS: Final = {
+    "delete.topic.enable": "true",
+    "log.cleaner.enable": "true",
+    "remote.log.storage.system.enable": "false",
+    "allow.everyone.if.no.acl.found": "false",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What becomes of one setting of the file."""
+
+    name: str
+    verdict: str
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Plan:
+    """The files to write, the commands to run once the cluster does, and a verdict for each name."""
+
+    files: dict[str, dict[str, str]] = field(default_factory=dict)  # role -> settings
+    commands: list[str] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def lacks(self) -> list[Verdict]:
+        """What the written files do not do."""
+        return [v for v in self.verdicts if v.verdict in ("unsupported", "unknown")]
+
+
+def read_kafka_properties(path: Path) -> dict[str, str]:
+    """Read a Java properties file; the last value of a name counts, as in Java."""
+    entries: dict[str, str] = {}
+    text = path.read_text(encoding="utf-8").replace("\\\n", "")
+    for number, line in enumerate(map(str.strip, text.splitlines()), 1):
+        if not line or line[0] in "#!":
+            continue
+        match = _ENTRY.fullmatch(line)
+        if match is None:
+            fail(f"{path}:{number}: expected name=value, found {line!r}", status=EXIT_USAGE)
+        entries[match[1]] = match[2]
+    return entries
+
+
+def plan_import(
+    given: Mapping[str, str],
+    known: Mapping[str, Mapping[str, Sequence[str]]],
+    *,
+    host: str,
+    voters: str = "",
+) -> Plan:
+    """Give each setting its verdict, and translate what has a counterpart.
+
+    Args:
+        given: Kafka's settings.
+        known: by role, the settings of its process with their aliases.
+        host: what clients reach this machine by, where the file has no advertised.listeners.
+        voters: ID@HOST:PORT of all controllers, where the file names them without ids.
+    """
+    return _Import(dict(given), known, host, voters).plan()
+
+
+class _Import:
+    """One translation. Each method takes the settings that it understands out of `self._left`."""
+
+    def __init__(
+        self,
+        given: dict[str, str],
+        known: Mapping[str, Mapping[str, Sequence[str]]],
+        host: str,
+        voters: str,
+    ) -> None:
+        self._left = given
+        self._host = host
+        self._voters = voters
+        self._plan = Plan()
+        self._names = {
+            role: {alias: name for name, aliases in names.items() for alias in (name, *aliases)}
+            for role, names in known.items()
+        }
+        self._plan.files = {role: {} for role in _roles(given)}
+
+    def plan(self) -> Plan:
+        """Give every setting a verdict."""
+        self._translate_controllers()
+        self._translate_listeners()
+        self._translate_directories()
+        self._translate_authorizer()
+        for name in list(self._left):
+            self._judge(name, self._left.pop(name))
+        self._plan.verdicts.sort(key=lambda verdict: (_ORDER.index(verdict.verdict), verdict.name))
+        return self._plan
+
+    def _say(self, name: str, verdict: str, note: str = "") -> None:
+        self._plan.verdicts.append(Verdict(name, verdict, note))
+
+    def _set(self, role: str, name: str, value: str) -> None:
+        if role in self._plan.files:
+            self._plan.files[role][name] = value
+
+    def _judge(self, name: str, value: str) -> None:
+        """Keep what has the same name here, and say of everything else what it is."""
+        roles = [role for role in self._plan.files if name in self._names[role]]
+        config = BROKER_CONFIGS.get(name)
+        if config is not None and config.is_cluster_wide and CONTROLLER in roles:
+            roles = [CONTROLLER]  # at its first start it makes them the cluster's
+        elif config is not None and config.is_cluster_wide and BROKER in roles and _is_shared(name):
+            roles = []
+        if config is not None and not roles:
+            assignment = shlex.quote(f"{name}={value}")
+            self._plan.commands.append(f"odradek cluster config --set {assignment}")
+            self._say(name, "command", "a config of the whole cluster")
+        elif roles:
+            for role in roles:
+                self._set(role, self._names[role][name], value)
+            self._say(name, "kept", " and ".join(_FILES[role] for role in roles))
+        elif value == _AS_IT_IS.get(name):
+            self._say(name, "inert", "this is how it is here")
+        elif (way_out := _matching(UNSUPPORTED, name)) is not None:
+            self._say(name, "unsupported", way_out)
+        elif (reason := _matching(INERT, name)) is not None:
+            self._say(name, "inert", reason)
+        else:
+            self._say(name, "unknown", "not a setting that this program knows")
+
+    def _translate_controllers(self) -> None:
+        """Voters listen for each other where Kafka's controllers do, and for brokers on the next port."""
+        named = ("controller.quorum.voters", "controller.quorum.bootstrap.servers")
+        values = [self._left.pop(name, "") for name in named]
+        voters = self._voters or values[0]
+        servers = [server for server in values[1].split(",") if server]
+        node_id = self._left.get("node.id", self._left.get("broker.id", "1"))
+        if not voters and len(servers) == 1 and CONTROLLER in self._plan.files:
+            voters = f"{node_id}@{servers[0]}"
+        if not voters:
+            for name, value in zip(named, values, strict=True):
+                if value:
+                    self._say(
+                        name, "unsupported", "ids are missing: give --voters ID@HOST:PORT,..."
+                    )
+            self._left.pop("zookeeper.connect", None)
+            return
+        rpc = ",".join(
+            f"{v.rpartition(':')[0]}:{int(v.rpartition(':')[2]) + 1}" for v in voters.split(",")
+        )
+        self._set(CONTROLLER, "controller.quorum.voters", voters)
+        for role in self._plan.files:
+            self._set(role, "controller.rpc.endpoints", rpc)
+        for name, value in zip(named, values, strict=True):
+            if value:
+                self._say(name, "translated", f"voters {voters}; brokers reach them at {rpc}")
+
+    def _translate_listeners(self) -> None:
+        """Kafka's listeners keep their names; GRPC and REPLICATION are added, and a controller's are renamed."""
+        controllers = _listed(self._left.get("controller.listener.names", "CONTROLLER"))
+        listeners = _listed(self._left.pop("listeners", ""))
+        advertised = _listed(self._left.pop("advertised.listeners", ""))
+        mapped = _listed(self._left.pop("listener.security.protocol.map", ""))
+        voters = self._plan.files.get(CONTROLLER, {}).get("controller.quorum.voters", "")
+        taken = {_port(address) for address in (*listeners, *_listed(voters))}
+        node_id = self._left.get("node.id", self._left.get("broker.id", "1"))
+        own = next((v for v in _listed(voters) if v.startswith(f"{node_id}@")), "")
+        if own:
+            hosts = [_host_of(a) for a in listeners if a.partition("://")[0] in controllers] or [""]
+            port = _port(own)
+            taken.add(port + 1)
+            addresses = f"RAFT://{hosts[0]}:{port},CONTROLLER://{hosts[0]}:{port + 1}"
+            self._set(CONTROLLER, "listeners", addresses)
+        if BROKER not in self._plan.files:
+            self._say("listeners", "translated", "RAFT and CONTROLLER")
+            return
+        kept = [a for a in listeners if a.partition("://")[0] not in controllers]
+        kept = kept or [f"PLAINTEXT://:{9092}"]
+        shown = [a for a in advertised if a.partition("://")[0] not in controllers]
+        bind = _host_of(kept[0])
+        reach = (
+            _host_of(shown[0]) if shown else (bind if bind not in ("", "0.0.0.0") else self._host)
+        )
+        for name, first in (("GRPC", 9090), ("REPLICATION", 9091)):
+            port = next(port for port in range(first, 65_536) if port not in taken)
+            taken.add(port)
+            kept.append(f"{name}://{bind}:{port}")
+        told = {a.partition("://")[0] for a in shown}
+        shown += [
+            f"{name}://{reach}:{_port(address)}"
+            for address in kept
+            if (name := address.partition("://")[0]) not in told
+        ]
+        self._set(BROKER, "listeners", ",".join(kept))
+        self._set(BROKER, "advertised.listeners", ",".join(shown))
+        protocols = [m for m in mapped if m.partition(":")[0] not in controllers]
+        if mapped:
+            self._set(BROKER, "listener.security.protocol.map", ",".join(protocols))
+            self._say("listener.security.protocol.map", "translated", ",".join(protocols))
+        self._say("listeners", "translated", "GRPC and REPLICATION are added: " + ",".join(kept))
+        self._say("advertised.listeners", "translated", ",".join(shown))
+
+    def _translate_directories(self) -> None:
+        """New directories beside Kafka's, which stays as it is."""
+        names = [n for n in ("log.dirs", "log.dir", "metadata.log.dir") if n in self._left]
+        directories = _listed(self._left.pop("log.dirs", "") or self._left.pop("log.dir", ""))
+        self._left.pop("log.dir", None)
+        metadata = self._left.pop("metadata.log.dir", "")
+        first = (directories or ["/tmp/kafka-logs"])[0].rstrip("/")
+        self._set(BROKER, "log.dirs", f"{first}-odradek")
+        self._set(CONTROLLER, "log.dirs", f"{(metadata or first).rstrip('/')}-odradek-quorum")
+        for name in names:
+            if len(directories) > 1 and name == "log.dirs":
+                self._say(name, "unsupported", UNSUPPORTED["log.dirs"])
+            else:
+                self._say(name, "translated", "a new directory beside Kafka's")
+
+    def _translate_authorizer(self) -> None:
+        name = "authorizer.class.name"
+        if self._left.get(name):
+            self._left.pop(name)
+            self._set(BROKER, name, "acl")
+            self._say(name, "translated", "acl: entries of ACLs decide, as in Kafka")
+
+
+def _roles(given: Mapping[str, str]) -> list[str]:
+    roles = _listed(given.get("process.roles", BROKER))
+    return [role for role in _MODULES if role in roles]
+
+
+_ORDER: Final = ("unknown", "unsupported", "command", "translated", "inert", "kept")
+
+
+def _is_shared(name: str) -> bool:
+    """Whether a broker's own value would only be a default of its own, which another broker may contradict."""
+    return name in ("min.insync.replicas", "unclean.leader.election.enable")
+
+
+def _matching(table: Mapping[str, str], name: str) -> str | None:
+    if name in table:
+        return table[name]
+    return next(
+        (note for pattern, note in table.items() if fnmatch.fnmatchcase(name, pattern)), None
+    )
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2])
+
+
+def _host_of(address: str) -> str:
+    return address.partition("://")[2].rpartition(":")[0]
+
+
+app = typer.Typer(help="Take over the configuration of Apache Kafka.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Take over the configuration of Apache Kafka."""
+
+
+@app.command("import")
+def import_(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="server.properties of a broker or controller.")
+    ],
+    directory: Annotated[
+        Path, typer.Option("--to", metavar="DIR", help="Write the files to this directory.")
+    ] = Path(),
+    voters: Annotated[
+        str,
+        typer.Option(
+            metavar="ID@HOST:PORT,...",
+            help="All controllers, if the file names them without their ids.",
+        ),
+    ] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Translate a server.properties, and report on each setting.
+
+    Writes broker.properties and quorum.properties, as process.roles says. The exit status is 1 if the file asks for
+    something that is missing here.
+    """
+    if missing := what_is_missing("odradek config import", "server"):
+        fail(missing)
+    given = read_kafka_properties(file)
+    for role in _roles(given):
+        if (path := directory / _FILES[role]).exists() and not force:
+            fail(f"{path} exists: --force replaces it, and --to DIR writes elsewhere")
+    known = {role: _known_settings(module) for role, module in _MODULES.items()}
+    plan = plan_import(given, known, host=socket.gethostname(), voters=voters)
+    if not plan.files:
+        fail(
+            f"{file}: process.roles={given['process.roles']} names no role: broker, controller or both"
+        )
+    for role, settings in plan.files.items():
+        _write(directory / _FILES[role], settings, source=file)
+    rows = [{"setting": v.name, "verdict": v.verdict, "note": v.note} for v in plan.verdicts]
+    print_rows(rows, output, empty=f"{file} has no settings")
+    if output is OutputFormat.TABLE:
+        _print_next_steps(plan, directory)
+    if plan.lacks:
+        raise typer.Exit(EXIT_ERROR)
+
+
+def _known_settings(module: str) -> dict[str, list[str]]:
+    """Ask a service for the names of its settings: the SDK does not import services."""
+    command = [sys.executable, "-m", module, "--list-settings"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        fail(f"{module} does not tell its settings: {done.stderr.strip()}")
+    names: dict[str, list[str]] = json.loads(done.stdout)
+    return names
+
+
+def _write(path: Path, settings: Mapping[str, str], *, source: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"# From {source}, by `odradek config import`.", *_lines(settings.items()), ""]
+    path.write_text("\n".join(lines), encoding="utf-8")
+
+
+def _lines(settings: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"{name}={value}" for name, value in sorted(settings)]
+
+
+def _print_next_steps(plan: Plan, directory: Path) -> None:
+    print()
+    quorum = plan.files.get(CONTROLLER)
+    if quorum is not None and "controller.quorum.voters" in quorum:
+        print(
+            f"odradek storage format --data-dir {quorum['log.dirs']} --node-id {quorum.get('node.id', 'ID')}"
+            f" --voters {quorum['controller.quorum.voters']}"
+            "   # prints the cluster id: add it to the files as cluster.id"
+        )
+    for role in plan.files:
+        print(
+            f"{_PROCESSES[role]} --config {directory / _FILES[role]} --check   # then without --check"
+        )
+    for command in plan.commands:
+        print(f"{command}   # once the cluster runs")
