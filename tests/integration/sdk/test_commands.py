@@ -345,3 +345,30 @@ def test_a_broker_is_unregistered_only_when_nothing_is_left_on_it(dev: dict[str,
     assert "odradek cluster spread" in told
     assert "there is no broker 9" in run(dev, "cluster", "unregister", "9", status=1)
     assert "there is no broker 2" in run(dev, "cluster", "spread", "--over", "1,2", status=2)
+
+
+def test_a_group_has_configs_of_its_own(dev: dict[str, Any]) -> None:
+    name = "consumer.session.timeout.ms"
+    shown = json.loads(run(dev, "group", "config", "g", "--set", f"{name}=20000", "-o", "json"))
+    assert shown == [{"config": name, "value": "20000", "from": "group"}]
+    every = json.loads(run(dev, "group", "config", "g", "--all", "-o", "json"))
+    assert {row["config"]: row["value"] for row in every}[
+        "consumer.heartbeat.interval.ms"
+    ] == "3000"
+    assert json.loads(run(dev, "group", "config", "other", "-o", "json")) == []
+    refused = run(dev, "group", "config", "g", "--set", f"{name}=1", status=1)
+    assert name in refused
+
+
+def test_a_config_that_means_nothing_here_is_taken_and_called_so(dev: dict[str, Any]) -> None:
+    words = ["topic", "create", "copied", "--config", "compression.zstd.level=5"]
+    done = subprocess.run(
+        [*CLI, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"ODRADEK_BOOTSTRAP": dev["grpc"]},
+    )
+    assert "compression.zstd.level: Without effect here" in done.stderr
+    described = json.loads(run(dev, "topic", "describe", "copied", "-o", "json"))
+    assert described["configs"] == {"compression.zstd.level": "5"}

@@ -107,7 +107,11 @@ def test_one_bad_value_keeps_the_others_of_the_resource_back() -> None:
             ErrorCode.INVALID_CONFIG,
             "the same for all brokers",
         ),
-        ({"resource_type": ConfigResourceType.GROUP}, ErrorCode.INVALID_REQUEST, "no configs"),
+        (
+            {"resource_type": ConfigResourceType.GROUP},
+            ErrorCode.INVALID_CONFIG,
+            "retention.ms is no group config",
+        ),
     ],
 )
 def test_config_changes_that_are_refused(
@@ -160,3 +164,74 @@ def test_the_clusters_minimum_settles_all_partitions_that_follow_it() -> None:
     assert len(found.log) == entries + 1, "one batch"
     assert found.state().elr == ()
     assert found.state(name="own").elr == (3,)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_good"),
+    [
+        ("compression.zstd.level", "5", True),
+        ("leader.replication.throttled.replicas", "0:1,1:2", True),
+        ("message.format.version", "2.8-IV1", True),
+        ("local.retention.ms", "-2", True),
+        ("local.retention.ms", "soon", False),
+        ("remote.storage.enable", "false", True),
+        ("remote.storage.enable", "true", False),
+    ],
+)
+def test_configs_that_tools_copy_are_taken_unless_they_ask_for_what_is_missing(
+    name: str, value: str, is_good: bool
+) -> None:
+    found = cluster_with_topic()
+    outcome = alter(found, operation(name, value))
+    assert outcome.is_good == is_good, outcome
+    assert (name in found.image.config_of(TOPIC, "t")) == is_good
+    if not is_good:
+        assert outcome.error is ErrorCode.INVALID_CONFIG
+        assert name in outcome.message
+
+
+HEARTBEAT, SESSION = "consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"
+
+
+def alter_group(found: Cluster, *operations: ConfigOperation, name: str = "g") -> Any:
+    return alter(found, *operations, resource_type=ConfigResourceType.GROUP, name=name)
+
+
+def test_a_group_has_configs_of_its_own() -> None:
+    found = cluster_with_topic()
+    assert alter_group(found, operation(SESSION, "20000"), operation(HEARTBEAT, "5000")).is_good
+    assert found.image.config_of(ConfigResourceType.GROUP, "g")[SESSION] == "20000"
+    assert found.image.config_of(ConfigResourceType.GROUP, "other") == {}
+    assert alter_group(found, operation(SESSION, None, AlterOperation.DELETE)).is_good
+    assert found.image.config_of(ConfigResourceType.GROUP, "g") == {HEARTBEAT: "5000"}
+
+
+@pytest.mark.parametrize(
+    ("operations", "name", "reason"),
+    [
+        ([operation(SESSION, "10")], "g", SESSION),
+        ([operation("consumer.sesion.timeout.ms", "20000")], "g", "did you mean"),
+        ([operation(SESSION, "10000"), operation(HEARTBEAT, "10000")], "g", "is not below"),
+        ([operation(SESSION, "20000")], "", "name of the group"),
+    ],
+)
+def test_configs_of_a_group_that_cannot_work_are_refused(
+    operations: list[ConfigOperation], name: str, reason: str
+) -> None:
+    found = cluster_with_topic()
+    outcome = alter_group(found, *operations, name=name)
+    assert not outcome.is_good
+    assert reason in outcome.message
+    assert not found.image.config_of(ConfigResourceType.GROUP, name)
+
+
+def test_groups_with_configs_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configs, "GROUPS_WITH_CONFIGS_MAX", 2)
+    found = cluster_with_topic()
+    for name in ("a", "b"):
+        assert alter_group(found, operation(SESSION, "20000"), name=name).is_good
+    refused = alter_group(found, operation(SESSION, "20000"), name="c")
+    assert refused.error is ErrorCode.POLICY_VIOLATION
+    assert alter_group(found, operation(SESSION, "30000"), name="a").is_good
+    assert alter_group(found, operation(SESSION, None, AlterOperation.DELETE), name="a").is_good
+    assert alter_group(found, operation(SESSION, "20000"), name="c").is_good

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from odradek_broker.coordinator_step import NothingApplied, RequestId, Step
 from odradek_broker.groups.assignors import assign_range, assign_uniform
+from odradek_broker.groups.consumer_group import ConsumerGroup
+from odradek_broker.groups.consumer_group_state import ConsumerGroupState
 from odradek_broker.groups.formats.record_codec import decode, encode
 from odradek_broker.groups.group_shard import GroupShard
 from odradek_broker.groups.messages import (
@@ -94,11 +96,14 @@ class Group:
         assert isinstance(told.response, ConsumerHeartbeatAnswer)
         return told.response
 
+    def take_all(self, step: Step[GroupRecord]) -> None:
+        self.log += step.records
+
     def check(self) -> None:
         """No partition has two owners, as the coordinator sees it."""
         group = self.shard.table.groups.get("g")
         seen: set[tuple[bytes, int]] = set()
-        for current in getattr(group, "currents", {}).values():
+        for current in group.state.currents.values() if isinstance(group, ConsumerGroup) else ():
             for part in (current.assigned, current.pending_revocation):
                 for topic, indexes in part.items():
                     for index in indexes:
@@ -114,6 +119,11 @@ class Group:
         for _ in range(4 * len(self.members) + 4):
             for name in list(self.members):
                 self.beat(name)
+
+    def settle_with(self, name: str) -> None:
+        """A new member joins and takes up what it is given, without the others."""
+        for _ in range(5):
+            self.beat(name)
 
     def moved(self) -> GroupShard:
         shard = GroupShard(settings=GroupSettings())
@@ -443,3 +453,52 @@ def test_uniform_is_balanced_and_moves_little(before: int, after: int, partition
         kept = len(share.get(A, frozenset()) & old.get(member, {}).get(A, frozenset()))
         could = min(len(old.get(member, {}).get(A, frozenset())), partitions // after)
         assert kept >= could
+
+
+def test_the_check_catches_a_partition_that_is_given_away_too_early(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The check once looked where groups no longer keep assignments, and passed whatever happened."""
+    monkeypatch.setattr(ConsumerGroupState, "owner_of", lambda *_: None)
+    group = Group()
+    group.beat("m1")
+    group.settle()
+    with pytest.raises(AssertionError, match="has two owners"):
+        group.settle_with("m2")
+
+
+def session_of(group: Group, name: str) -> tuple[int, int]:
+    """The heartbeat interval of a calm group, and the silence after which this member is removed."""
+    group.settle()
+    for _ in range(10):
+        group.now_ms += 1_000
+        group.beat(name)
+        group.take_all(group.shard.tick(now_ms=group.now_ms, wall_ms=0))
+    interval_ms = group.beat(name).heartbeat_interval_ms
+    present = group.shard.table.groups["g"]
+    assert isinstance(present, ConsumerGroup)
+    silence_ms = 0
+    while name in present.state.members:
+        silence_ms += 500
+        group.take_all(group.shard.tick(now_ms=group.now_ms + silence_ms, wall_ms=0))
+    return interval_ms, silence_ms
+
+
+@pytest.mark.parametrize(
+    ("configs", "expected"),
+    [
+        ({}, (3_000, 45_000)),
+        ({"consumer.heartbeat.interval.ms": "1000"}, (1_000, 45_000)),
+        ({"consumer.session.timeout.ms": "20000"}, (3_000, 20_000)),
+        ({"consumer.session.timeout.ms": "6000"}, (2_000, 6_000)),
+    ],
+)
+def test_a_group_may_have_a_session_and_a_heartbeat_of_its_own(
+    configs: dict[str, str], expected: tuple[int, int]
+) -> None:
+    set_: dict[str, dict[str, str]] = {}
+    consumer = replace(GroupSettings().consumer, configs_of=lambda name: set_.get(name, {}))
+    group = Group(shard=GroupShard(settings=GroupSettings(consumer=consumer)))
+    group.beat("m1")
+    set_["g"] = configs  # after the group was made: they may change at any time
+    assert session_of(group, "m1") == expected

@@ -55,7 +55,7 @@ def test_good_values_are_parsed(name: str, value: str, parsed: object) -> None:
     ("name", "value", "said"),
     [
         ("retenion.ms", "1", "did you mean retention.ms?"),
-        ("remote.storage.enable", "true", "is no topic config"),
+        ("remote.storage.enable", "true", "'true' is not false"),
         ("retention.ms", "1d", "retention.ms: '1d' is not a whole number from -1"),
         ("retention.ms", "-2", "-2 is not a whole number from -1"),
         ("retention.ms", "9223372036854775808", "does not fit LONG"),

@@ -1,8 +1,9 @@
-"""The options --set and --delete that change configs, and `odradek cluster config`."""
+"""The options --set and --delete that change configs, `odradek cluster config` and `odradek group config`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -58,6 +59,35 @@ async def change_configs(
                     + (f"; did you mean {near[0]}?" if near else "")
                 )
     await client.admin.alter_configs(resource, set=changes, delete=deleted)
+    note_inert(resource.type, changes)
+
+
+def note_inert(resource_type: int, names: Iterable[str]) -> None:
+    """Say on stderr which of these configs have no effect."""
+    from odradek_protocol.metadata.config_definitions import WITHOUT_EFFECT
+    from odradek_protocol.metadata.configs import definitions
+    from odradek_protocol.metadata.records import ConfigResourceType
+
+    known = definitions(ConfigResourceType(resource_type))
+    for name in names:
+        definition = known.get(name)
+        if definition is not None and definition.documentation.startswith(WITHOUT_EFFECT):
+            print(f"odradek: {name}: {definition.documentation}", file=sys.stderr)
+
+
+def group_config(
+    group: Annotated[str, typer.Argument(help="Name of the group.")],
+    set_: Set = None,
+    delete: Delete = None,
+    every: Annotated[bool, typer.Option("--all", help="Show defaults, too.")] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Show or change the configs of a consumer group."""
+    from odradek.admin.descriptions import ConfigResource, ConfigResourceType
+
+    resource = ConfigResource(type=ConfigResourceType.GROUP, name=group)
+    _change_and_show(resource, set_, delete, every=every, bootstrap=bootstrap, output=output)
 
 
 def config(
@@ -72,13 +102,27 @@ def config(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Show or change the dynamic configs of all brokers, or of one."""
+    from odradek.admin.descriptions import ConfigResource, ConfigResourceType
+
+    name = "" if broker is None else str(broker)
+    resource = ConfigResource(type=ConfigResourceType.BROKER, name=name)
+    _change_and_show(resource, set_, delete, every=every, bootstrap=bootstrap, output=output)
+
+
+def _change_and_show(
+    resource: ConfigResource,
+    set_: Sequence[str] | None,
+    delete: Sequence[str] | None,
+    *,
+    every: bool,
+    bootstrap: str,
+    output: OutputFormat,
+) -> None:
     changes, deleted = named_values(set_), delete or []
 
     async def work(client: Client) -> list[dict[str, Any]]:
-        from odradek.admin.descriptions import ConfigResource, ConfigResourceType, ConfigSource
+        from odradek.admin.descriptions import ConfigSource
 
-        name = "" if broker is None else str(broker)
-        resource = ConfigResource(type=ConfigResourceType.BROKER, name=name)
         if changes or deleted:
             await change_configs(client, resource, changes, deleted)
         configs = await client.admin.describe_configs(resource)

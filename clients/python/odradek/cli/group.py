@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from odradek.cli.configs import group_config
 from odradek.cli.connection import chosen_partitions, with_client
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
 Group = Annotated[str, typer.Argument(help="Name of the group.")]
+app.command("config")(group_config)
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done.")]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odradek.cli.configs import Delete, Set, change_configs, named_values
+from odradek.cli.configs import Delete, Set, change_configs, named_values, note_inert
 from odradek.cli.connection import with_client
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
@@ -60,6 +60,7 @@ def create(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Create a topic."""
+    from odradek.admin.descriptions import ConfigResourceType
     from odradek.errors import TopicExists
 
     configs = named_values(config)
@@ -69,6 +70,7 @@ def create(
             await client.admin.create_topic(
                 name, partitions=partitions, replication_factor=replicas, configs=configs
             )
+            note_inert(ConfigResourceType.TOPIC, configs)
         except TopicExists:
             if not if_not_exists:
                 raise

@@ -5,9 +5,10 @@ place that reads them. A value that does not fit is a `ConfigError` whose messag
 the value and what would fit.
 
 Topic configs have Kafka's names, plus `durability`. `broker_name` is the name of the broker config that
-holds the cluster's default for it. Kafka's names for features that do not exist here (tiered storage,
-message format versions) are unknown, and the error says so. A few that programs set by habit are accepted
-WITHOUT_EFFECT, which their documentation says; all others take effect.
+holds the cluster's default for it. A few that programs set by habit are accepted WITHOUT_EFFECT, which their
+documentation says; all others take effect. `INERT_TOPIC_CONFIGS` are Kafka's names for what does not exist here:
+they are accepted, so that a tool can copy a topic's configs, and listed only where they are set. Values that ask
+for something that is missing are refused.
 
 Broker configs can be set at run time. On the resource broker "" a config is the default of all brokers. A
 cluster-wide config is allowed only there: two brokers that disagree about `min.insync.replicas` would be
@@ -54,6 +55,7 @@ class ConfigSource(IntEnum):
     ALL_BROKERS = 3
     STATIC = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 _WHOLE_BOUNDS: Final = {
@@ -75,7 +77,7 @@ class ConfigDefinition:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
-    broker_name: str | None = None  # of a topic config: its name as the cluster's default
+    broker_name: str | None = None  # of a topic or group config: its name as the default of all
     is_sensitive: bool = False
     is_cluster_wide: bool = False  # of a broker config: makes no sense for a single broker
 
@@ -105,7 +107,7 @@ class ConfigDefinition:
         """Return which values fit, for people: `a whole number (LONG) from -1`."""
         match self.type:
             case ConfigType.BOOLEAN:
-                return "true or false"
+                return " or ".join(self.choices or ("true", "false"))
             case ConfigType.LIST if self.choices:
                 return f"a comma-separated list of {' and '.join(self.choices)}"
             case ConfigType.STRING if self.choices:
@@ -123,7 +125,7 @@ class ConfigDefinition:
 
     def _boolean(self, text: str) -> bool:
         word = text.strip().lower()
-        if word not in ("true", "false"):
+        if word not in (self.choices or ("true", "false")):
             raise self._refuse(text)
         return word == "true"
 
@@ -374,6 +376,67 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             False,
             "Whether a replica that may lack acknowledged records may lead when no other can.",
             broker_name="unclean.leader.election.enable",
+        ),
+    )
+}
+
+
+def _inert(
+    name: str, type_: ConfigType, default: str, reason: str, **more: Any
+) -> ConfigDefinition:  # Any: the fields of ConfigDefinition
+    return ConfigDefinition(
+        name=name,
+        type=type_,
+        default=default,
+        documentation=f"{WITHOUT_EFFECT}: {reason}.",
+        **more,
+    )
+
+
+_NOT_TIERED: Final = "there is no tiered storage"
+_THROTTLED: Final = "follower.replication.throttled.rate of a broker throttles all that it copies"
+_CURRENT_FORMAT: Final = "batches have Kafka's current format"
+INERT_TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
+    definition.name: definition
+    for definition in (
+        _inert("compression.gzip.level", ConfigType.INT, "-1", "batches are not compressed again"),
+        _inert("compression.lz4.level", ConfigType.INT, "9", "batches are not compressed again"),
+        _inert("compression.zstd.level", ConfigType.INT, "3", "batches are not compressed again"),
+        _inert("follower.replication.throttled.replicas", ConfigType.LIST, "", _THROTTLED),
+        _inert("leader.replication.throttled.replicas", ConfigType.LIST, "", _THROTTLED),
+        _inert("local.retention.bytes", ConfigType.LONG, "-2", _NOT_TIERED, minimum=-2),
+        _inert("local.retention.ms", ConfigType.LONG, "-2", _NOT_TIERED, minimum=-2),
+        _inert("message.downconversion.enable", ConfigType.BOOLEAN, "true", _CURRENT_FORMAT),
+        _inert("message.format.version", ConfigType.STRING, "3.0-IV1", _CURRENT_FORMAT),
+        _inert("remote.log.copy.disable", ConfigType.BOOLEAN, "false", _NOT_TIERED),
+        _inert("remote.log.delete.on.disable", ConfigType.BOOLEAN, "false", _NOT_TIERED),
+        _inert(
+            "remote.storage.enable", ConfigType.BOOLEAN, "false", _NOT_TIERED, choices=("false",)
+        ),
+    )
+}
+
+GROUP_CONFIGS: Final[dict[str, ConfigDefinition]] = {
+    definition.name: definition
+    for definition in (
+        ConfigDefinition(
+            name="consumer.heartbeat.interval.ms",
+            type=ConfigType.INT,
+            default="3000",
+            documentation="Heartbeat interval of the members of this consumer group (KIP-848) while it is "
+            "stable, in ms; three of them fit into a session.",
+            minimum=100,
+            broker_name="group.consumer.heartbeat.interval.ms",
+        ),
+        ConfigDefinition(
+            name="consumer.session.timeout.ms",
+            type=ConfigType.INT,
+            default="45000",
+            documentation="A member of this consumer group (KIP-848) that sends no heartbeat for this long is "
+            "removed, in ms.",
+            minimum=1_000,
+            maximum=1_800_000,
+            broker_name="group.consumer.session.timeout.ms",
         ),
     )
 }

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from odradek_protocol.metadata.config_definitions import (
     BROKER_CONFIGS,
+    GROUP_CONFIGS,
+    INERT_TOPIC_CONFIGS,
     TOPIC_CONFIGS,
     ConfigDefinition,
     ConfigError,
@@ -21,16 +23,20 @@ from odradek_protocol.topic_names import INTERNAL_TOPICS
 
 __all__ = [
     "BROKER_CONFIGS",
+    "GROUP_CONFIGS",
+    "INERT_TOPIC_CONFIGS",
     "INTERNAL_TOPICS",
     "TOPIC_CONFIGS",
     "ConfigError",
     "ConfigSource",
     "check_config",
+    "check_group_together",
     "check_together",
     "cluster_config",
     "definition_of",
     "definitions",
     "resolve_broker_config",
+    "resolve_group_config",
     "resolve_topic_config",
     "set_topic_configs",
 ]
@@ -40,9 +46,11 @@ def definitions(resource_type: ConfigResourceType) -> dict[str, ConfigDefinition
     """Return the configs of resources of this type, by name."""
     match resource_type:
         case ConfigResourceType.TOPIC:
-            return TOPIC_CONFIGS
+            return TOPIC_CONFIGS | INERT_TOPIC_CONFIGS
         case ConfigResourceType.BROKER:
             return BROKER_CONFIGS
+        case ConfigResourceType.GROUP:
+            return GROUP_CONFIGS
         case _:
             return {}
 
@@ -72,6 +80,17 @@ def check_together(topic_configs: dict[str, str]) -> None:
         )
 
 
+def check_group_together(group_configs: dict[str, str]) -> None:
+    """Check a group's own configs against each other; raises `ConfigError`."""
+    heartbeat_ms = group_configs.get("consumer.heartbeat.interval.ms")
+    session_ms = group_configs.get("consumer.session.timeout.ms")
+    if heartbeat_ms and session_ms and int(heartbeat_ms) >= int(session_ms):
+        raise ConfigError(
+            f"consumer.heartbeat.interval.ms ({heartbeat_ms}) is not below"
+            f" consumer.session.timeout.ms ({session_ms})"
+        )
+
+
 def resolve_topic_config(
     image: MetadataImage, topic: str, definition: ConfigDefinition
 ) -> tuple[str, ConfigSource]:
@@ -97,6 +116,16 @@ def resolve_broker_config(
     cluster = image.config_of(*ALL_BROKERS)
     if definition.name in cluster:
         return cluster[definition.name], ConfigSource.ALL_BROKERS
+    return definition.default, ConfigSource.DEFAULT
+
+
+def resolve_group_config(
+    image: MetadataImage, group: str, definition: ConfigDefinition
+) -> tuple[str, ConfigSource]:
+    """Return a group config's present value and its source; a broker adds its own default."""
+    own = image.config_of(ConfigResourceType.GROUP, group)
+    if definition.name in own:
+        return own[definition.name], ConfigSource.GROUP
     return definition.default, ConfigSource.DEFAULT
 
 

@@ -8,7 +8,7 @@ tells which broker coordinates a group.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -55,7 +55,12 @@ from odradek_broker.groups.messages import (
     all_are_visible,
 )
 from odradek_broker.groups.records import GroupRecord, OffsetCommitRecord
-from odradek_broker.groups.settings import ConsumerGroupSettings, GroupSettings, MigrationPolicy
+from odradek_broker.groups.settings import (
+    ConsumerGroupSettings,
+    GroupSettings,
+    MigrationPolicy,
+    no_configs,
+)
 from odradek_broker.partition.events import Marker
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
@@ -69,6 +74,7 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import NO_METADATA_OFFSET, MetadataImage
+from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.topic_names import OFFSETS_TOPIC
 from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from odradek_runtime.logs import event_log
@@ -116,7 +122,10 @@ class GroupCoordinator:
             topic=OFFSETS_TOPIC,
             partitions=partitions,
             kind=GroupKind(
-                group_settings(settings), self.catalog, clock.monotonic_ms, clock.wall_ms
+                group_settings(settings, self._configs_of),
+                self.catalog,
+                clock.monotonic_ms,
+                clock.wall_ms,
             ),
             now_wall_ms=clock.wall_ms,
         )
@@ -309,6 +318,9 @@ class GroupCoordinator:
     def _image_changed(self, image: MetadataImage) -> None:
         self.catalog()
 
+    def _configs_of(self, group_id: str) -> Mapping[str, str]:
+        return self._partitions.image.config_of(ConfigResourceType.GROUP, group_id)
+
     def catalog(self) -> TopicCatalog:
         """Return the topics of the present image; the same object as before unless topics or ACLs changed."""
         image, previous = self._partitions.image, self._catalog
@@ -394,7 +406,9 @@ class _Visible:
         return visible
 
 
-def group_settings(settings: BrokerSettings) -> GroupSettings:
+def group_settings(
+    settings: BrokerSettings, configs_of: Callable[[str], Mapping[str, str]] = no_configs
+) -> GroupSettings:
     """Return the group settings of a broker in the form that the groups use."""
     return GroupSettings(
         min_session_timeout_ms=settings.group_min_session_timeout_ms,
@@ -410,6 +424,7 @@ def group_settings(settings: BrokerSettings) -> GroupSettings:
             members_max=settings.group_consumer_max_size,
             default_assignor=settings.group_consumer_assignors[0],
             migration_policy=MigrationPolicy(settings.group_consumer_migration_policy),
+            configs_of=configs_of,
         ),
     )
 

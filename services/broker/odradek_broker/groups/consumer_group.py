@@ -74,7 +74,7 @@ class ConsumerGroup:
     def __post_init__(self) -> None:
         self.state = ConsumerGroupState(group_id=self.group_id)
         self._pace = HeartbeatPace(
-            calm_interval_ms=self.settings.heartbeat_interval_ms,
+            calm_interval_ms=self.settings.heartbeat_interval_of(self.group_id),
             restless_interval_ms=self.settings.rebalance_heartbeat_interval_ms,
         )
 
@@ -118,9 +118,13 @@ class ConsumerGroup:
             error=ErrorCode.NONE,
             member_id=beat.member_id,
             member_epoch=current.member_epoch,
-            heartbeat_interval_ms=self._pace.interval_ms(len(self.state.members)),
+            heartbeat_interval_ms=self._heartbeat_interval_ms(),
             assignment=current.assigned if tells else None,
         )
+
+    def _heartbeat_interval_ms(self) -> int:
+        self._pace.calm_interval_ms = self.settings.heartbeat_interval_of(self.group_id)
+        return self._pace.interval_ms(len(self.state.members))
 
     @judges
     def _refuse(
@@ -262,7 +266,11 @@ class ConsumerGroup:
     def touch(self, member_id: MemberId, *, now_ms: int) -> None:
         """Begin a new session of a member, as a request of it arrived."""
         classic = self.state.members[member_id].classic
-        session_ms = classic.session_timeout_ms if classic else self.settings.session_timeout_ms
+        session_ms = (
+            classic.session_timeout_ms
+            if classic
+            else self.settings.session_timeout_of(self.group_id)
+        )
         self._session_ends_ms[member_id] = now_ms + session_ms
 
     def begin_duty(self, member_id: MemberId, *, now_ms: int, renew: bool) -> None:
@@ -443,7 +451,7 @@ class ConsumerGroup:
         """Return the time before which `tick` need not run unless a request comes; at once if the group is not calm."""
         if self.state.members and not self._pace.is_calm:
             return now_ms
-        quiet_ms = 2 * self.settings.heartbeat_interval_ms
+        quiet_ms = 2 * self.settings.heartbeat_interval_of(self.group_id)
         ends = [ends_ms - quiet_ms for ends_ms in self._session_ends_ms.values()]
         for times in (self._revocation_ends_ms, self._duty_ends_ms, self.pending_members):
             ends += times.values()

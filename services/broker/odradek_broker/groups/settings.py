@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+_NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def no_configs(_group_id: str) -> Mapping[str, str]:
+    """No group has configs of its own."""
+    return _NO_CONFIGS
 
 
 class MigrationPolicy(StrEnum):
@@ -27,7 +37,7 @@ class MigrationPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupSettings:
-    """The broker's settings `group.consumer.*`."""
+    """The broker's settings `group.consumer.*`; `configs_of` returns the configs that are set for one group."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -35,6 +45,24 @@ class ConsumerGroupSettings:
     default_assignor: str
     rebalance_heartbeat_interval_ms: int = 500
     migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    configs_of: Callable[[str], Mapping[str, str]] = no_configs
+
+    def session_timeout_of(self, group_id: str) -> int:
+        """Return the session timeout of the members of a group, in ms."""
+        own = self.configs_of(group_id).get("consumer.session.timeout.ms")
+        return self.session_timeout_ms if own is None else int(own)
+
+    def heartbeat_interval_of(self, group_id: str) -> int:
+        """Return the heartbeat interval of a calm group, in ms.
+
+        The controller does not know this broker's defaults, so one of the two configs alone may contradict them: at
+        least three heartbeats fit into a session that was set for the group.
+        """
+        configs = self.configs_of(group_id)
+        interval_ms = int(configs.get("consumer.heartbeat.interval.ms", self.heartbeat_interval_ms))
+        if not configs:
+            return interval_ms
+        return max(1, min(interval_ms, self.session_timeout_of(group_id) // 3))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

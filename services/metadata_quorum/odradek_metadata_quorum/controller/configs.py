@@ -1,4 +1,4 @@
-"""Configs of topics and brokers change at run time (KIP-339: set, delete, append, subtract).
+"""Configs of topics, brokers and groups change at run time (KIP-339: set, delete, append, subtract).
 
 All changes of one resource happen, or none. A change of `min.insync.replicas` settles the partitions
 it concerns in the same batch (R18): leaders adopt the new minimum and the new ELR together.
@@ -18,6 +18,7 @@ from odradek_protocol.metadata.config_definitions import ConfigType
 from odradek_protocol.metadata.configs import (
     ConfigError,
     check_config,
+    check_group_together,
     check_together,
     definition_of,
 )
@@ -25,6 +26,7 @@ from odradek_protocol.metadata.image import PartitionState
 from odradek_protocol.metadata.records import Config, ConfigResourceType
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
+GROUPS_WITH_CONFIGS_MAX = 10_000  # every broker keeps them, and a caller may name any group
 
 
 class AlterOperation(IntEnum):
@@ -108,6 +110,8 @@ def _target(work: Workspace, resource: AlterConfigsResource) -> dict[str, str]:
                 check_config(resource.resource_type, name, values[name])
         if resource.resource_type is ConfigResourceType.TOPIC:
             check_together(values)
+        if resource.resource_type is ConfigResourceType.GROUP:
+            check_group_together(values)
     except ConfigError as error:
         raise _Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
     return values
@@ -128,6 +132,19 @@ def _check_resource(work: Workspace, resource: AlterConfigsResource) -> None:
             # Names are compared as strings, because "01" names no broker.
             if name and name not in map(str, work.image.brokers):
                 raise _Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {name}")
+        case ConfigResourceType.GROUP:
+            groups = sum(
+                kind is ConfigResourceType.GROUP and bool(configs)
+                for (kind, _), configs in work.image.configs.items()
+            )
+            is_new = not work.image.config_of(ConfigResourceType.GROUP, name)
+            if not name:
+                raise _Refused(ErrorCode.INVALID_REQUEST, "the name of the group is missing")
+            if is_new and groups >= GROUPS_WITH_CONFIGS_MAX:
+                raise _Refused(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"{groups} groups have configs of their own, which is the most: delete those of another group",
+                )
         case _:
             raise _Refused(
                 ErrorCode.INVALID_REQUEST,

@@ -30,8 +30,10 @@ from odradek_metadata_quorum.controller.requests import (
 from odradek_protocol.identity import BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.configs import (
+    INERT_TOPIC_CONFIGS,
     definitions,
     resolve_broker_config,
+    resolve_group_config,
     resolve_topic_config,
 )
 from odradek_protocol.metadata.image import MetadataImage, QuotaEntity
@@ -288,9 +290,9 @@ def describe(
             result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             result.error_message = f"there is no topic {resource.name}"
             return result
-    elif resource.type != pb.CONFIG_RESOURCE_TYPE_BROKER:
+    elif resource.type not in (pb.CONFIG_RESOURCE_TYPE_BROKER, pb.CONFIG_RESOURCE_TYPE_GROUP):
         result.error_code = ErrorCode.INVALID_REQUEST
-        result.error_message = "only topics (2) and brokers (4) have configs here"
+        result.error_message = "only topics (2), brokers (4) and groups (32) have configs here"
         return result
     result.entries.extend(
         _entries(
@@ -311,13 +313,19 @@ def _entries(
     wanted: Collection[str],
     with_documentation: bool,
 ) -> Iterator[pb.ConfigEntry]:
+    own = image.config_of(resource_type, resource)
     for name, definition in sorted(definitions(resource_type).items()):
         if wanted and name not in wanted:
             continue
-        if resource_type is ConfigResourceType.TOPIC:
-            value, source = resolve_topic_config(image, resource, definition)
-        else:
-            value, source = resolve_broker_config(image, resource, definition)
+        if name in INERT_TOPIC_CONFIGS and name not in own:
+            continue
+        match resource_type:
+            case ConfigResourceType.TOPIC:
+                value, source = resolve_topic_config(image, resource, definition)
+            case ConfigResourceType.GROUP:
+                value, source = resolve_group_config(image, resource, definition)
+            case _:
+                value, source = resolve_broker_config(image, resource, definition)
         yield pb.ConfigEntry(
             name=name,
             value=None if definition.is_sensitive else value,

@@ -25,7 +25,13 @@ from odradek_protocol.kafka.messages import (
     ListConfigResourcesResponse,
 )
 from odradek_protocol.metadata.config_definitions import ConfigDefinition, ConfigSource, ConfigType
-from odradek_protocol.metadata.configs import BROKER_CONFIGS, INTERNAL_TOPICS, TOPIC_CONFIGS
+from odradek_protocol.metadata.configs import (
+    BROKER_CONFIGS,
+    GROUP_CONFIGS,
+    INERT_TOPIC_CONFIGS,
+    INTERNAL_TOPICS,
+    TOPIC_CONFIGS,
+)
 from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.budget.refusals import shortened
@@ -93,7 +99,7 @@ def _describe(request: AnyRequest, kind: int, name: str) -> Iterator[DescribedCo
         case ConfigResourceType.GROUP:
             if not request.allows_group(Operation.DESCRIBE_CONFIGS, name):
                 return ErrorCode.GROUP_AUTHORIZATION_FAILED, ""
-            return describe_group(image, name)
+            return describe_group(settings, image, name)
         case _:
             return ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no configs"
 
@@ -147,7 +153,8 @@ def describe_topic(
 ) -> Iterator[DescribedConfig]:
     """Yield all configs of a topic."""
     own = image.config_of(ConfigResourceType.TOPIC, topic)
-    for name, definition in sorted(TOPIC_CONFIGS.items()):
+    inert = {name: INERT_TOPIC_CONFIGS[name] for name in own.keys() & INERT_TOPIC_CONFIGS.keys()}
+    for name, definition in sorted({**TOPIC_CONFIGS, **inert}.items()):
         chain: list[tuple[str, str, int]] = []
         if name in own:
             chain.append((name, own[name], ConfigSource.TOPIC))
@@ -194,11 +201,18 @@ def describe_broker(
         )
 
 
-def describe_group(image: MetadataImage, group: str) -> Iterator[DescribedConfig]:
-    """Yield the configs that are set for a group."""
-    for name, value in sorted(image.config_of(ConfigResourceType.GROUP, group).items()):
-        chain = [(name, value, 8)]  # Kafka's DYNAMIC_GROUP_CONFIG
-        yield _described(name, chain, None, is_read_only=False)
+def describe_group(
+    settings: BrokerSettings, image: MetadataImage, group: str
+) -> Iterator[DescribedConfig]:
+    """Yield all configs of a group; a broker's own settings are the defaults."""
+    own = image.config_of(ConfigResourceType.GROUP, group)
+    for name, definition in sorted(GROUP_CONFIGS.items()):
+        chain: list[tuple[str, str, int]] = []
+        if name in own:
+            chain.append((name, own[name], ConfigSource.GROUP))
+        chain += _broker_chain(settings, image, str(settings.node_id), definition.default_name)
+        chain.append((definition.default_name, definition.default, ConfigSource.DEFAULT))
+        yield _described(name, chain, definition, is_read_only=False)
 
 
 def _broker_chain(
