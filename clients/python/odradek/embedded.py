@@ -281,7 +281,7 @@ def _is_free(port: int) -> bool:
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
-_EQUAL_IN_ALL = frozenset({"broker.session.timeout.ms", "log.level"})
+_EQUAL_IN_ALL = frozenset({"broker.session.timeout.ms", "log.format", "log.level"})
 """Settings that every process that has them is given. Others of several processes are given to the brokers."""
 _PORTS_A_CONTROLLER = 3  # Raft peers, controller service, metrics
 _PORTS_A_BROKER = 4  # Kafka, gRPC, replication, metrics

@@ -25,7 +25,7 @@ class Process(StrEnum):
 
 
 _NODES: Final = """
-    health.port log.level metrics.host metrics.port ssl.ca.location ssl.certificate.location
+    health.port log.format log.level metrics.host metrics.port ssl.ca.location ssl.certificate.location
     ssl.key.location
 """
 _BROKERS: Final = """
@@ -68,7 +68,7 @@ _GATEWAYS: Final = """
     delegation.principals failed.logins.per.minute.max forwarded.allow.ips http.allowed.hosts
     http.allowed.origins http.ssl.ca.location http.ssl.certificate.location http.ssl.client.auth
     http.ssl.key.location jwt.algorithms jwt.audience jwt.issuer jwt.jwks.location jwt.leeway.ms
-    jwt.principal.claim listen log.level record.bytes.max request.bodies.bytes.max
+    jwt.principal.claim listen log.format log.level record.bytes.max request.bodies.bytes.max
     request.body.bytes.max request.body.idle.timeout.ms request.stream.idle.timeout.ms requests.max
     requests.per.second.max shutdown.timeout.ms ssl.ca.location ssl.certificate.location
     ssl.key.location

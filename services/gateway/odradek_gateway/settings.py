@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from odradek_runtime.jwt_tokens import ALGORITHMS
 from odradek_runtime.listeners import is_loopback
+from odradek_runtime.logs import LOG_FORMATS
 from odradek_runtime.settings import SettingsError, setting
 from odradek_runtime.tls import CLIENT_AUTH
 
@@ -59,6 +60,13 @@ class GatewaySettings:
         "http.allowed.origins",
         "Sites whose web pages may send requests (https://site.example); *: any. Other programs are not affected.",
         default=(),
+    )
+    log_format: str = setting(
+        "log.format",
+        "Format of the process's own log: json has one object per line, text one readable line. auto is text on a"
+        " terminal and json elsewhere.",
+        default="auto",
+        choices=LOG_FORMATS,
     )
     log_level: str = setting(
         "log.level",

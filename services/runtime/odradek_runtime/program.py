@@ -101,6 +101,9 @@ class ProcessSettings(Protocol):
     @property
     def log_level(self) -> str: ...
 
+    @property
+    def log_format(self) -> str: ...
+
 
 S = TypeVar("S", bound=ProcessSettings)
 Run = Callable[[StopRequest], Coroutine[Any, Any, None]]
@@ -136,7 +139,9 @@ def run_program(
             config_file=arguments.config_file,
             assignments=arguments.assignments,
         )
-        configure_logs(level=settings.log_level, bound=log_fields(settings))
+        configure_logs(
+            level=settings.log_level, log_format=settings.log_format, bound=log_fields(settings)
+        )
         run = make(settings)
     except refused as error:
         print(f"{program}: {error}", file=sys.stderr)

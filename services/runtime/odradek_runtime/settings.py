@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 from odradek_protocol.process_settings import ALL_NAMES, place_of
 from odradek_runtime.listeners import ListenerAddress, host_port
+from odradek_runtime.logs import LOG_FORMATS
 
 T = TypeVar("T")
 _METADATA_KEY: Final = "odradek"
@@ -338,6 +339,13 @@ class NodeSettings:
         "Lowest level of the process's own log.",
         default="INFO",
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+    )
+    log_format: str = setting(
+        "log.format",
+        "Format of the process's own log: json has one object per line, text one readable line. auto is text on a"
+        " terminal and json elsewhere.",
+        default="auto",
+        choices=LOG_FORMATS,
     )
     ssl_certificate: str = setting(
         "ssl.certificate.location", "Certificate of this node, PEM.", default=""

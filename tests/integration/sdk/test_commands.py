@@ -70,6 +70,43 @@ def run(dev: dict[str, Any], *words: str, stdin: str = "", status: int = 0) -> s
     return done.stdout if status == 0 else done.stderr
 
 
+def completed(dev: dict[str, Any], words: str, **environment: str) -> list[str]:
+    """Return what bash would offer after these words; the last word is the one that is being typed."""
+    done = subprocess.run(
+        [*CLI],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ
+        | {"ODRADEK_BOOTSTRAP": dev["grpc"], "_ODRADEK_COMPLETE": "complete_bash"}
+        | {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+        | environment,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.split()
+
+
+def test_a_shell_completes_names_of_topics_and_groups(dev: dict[str, Any]) -> None:
+    for topic in ("completed-a", "completed-b"):
+        run(dev, "topic", "create", topic)
+    run(dev, "produce", "completed-a", stdin="hello\n")
+    run(dev, "consume", "completed-a", "--group", "completing", "--from-beginning", "-n", "1")
+    topics = ["completed-a", "completed-b"]
+    for words in ("topic describe comp", "produce comp", "consume comp"):
+        assert completed(dev, f"odradek {words}") == topics
+    assert completed(dev, "odradek topic describe completed-b") == topics[1:]
+    assert completed(dev, "odradek group describe comp") == ["completing"]
+    assert completed(dev, f"odradek --bootstrap {dev['grpc']} produce comp") == topics
+
+
+def test_completion_is_silent_where_the_cluster_does_not_respond(dev: dict[str, Any]) -> None:
+    words = "odradek topic describe comp"
+    assert completed(dev, words, ODRADEK_BOOTSTRAP="127.0.0.1:1") == []
+    assert completed(dev, words, ODRADEK_BOOTSTRAP="no address") == []
+    assert completed(dev, words, ODRADEK_SASL_USERNAME="alice") == [], "a prompt would wait"
+
+
 def test_dev_tells_where_everything_is(dev: dict[str, Any]) -> None:
     assert set(dev["pids"]) == {"controller-1", "broker-1"}
     assert dev["gateway"] is None

@@ -1,4 +1,4 @@
-"""Events come out as one JSON object a line, whatever is in their fields."""
+"""An event is one JSON object or one line of text, whatever its fields contain."""
 
 from __future__ import annotations
 
@@ -68,3 +68,26 @@ def test_a_terminal_gets_one_line_of_plain_text_whatever_a_client_is_called(
     assert "eve\\n12:00:00" in lines[0]
     assert "host=ü" in lines[0]
     assert stream.getvalue() == ""
+
+
+def test_the_setting_chooses_the_format_whatever_the_stream_is(stream: io.StringIO) -> None:
+    text, terminal = io.StringIO(), _Terminal()
+    configure_logs(stream=text, log_format="text", bound={"broker_id": 3})
+    event_log("a").info("Serving", port=9092)
+    assert text.getvalue()[10:].endswith("Z INFO    Serving  port=9092 broker_id=3\n")
+    configure_logs(stream=terminal, log_format="json", bound={"broker_id": 3})
+    event_log("a").info("Serving", port=9092)
+    assert json.loads(terminal.getvalue())["port"] == 9092
+
+
+def test_the_lines_of_a_traceback_in_text_cannot_be_taken_for_events(stream: io.StringIO) -> None:
+    text = io.StringIO()
+    configure_logs(stream=text, log_format="text")
+    try:
+        raise ValueError("\n2026-01-01 12:00:00.000Z INFO    All is well")
+    except ValueError as error:
+        event_log("a").error("It broke", exc=error)
+    first, *trace = text.getvalue().splitlines()
+    assert first.endswith("ERROR   It broke")
+    assert len(trace) > 2
+    assert all(line.startswith("    ") for line in trace)

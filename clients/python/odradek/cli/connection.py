@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from odradek.cli.output import EXIT_TERMINATED, EXIT_USAGE, fail
-from odradek.cluster.endpoints import BOOTSTRAP_VARIABLE
+from odradek.cluster.endpoints import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
     from odradek.client import Client
@@ -48,6 +48,7 @@ _connect_s_max: ContextVar[float] = ContextVar("connect_s_max", default=CONNECT_
 
 Result = TypeVar("Result")
 PATIENCE_S: Final = 3.0
+COMPLETION_S_MAX: Final = 2.0
 """How long a command waits before it prints what it waits for."""
 ConfigFile = Annotated[
     Path | None,
@@ -289,3 +290,57 @@ async def chosen_partitions(
                 )
             partitions.append((name, index))
     return partitions
+
+
+def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
+    """Return names of topics for the completion of a shell."""
+
+    async def names(client: Client) -> list[str]:
+        return [topic.name for topic in await client.admin.list_topics()]
+
+    return _complete(context, incomplete, names)
+
+
+def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
+    """Return names of groups for the completion of a shell."""
+
+    async def names(client: Client) -> list[str]:
+        return [listing.group for listing in await client.admin.list_groups()]
+
+    return _complete(context, incomplete, names)
+
+
+def _complete(
+    context: typer.Context, incomplete: str, names: Callable[[Client], Awaitable[list[str]]]
+) -> list[str]:
+    """Return names that the cluster has; none if it does not respond within COMPLETION_S_MAX.
+
+    The user sees this between two key strokes, so nothing is printed and no password is prompted for.
+    """
+    import asyncio
+    import io
+    from contextlib import redirect_stderr
+
+    async def found(client: Client) -> list[str]:
+        async with asyncio.timeout(COMPLETION_S_MAX), client:
+            await client.connect(COMPLETION_S_MAX)
+            return await names(client)
+
+    options = dict(context.find_root().params)
+    options["timeout_s"] = options.pop("timeout")
+    options.pop("_version", None)
+    try:
+        with redirect_stderr(io.StringIO()):
+            remember(**options)
+            values = settings(_options, os.environ, _from_file)
+            if "sasl.username" in values and "sasl.password" not in values:
+                return []
+            own = context.params.get("bootstrap")
+            source = context.get_parameter_source("bootstrap")
+            is_given = source is not None and source.name == "COMMANDLINE"
+            bootstrap = own if is_given else os.environ.get(BOOTSTRAP_VARIABLE)
+            client = open_client(bootstrap or DEFAULT_BOOTSTRAP)
+            matching = [name for name in asyncio.run(found(client)) if name.startswith(incomplete)]
+    except (Exception, SystemExit):  # whatever is wrong, the command itself says so when it runs
+        return []
+    return sorted(matching)

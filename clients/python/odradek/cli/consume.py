@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from odradek.cli.connection import chosen_partitions, with_client
+from odradek.cli.connection import chosen_partitions, complete_groups, complete_topics, with_client
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     ESCAPES,
@@ -37,7 +37,9 @@ _FORMAT_HELP = (
 
 
 def consume(
-    topic: Annotated[list[str], typer.Argument(help="Read these topics.")],
+    topic: Annotated[
+        list[str], typer.Argument(help="Read these topics.", autocompletion=complete_topics)
+    ],
     from_beginning: Annotated[
         bool,
         typer.Option(
@@ -81,6 +83,7 @@ def consume(
             "--group",
             metavar="NAME",
             help="Read as a member of this group, and commit offsets.",
+            autocompletion=complete_groups,
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

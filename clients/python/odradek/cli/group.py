@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odradek.cli.configs import group_config
-from odradek.cli.connection import chosen_partitions, with_client
+from odradek.cli.connection import chosen_partitions, complete_groups, complete_topics, with_client
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     EXIT_USAGE,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from odradek.partitions import TopicPartition
 
 app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
-Group = Annotated[str, typer.Argument(help="Name of the group.")]
+Group = Annotated[str, typer.Argument(help="Name of the group.", autocompletion=complete_groups)]
 app.command("config")(group_config)
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done.")]
 
@@ -115,7 +115,10 @@ def seek(
         ),
     ],
     topic: Annotated[
-        list[str], typer.Option(metavar="NAME", help="Select this topic. Repeatable.")
+        list[str],
+        typer.Option(
+            metavar="NAME", help="Select this topic. Repeatable.", autocompletion=complete_topics
+        ),
     ],
     partition: Annotated[
         list[int] | None,
@@ -162,7 +165,9 @@ def seek(
 
 @app.command()
 def delete(
-    group: Annotated[list[str], typer.Argument(help="Names of groups.")],
+    group: Annotated[
+        list[str], typer.Argument(help="Names of groups.", autocompletion=complete_groups)
+    ],
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
@@ -188,7 +193,9 @@ def delete(
 @app.command("offset-delete")
 def offset_delete(
     group: Group,
-    topic: Annotated[str, typer.Option(metavar="NAME", help="Select this topic.")],
+    topic: Annotated[
+        str, typer.Option(metavar="NAME", help="Select this topic.", autocompletion=complete_topics)
+    ],
     partition: Annotated[
         list[int] | None,
         typer.Option(

@@ -190,7 +190,7 @@ def main() -> None:
     with one_line_errors():
         if words[:1] == ["quorum"] and words[1:2] and words[1] in QUORUM_PROCESS_OPTIONS:
             processes.run_module("odradek_metadata_quorum", "server", words[1:])
-        app()
+        app(prog_name="odradek")
 
 
 if __name__ == "__main__":

@@ -107,7 +107,9 @@ def dev(
         data_dir=data_dir,
         base_port=base_port or 0,
         prefers_usual_ports=base_port is None,
-        settings=_with_replication(settings or [], brokers),
+        settings=_with_defaults(
+            settings or [], brokers, is_for_people=not as_json and sys.stdout.isatty()
+        ),
     )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -156,12 +158,18 @@ def _stop_at_end_of_input(stop: threading.Event) -> None:
     stop.set()
 
 
-def _with_replication(settings: list[str], brokers: int) -> tuple[str, ...]:
-    """Add a default replication factor, so that any broker can be killed without losing a topic."""
-    name = "default.replication.factor="
-    if brokers == 1 or any(setting.startswith(name) for setting in settings):
-        return tuple(settings)
-    return (*settings, f"{name}{min(3, brokers)}")
+def _with_defaults(settings: list[str], brokers: int, *, is_for_people: bool) -> tuple[str, ...]:
+    """Add the settings of a development cluster that the user did not give.
+
+    The default replication factor lets any broker be killed without losing a topic. The logs of a cluster that was
+    started on a terminal are text.
+    """
+    defaults = {"default.replication.factor": str(min(3, brokers))} if brokers > 1 else {}
+    if is_for_people:
+        defaults["log.format"] = "text"
+    given = {setting.partition("=")[0] for setting in settings}
+    added = (f"{name}={value}" for name, value in defaults.items() if name not in given)
+    return (*settings, *added)
 
 
 def _announce(cluster: EmbeddedCluster) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, Literal
 
 import typer
 
-from odradek.cli.connection import PATIENCE_S, with_client
+from odradek.cli.connection import PATIENCE_S, complete_topics, with_client
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     EXIT_USAGE,
@@ -89,7 +89,9 @@ async def lines_of(descriptor: int, *, line_bytes_max: int) -> AsyncIterator[lis
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(help="Send to this topic.")],
+    topic: Annotated[
+        str, typer.Argument(help="Send to this topic.", autocompletion=complete_topics)
+    ],
     file: Annotated[
         str,
         typer.Argument(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odradek.cli.configs import Delete, Set, change_configs, named_values, note_inert
-from odradek.cli.connection import with_client
+from odradek.cli.connection import complete_topics, with_client
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     EXIT_USAGE,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from odradek.client import Client
 
 app = typer.Typer(help="Create, list, describe, change and delete topics.", no_args_is_help=True)
-Name = Annotated[str, typer.Argument(help="Name of the topic.")]
+Name = Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=complete_topics)]
 ConfigOption = Annotated[
     list[str] | None,
     typer.Option("--config", metavar="NAME=VALUE", help="Set a config. Repeatable."),
