@@ -8,9 +8,15 @@ import subprocess
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from odradek_broker.settings import BrokerSettings
+from odradek_gateway.settings import GatewaySettings
+from odradek_metadata_quorum.settings import QuorumProcessSettings
+from odradek_protocol.process_settings import SETTINGS_OF, Process
+from odradek_runtime.settings import specs_of
 from tests.tools import need
 
 ROOT = Path(__file__).parents[2]
@@ -107,6 +113,23 @@ def test_no_module_is_dead() -> None:
         and not named_in.get(path.stem, set()) - {path}
     ]
     assert not dead, f"nothing imports: {dead}"
+
+
+@pytest.mark.parametrize(
+    ("process", "declared"),
+    [
+        (Process.BROKER, BrokerSettings),
+        (Process.CONTROLLER, QuorumProcessSettings),
+        (Process.GATEWAY, GatewaySettings),
+    ],
+)
+def test_the_table_of_settings_has_the_names_that_each_process_declares(
+    process: Process, declared: type[Any]
+) -> None:
+    names = {name for _, spec in specs_of(declared).values() for name in (spec.name, *spec.aliases)}
+    table = "proto/python/odradek_protocol/process_settings.py"
+    assert names - SETTINGS_OF[process] == set(), f"add these to {table}"
+    assert SETTINGS_OF[process] - names == set(), f"remove these from {table}"
 
 
 def test_one_file_knows_the_raft_library() -> None:

@@ -1,7 +1,7 @@
 """The names of the settings of every process, so that each can say where a setting belongs that it does not have.
 
 A process declares its settings with their types, ranges and documentation in its own package, and no process imports
-another. `tests/unit/runtime/test_setting_places.py` compares these names with the declarations.
+another. `tests/tidy` compares these names with the declarations.
 """
 
 from __future__ import annotations
@@ -53,7 +53,12 @@ _BROKERS: Final = """
     replica.fetch.response.max.bytes replica.lag.time.max.ms replica.selector.class
     sasl.enabled.mechanisms sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience
     sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.location sasl.oauthbearer.sub.claim.name
-    socket.request.max.bytes ssl.client.auth super.users
+    socket.request.max.bytes ssl.client.auth super.users transaction.completion.wait.max.ms
+    transaction.ids.max transaction.load.grace.ms transaction.max.timeout.ms
+    transaction.partitions.max transaction.remove.expired.transaction.cleanup.interval.ms
+    transaction.state.log.min.isr transaction.state.log.num.partitions
+    transaction.state.log.replication.factor transaction.state.log.segment.bytes
+    transactional.id.expiration.ms
 """
 _CONTROLLERS: Final = """
     broker.session.timeout.ms broker.stream.grace.ms cluster.id

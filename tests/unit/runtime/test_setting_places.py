@@ -17,7 +17,7 @@ from odradek_protocol.metadata.config_definitions import (
     TOPIC_CONFIGS,
 )
 from odradek_protocol.process_settings import SETTINGS_OF, Process
-from odradek_runtime.settings import SettingsError, load_settings, specs_of
+from odradek_runtime.settings import SettingsError, load_settings
 
 CLASSES: dict[Process, tuple[type[Any], str]] = {
     Process.BROKER: (broker.BrokerSettings, broker.ENV_PREFIX),
@@ -51,16 +51,6 @@ def refusal(process: Process, name: str, source: str, folder: Path) -> str:
             settings_class, env=env, env_prefix=prefix, config_file=file, assignments=assignments
         )
     return str(refused.value)
-
-
-@pytest.mark.parametrize("process", CLASSES)
-def test_the_names_are_those_that_a_process_declares(process: Process) -> None:
-    declared = {
-        name
-        for spec in (spec for _, spec in specs_of(CLASSES[process][0]).values())
-        for name in (spec.name, *spec.aliases)
-    }
-    assert declared == SETTINGS_OF[process]
 
 
 @pytest.mark.parametrize("source", SOURCES)
