@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from odradek_broker.groups.consumer_group import HeartbeatPace
+from dataclasses import replace
+
+import pytest
+
+from odradek_broker.groups.consumer_group import ConsumerGroup, HeartbeatPace
+from odradek_broker.groups.group_shard import GroupShard
+from odradek_broker.groups.settings import GroupSettings
 from tests.unit.groups.test_consumer_group import Group
 
 CALM_MS, RESTLESS_MS = 3_000, 500
@@ -51,3 +57,40 @@ def test_members_are_told_the_pace() -> None:
     assert group.beat("m1").heartbeat_interval_ms == CALM_MS
     assert group.beat("m2").heartbeat_interval_ms == RESTLESS_MS
     assert group.beat("m1").heartbeat_interval_ms == RESTLESS_MS
+
+
+def session_of(group: Group, name: str) -> tuple[int, int]:
+    """The heartbeat interval of a calm group, and the silence after which this member is removed."""
+    group.settle()
+    for _ in range(10):
+        group.now_ms += 1_000
+        group.beat(name)
+        group.take_all(group.shard.tick(now_ms=group.now_ms, wall_ms=0))
+    interval_ms = group.beat(name).heartbeat_interval_ms
+    present = group.shard.table.groups["g"]
+    assert isinstance(present, ConsumerGroup)
+    silence_ms = 0
+    while name in present.state.members:
+        silence_ms += 500
+        group.take_all(group.shard.tick(now_ms=group.now_ms + silence_ms, wall_ms=0))
+    return interval_ms, silence_ms
+
+
+@pytest.mark.parametrize(
+    ("configs", "expected"),
+    [
+        ({}, (3_000, 45_000)),
+        ({"consumer.heartbeat.interval.ms": "1000"}, (1_000, 45_000)),
+        ({"consumer.session.timeout.ms": "20000"}, (3_000, 20_000)),
+        ({"consumer.session.timeout.ms": "6000"}, (2_000, 6_000)),
+    ],
+)
+def test_a_group_may_have_a_session_and_a_heartbeat_of_its_own(
+    configs: dict[str, str], expected: tuple[int, int]
+) -> None:
+    set_: dict[str, dict[str, str]] = {}
+    consumer = replace(GroupSettings().consumer, configs_of=lambda name: set_.get(name, {}))
+    group = Group(shard=GroupShard(settings=GroupSettings(consumer=consumer)))
+    group.beat("m1")
+    set_["g"] = configs  # after the group was made: they may change at any time
+    assert session_of(group, "m1") == expected
