@@ -14,6 +14,7 @@ import dataclasses
 import itertools
 import re
 import sys
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -124,8 +125,10 @@ def effect_text(effect: Effect) -> str:
     return " ".join([name, *shown])
 
 
-def replay(lines: list[str]) -> list[str]:
-    """Run the lines that are not indented; give them back with what came of each."""
+def replay(
+    lines: list[str], look: Callable[[Replica, int], None] = lambda _replica, _now_ms: None
+) -> list[str]:
+    """Run the lines that are not indented, and return them with the effects of each. `look` is called after each."""
     replica: Replica | None = None
     asked: ProduceRequested | None = None
     out: list[str] = []
@@ -157,6 +160,7 @@ def replay(lines: list[str]) -> list[str]:
             appended = events.Appended(end_offset=event.end_offset)
             effects = list(replica.step(appended, int(words[1])))
         out += ["  " + effect_text(effect) for effect in effects]
+        look(replica, int(words[1]))
     return out
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import pytest
 
+from odradek_broker.partition import events
+from odradek_broker.partition.replica import Replica
 from tests.unit.partition.story import replay, scenarios
 
 STORIES = [
@@ -18,6 +21,27 @@ STORIES = [
 @pytest.mark.parametrize(("name", "lines"), STORIES, ids=[name for name, _ in STORIES])
 def test_transcript(name: str, lines: list[str]) -> None:
     assert replay(lines) == lines, name
+
+
+@pytest.mark.parametrize(("name", "lines"), STORIES, ids=[name for name, _ in STORIES])
+def test_a_replica_that_waits_for_nothing_needs_no_ticks(name: str, lines: list[str]) -> None:
+    """Brokers leave them out: with thousands of idle partitions they took a quarter of a core."""
+    asleep: list[int] = []
+
+    def look(replica: Replica, now_ms: int) -> None:
+        if not replica.waits_for_time:
+            asleep.append(now_ms)
+            later = copy.deepcopy(replica)
+            for passed_ms in (1, 1_000, 100_000):
+                assert not later.step(events.Tick(), now_ms + passed_ms), (name, now_ms)
+
+    replay(lines, look)
+    without_needless_ticks = [
+        line for line in lines if not line.endswith(" tick") or int(line.split()[1]) not in asleep
+    ]
+    assert replay(without_needless_ticks) == [
+        line for line in lines if line in without_needless_ticks
+    ], name
 
 
 def test_each_scenario_says_what_comes_of_it() -> None:

@@ -144,6 +144,11 @@ class Follower:
             self._attach(effects, now_ms)
         return effects
 
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether a later `on_tick` may repeat an Attach although no event comes before."""
+        return self._session_id is not None and self.phase in (Phase.DETACHED, Phase.ATTACHING)
+
     def on_attached(self, event: AttachedReceived, now_ms: int) -> list[Effect]:
         """Acknowledge at once what this log holds: the leader counts acknowledgements only."""
         if not self._is_awaited(event):

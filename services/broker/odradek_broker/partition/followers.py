@@ -241,13 +241,32 @@ class Followers:
         ]
         return min([own_start, *starts])
 
-    def lagging(self, log_end: Offset, now_ms: int) -> set[BrokerId]:
-        """Return the followers that were not caught up for too long (R10)."""
-        lagging: set[BrokerId] = set()
+    def note_caught_up(self, log_end: Offset, now_ms: int) -> None:
+        """Note which followers are caught up now, before anything makes their positions unknown.
+
+        Their lag is counted from this moment: a leader without work to do does not look at them for hours.
+        """
         for follower in self._by_broker.values():
-            # It has the whole log, however long ago it acknowledged that.
             if follower.ack_to >= log_end:
                 follower.caught_up_at_ms = now_ms
-            elif now_ms - follower.caught_up_at_ms > self._lag_max_ms:
-                lagging.add(follower.broker_id)
-        return lagging
+
+    def wait_for_time(self, log_end: Offset, isr_count: int) -> bool:
+        """Return whether a follower may begin to lag, or is outside the ISR, which has `isr_count` members.
+
+        One that has acknowledged the whole log does not lag. When the log grows, it counts as caught up until then.
+        """
+        return (
+            self.is_any_waited_for
+            or isr_count <= len(self._by_broker)
+            or any(follower.ack_to < log_end for follower in self._by_broker.values())
+        )
+
+    def lagging(self, log_end: Offset, now_ms: int) -> set[BrokerId]:
+        """Return the followers that were not caught up for too long (R10)."""
+        # A follower that has the whole log does not lag, however long ago it acknowledged that.
+        self.note_caught_up(log_end, now_ms)
+        return {
+            follower.broker_id
+            for follower in self._by_broker.values()
+            if now_ms - follower.caught_up_at_ms > self._lag_max_ms
+        }

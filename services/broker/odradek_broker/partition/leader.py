@@ -159,6 +159,7 @@ class Leader:
         follower = self._followers.get(broker.broker_id)
         if follower is None:
             return []
+        self._followers.note_caught_up(self._log.log_end, now_ms)
         follower.see(broker)
         effects: list[Effect] = []
         self._stop_waiting(effects)
@@ -303,6 +304,7 @@ class Leader:
             return [self._refusal(session, event.attach_seq, ErrorCode.UNKNOWN_LEADER_EPOCH)]
         if session.broker_epoch < max(follower.broker_epoch, follower.life):
             return [self._refusal(session, event.attach_seq, ErrorCode.STALE_BROKER_EPOCH)]
+        self._followers.note_caught_up(self._log.log_end, now_ms)
         if not follower.hear(session.broker_epoch, event.attach_seq):
             return []
         log = self._log
@@ -431,6 +433,15 @@ class Leader:
             self._expand(effects, self._followers, now_ms)
         return effects
 
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether a later `on_tick` may have something to do although no event comes before."""
+        waiting = (self._produces.is_waiting, self._gate, self._markers, self._deletes)
+        isr = self.isr
+        return (any(waiting) or isr.is_pending) or self._followers.wait_for_time(
+            self._log.log_end, len(isr.committed)
+        )
+
     def on_stalled(self, event: LeaderStalled, now_ms: int) -> list[Effect]:
         """This broker's loop stood still: do not count that time as lag of the followers (R10)."""
         for follower in self._followers:
@@ -526,6 +537,7 @@ class Leader:
         own = brokers.get(self._broker_id)
         if own is not None:
             self._own_broker_epoch = own.broker_epoch
+        self._followers.note_caught_up(self._log.log_end, now_ms)
         self._followers.keep(
             [broker_id for broker_id in view.replicas if broker_id != self._broker_id],
             brokers,

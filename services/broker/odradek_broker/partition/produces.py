@@ -120,6 +120,11 @@ class Produces:
         self._waiters = ProduceWaiters(leader_epoch)
         self._appending: ProduceRequested | None = None
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request waits for replicas until its deadline."""
+        return len(self._waiters) > 0
+
     def request(
         self, event: ProduceRequested, *, is_under_min_isr: bool, is_transactional: bool = False
     ) -> list[Effect]:

@@ -359,6 +359,13 @@ class Replica:
             ),
         )
 
+    @property
+    def waits_for_time(self) -> bool:
+        """Whether a later Tick may have an effect although no other event comes before it."""
+        if self._leading is not None:
+            return self._leading.waits_for_time
+        return self._following is not None and self._following.waits_for_time
+
     def _on_tick(self, event: events.Tick, now_ms: int) -> Sequence[Effect]:
         if self._leading is not None:
             return self._leading.on_tick(now_ms)

@@ -124,6 +124,9 @@ class Surroundings(Protocol[Host_contra]):
     def follower_stream(self, session_id: int) -> FollowerStreamPort[Host_contra] | None:
         """Return this broker's open stream to a leader by its session id; None once it ended."""
 
+    def wake(self, host: Host_contra) -> None:
+        """Give this replica Ticks until it waits for nothing that time alone brings."""
+
     def role_changed(self, host: Host_contra, effect: fx.RoleChanged) -> None:
         """Follow the new leader, or stop following, and notify the coordinators."""
 

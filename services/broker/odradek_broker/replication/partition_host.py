@@ -72,6 +72,7 @@ class PartitionHost:
         "_shared",
         "_visible",
         "_wall_ms",
+        "is_awake",
         "is_failed",
         "is_removed",
         "log",
@@ -96,6 +97,7 @@ class PartitionHost:
         self.log = log
         self.partition: TopicIdPartition = log.id
         self.watchers: dict[Watcher[PartitionHost], None] = {}  # in order of registration
+        self.is_awake = False  # gets Ticks
         self.is_failed = False
         self.is_removed = False
         self.work = LogWork(self, log, shared)
@@ -133,6 +135,9 @@ class PartitionHost:
         once. An event that arrives during a step is queued until that step ends.
         """
         self._events.append(event)
+        if not self.is_awake:
+            self.is_awake = True
+            self._shared.wake(self)
         if self._is_stepping:
             return
         self._is_stepping = True

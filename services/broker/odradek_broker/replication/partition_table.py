@@ -144,8 +144,8 @@ class PartitionTable:
         tick_slices: int = TICK_SLICES,
     ) -> None:
         """`on_offline` is called once, when the directory fails. `on_broken` is called with all replicas that are
-        offline after internal errors, whenever these change. Each replica gets a Tick every `tick_ms`; the
-        replicas are spread over `tick_slices` turns within that time."""
+        offline after internal errors, whenever these change. Each replica that waits for something gets a Tick every
+        `tick_ms`; these replicas are spread over `tick_slices` turns within that time."""
         self.clock = clock
         self.pool = pool
         self.record_checks = RecordChecks(pool)
@@ -169,6 +169,8 @@ class PartitionTable:
         self._stalls = StallLog()
         self._watchers: dict[str, list[LeadershipWatcher]] = {}
         self._make_host = make_host
+        self._awake: list[PartitionHost] = []  # ticked in the next round
+        self._ticked: list[PartitionHost] = []  # ticked in this round, or asleep since
         self._tick_ms = tick_ms
         self._tick_slices = tick_slices
         self._loop = asyncio.get_running_loop()
@@ -498,8 +500,14 @@ class PartitionTable:
         for watcher in self._watchers.get(host.topic, ()):
             watcher.on_resigned(host.topic, host.partition.partition)
 
+    def wake(self, host: PartitionHost) -> None:
+        """Give this replica Ticks from now on."""
+        self._awake.append(host)
+
     async def tick(self) -> None:
-        """Give every replica a Tick every `tick_ms`, one slice of them at a time, until cancelled.
+        """Give every awake replica a Tick every `tick_ms`, one slice of them at a time, until cancelled.
+
+        Any event wakes a replica. It sleeps again after a Tick when it waits for nothing that time alone brings.
 
         At a Tick a leader judges its followers' lag, by a clock that also advances while the machine is
         suspended. So before each slice this method detects stalls of the loop, by the same clock.
@@ -509,7 +517,8 @@ class PartitionTable:
         event = ev.Tick()
         before_ms = self.clock.boottime_ms()
         while True:
-            hosts = list(self.by_id.values())
+            hosts = self._ticked = self._awake
+            self._awake = []
             self._stalls.write_due(before_ms)
             for number in range(slices):
                 now_ms = self.clock.boottime_ms()
@@ -517,16 +526,22 @@ class PartitionTable:
                     self._stalled(now_ms - before_ms - pause_ms)
                 before_ms = now_ms
                 for host in hosts[number::slices]:
-                    if not host.is_removed:
-                        host.step(event)
+                    if host.is_removed:
+                        continue
+                    host.step(event)
+                    if host.replica.waits_for_time:
+                        self._awake.append(host)
+                    else:
+                        host.is_awake = False
                 await asyncio.sleep(pause_ms / 1000)
 
     def _stalled(self, stall_ms: int) -> None:
         """Tell the leaders about a stall of the loop: it must not count as lag of their followers (R10)."""
         self._stalls.add(stall_ms)
         self._stalls.write_due(self.clock.boottime_ms())
-        for host in list(self.by_id.values()):
-            if host.is_leader:
+        # The followers of a leader that sleeps are caught up.
+        for host in dict.fromkeys((*self._ticked, *self._awake)):
+            if host.is_leader and not host.is_removed:
                 host.step(ev.LeaderStalled(stall_ms=stall_ms))
 
     def log_ends(
