@@ -7,10 +7,12 @@ for a new coordinator: what the old one has sent is still on its way.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import asyncio
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from odradek_broker.partition.events import Marker, RegistrationMode, TransactionOutcome
+from odradek_broker.replication.host_ports import Registration, RegistrationResponse
 from odradek_protocol.identity import LeaderEpoch, PartitionIndex, ProducerEpoch, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 
@@ -146,3 +148,34 @@ class Coordinator:
             return
         self.unmarked.discard(partition)
         deciding.is_complete = not self.unmarked
+
+
+class CoordinatorRegistrar:
+    """The way from partition leaders in one process to that coordinator: each question takes a turn of the loop."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
+        self.asked: list[Registration] = []
+        self.is_reachable = True
+
+    def register(
+        self, registration: Registration, on_response: Callable[[RegistrationResponse], None]
+    ) -> None:
+        self.asked.append(registration)
+        asyncio.get_running_loop().call_soon(lambda: on_response(self._response(registration)))
+
+    def _response(self, registration: Registration) -> RegistrationResponse:
+        if not self.is_reachable:
+            return RegistrationResponse(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, PartitionIndex(-1), LeaderEpoch(-1)
+            )
+        coordinator = self.coordinator
+        code = coordinator.register(
+            registration.mode, registration.producer_epoch, registration.partition
+        )
+        return RegistrationResponse(
+            code,
+            TRANSACTIONS,
+            LeaderEpoch(coordinator.coordinator_epoch),
+            coordinator.last_outcome,
+        )

@@ -42,7 +42,7 @@ def hosts() -> list[Any]:
 
 
 async def test_it_sleeps_until_enough_came_to_all_partitions_together(hosts: list[Any]) -> None:
-    waiter = FetchWaiter(hosts)
+    waiter = FetchWaiter(hosts, is_committed_only=False)
     waiter.mark()
     waiting = asyncio.ensure_future(waiter.wait(bytes_missing=100, timeout_s=10))
     await _settle()
@@ -56,14 +56,14 @@ async def test_it_sleeps_until_enough_came_to_all_partitions_together(hosts: lis
 
 
 async def test_what_came_while_it_read_is_not_missed(hosts: list[Any]) -> None:
-    waiter = FetchWaiter(hosts)
+    waiter = FetchWaiter(hosts, is_committed_only=False)
     waiter.mark()
     hosts[0].appears(100)  # during a cold read
     await asyncio.wait_for(waiter.wait(bytes_missing=100, timeout_s=10), 1)
 
 
 async def test_a_change_of_role_wakes_it(hosts: list[Any]) -> None:
-    waiter = FetchWaiter(hosts)
+    waiter = FetchWaiter(hosts, is_committed_only=False)
     waiter.mark()
     waiting = asyncio.ensure_future(waiter.wait(bytes_missing=100, timeout_s=10))
     await _settle()
@@ -91,7 +91,7 @@ class CountedHost(Host):
 
 async def test_a_watermark_that_moves_costs_the_same_with_many_partitions() -> None:
     many: list[Any] = [CountedHost() for _ in range(1_000)]
-    waiter = FetchWaiter(many)
+    waiter = FetchWaiter(many, is_committed_only=False)
     waiter.mark()
     waiting = asyncio.ensure_future(waiter.wait(bytes_missing=100, timeout_s=10))
     await _settle()
@@ -103,7 +103,7 @@ async def test_a_watermark_that_moves_costs_the_same_with_many_partitions() -> N
 
 
 async def test_what_came_before_the_mark_does_not_count(hosts: list[Any]) -> None:
-    waiter = FetchWaiter(hosts)
+    waiter = FetchWaiter(hosts, is_committed_only=False)
     hosts[0].appears(100)
     hosts[1].replica.role = Role.FOLLOWER
     waiter.mark()
@@ -117,6 +117,6 @@ async def test_what_came_before_the_mark_does_not_count(hosts: list[Any]) -> Non
 
 
 async def test_it_gives_up_at_the_end_of_its_time(hosts: list[Any]) -> None:
-    waiter = FetchWaiter(hosts)
+    waiter = FetchWaiter(hosts, is_committed_only=False)
     waiter.mark()
     await asyncio.wait_for(waiter.wait(bytes_missing=100, timeout_s=0.01), 1)

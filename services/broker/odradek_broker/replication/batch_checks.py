@@ -61,6 +61,7 @@ _EXPANSION_MAX: Final = (1, 1032, 32, 255, 32768)
 INVALID_RECORDS_MAX: Final = 10_000
 _END_OFFSET_MAX: Final = (1 << 63) - 1
 _RECORDS_AT_ONCE: Final = 1000
+_UNUSUAL_MASK: Final = CONTROL_MASK | TRANSACTIONAL_MASK
 _SEQUENCE_MODULUS: Final = 1 << 31
 
 LARGE_BYTES_MIN: Final = 4 << 20
@@ -100,12 +101,28 @@ _NO_KEY: Final = BatchRefused(
 )
 
 
+NO_TRANSACTIONS: Final = BatchRefused(
+    # Nothing would ever end the transaction, so read_committed consumers would be stuck behind it.
+    ErrorCode.INVALID_TXN_STATE,
+    "transactions are not supported",
+)
+NO_TRANSACTIONAL_ID: Final = BatchRefused(
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    "a batch of a transaction in a request without a transactional id",
+)
+
+
 def check_client_batches(
-    buffer: ByteBuffer, config: LogConfig, *, now_ms: int, is_internal: bool
+    buffer: ByteBuffer,
+    config: LogConfig,
+    now_ms: int,
+    is_internal: bool,
+    transactional: BatchRefused | None = NO_TRANSACTIONS,
 ) -> CheckedBatches | BatchRefused:
     """Check whole batches that a client sent.
 
-    `is_internal` allows control batches, batches of a producer without sequence numbers, and any batch size.
+    `transactional` is the refusal of a client's batch of a transaction, or None if it is accepted. `is_internal`
+    allows control batches, batches of a transaction or without sequence numbers, and any batch size.
     """
     size_bytes = len(buffer)
     if size_bytes < HEADER_BYTES:
@@ -166,7 +183,9 @@ def check_client_batches(
                 f"{count} records in a batch of {end - position} bytes, which holds at most"
                 f" {records_max}",
             )
-        refused = _check_attributes(attributes, is_internal=is_internal)
+        refused = None
+        if attributes & _UNUSUAL_MASK and not is_internal:
+            refused = _check_attributes(attributes, producer_id, transactional)
         if refused is None and max_timestamp_ms >= 0:
             refused = _check_timestamp(max_timestamp_ms, now_ms, config)
             if refused is not None:
@@ -201,6 +220,7 @@ def check_client_batches(
                 producer_epoch=ProducerEpoch(producer_epoch),
                 base_sequence=base_sequence,
                 last_sequence=(base_sequence + last_offset_delta) % _SEQUENCE_MODULUS,
+                is_transactional=attributes & TRANSACTIONAL_MASK != 0,
             )
         positions.append((position, count))
         record_count += count
@@ -302,13 +322,14 @@ def _records_max(attributes: int, size_bytes: int) -> int:
     return expanded_bytes // _RECORD_BYTES_MIN
 
 
-def _check_attributes(attributes: int, *, is_internal: bool) -> BatchRefused | None:
-    if attributes & CONTROL_MASK and not is_internal:
+def _check_attributes(
+    attributes: int, producer_id: int, transactional: BatchRefused | None
+) -> BatchRefused | None:
+    if attributes & CONTROL_MASK:
         return BatchRefused(ErrorCode.INVALID_RECORD, "a client must not write control batches")
-    if attributes & TRANSACTIONAL_MASK and not is_internal:
-        # Nothing would ever end the transaction, so read_committed consumers would be stuck behind it.
-        return BatchRefused(ErrorCode.INVALID_TXN_STATE, "transactions are not supported")
-    return None
+    if transactional is None and producer_id < 0:
+        return BatchRefused(ErrorCode.INVALID_RECORD, "a batch of a transaction without producer")
+    return transactional
 
 
 def _has_no_key(record: Record) -> bool:
@@ -464,6 +485,28 @@ class RecordChecks:
         self._lines.setdefault(partition, deque()).append(_Check(look, bytes_max, on_checked))
         self._run_next()
 
+    def name(
+        self,
+        partition: Hashable,
+        refused: BatchRefused,
+        size_bytes: int,
+        config: LogConfig,
+        on_named: Callable[[BatchRefused], None],
+    ) -> None:
+        """Find the records for which batches are refused, if that takes a look at them, in the order of `check`."""
+        if refused.name_records is None:
+            on_named(refused)
+            return
+        self.check(
+            partition,
+            refused.name_records,
+            size_bytes=size_bytes,
+            max_message_bytes=config.max_message_bytes,
+            on_checked=lambda named: on_named(
+                refused if named is None or named.error is ErrorCode.MESSAGE_TOO_LARGE else named
+            ),
+        )
+
     def _run_next(self) -> None:
         if self._is_running or not self._lines:
             return
@@ -492,13 +535,19 @@ class LargeBatches:
     """
 
     def __init__(
-        self, buffer: ByteBuffer, config: LogConfig, *, now_ms: int, is_internal: bool
+        self,
+        buffer: ByteBuffer,
+        config: LogConfig,
+        now_ms: int,
+        is_internal: bool,
+        transactional: BatchRefused | None = NO_TRANSACTIONS,
     ) -> None:
         self._checked: CheckedBatches | None = None
         self._buffer = buffer
         self._config = config
         self._now_ms = now_ms
         self._is_internal = is_internal
+        self._transactional = transactional
 
     def check(
         self,
@@ -517,7 +566,7 @@ class LargeBatches:
 
     def _look(self, bytes_expanded_max: int) -> BatchRefused | None:
         checked = check_client_batches(
-            self._buffer, self._config, now_ms=self._now_ms, is_internal=self._is_internal
+            self._buffer, self._config, self._now_ms, self._is_internal, self._transactional
         )
         if isinstance(checked, BatchRefused):
             if checked.name_records is None:

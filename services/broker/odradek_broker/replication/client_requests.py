@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final
+from typing import Final, NamedTuple
 
 from odradek_broker.partition import effects as fx
+from odradek_broker.partition import events as ev
+from odradek_broker.partition.events import RegistrationMode
 from odradek_broker.replication.batch_checks import CheckedBatches, stamp_batches
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.outcomes import OffsetOutcome, ProduceOutcome
@@ -19,6 +21,23 @@ OnProduced = Callable[[ProduceOutcome], None]
 OnDeleted = Callable[[OffsetOutcome], None]
 _EMPTY: Final = bytearray()
 _log = event_log(__name__)
+
+
+class ProduceTransaction(NamedTuple):
+    """The transactional id of a produce request, and what its leader asks the coordinator (KIP-890)."""
+
+    transactional_id: str
+    mode: RegistrationMode
+
+    def event(
+        self, produce: ev.ProduceRequested
+    ) -> ev.ProduceRequested | ev.TransactionalProduceRequested:
+        """Return the event of this produce, whose batch may be outside of any transaction."""
+        if produce.producer is None or not produce.producer.is_transactional:
+            return produce
+        return ev.TransactionalProduceRequested(
+            produce=produce, transactional_id=self.transactional_id, mode=self.mode
+        )
 
 
 @dataclass(slots=True)

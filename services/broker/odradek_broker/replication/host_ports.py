@@ -14,6 +14,7 @@ from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Effect
 from odradek_broker.partition.events import RegistrationMode, TransactionOutcome
+from odradek_broker.partition.marker_writes import CoordinatorEpochs
 from odradek_broker.replication.batch_checks import RecordChecks
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import Pool
@@ -117,6 +118,11 @@ class Surroundings(Protocol[Host_contra]):
     pool: Pool
     counters: Counters
     record_checks: RecordChecks
+    coordinator_epochs: CoordinatorEpochs
+
+    @property
+    def registrar(self) -> TransactionRegistrar | None:
+        """The way to transaction coordinators; None while the cluster serves no transactions."""
 
     def leader_stream(self, session: ev.FollowerSession) -> LeaderStreamPort[Host_contra] | None:
         """Return the open stream of a follower's session; None once it ended."""

@@ -121,7 +121,8 @@ class LocalPartitions:
                             want.partition.host
                             for want in wants
                             if not isinstance(want.partition, ErrorCode)
-                        ]
+                        ],
+                        is_committed_only=read_committed,
                     )
                     continue
                 missing_bytes = bytes_min - sum(outcome.size_bytes for outcome in outcomes)
@@ -215,8 +216,9 @@ class FetchWaiter:
     """Lets one fetch wait until enough records are readable: `mark`, read, then `wait` for the missing bytes.
 
     `wait` ends once as many bytes as the fetch lacks fell below the high watermarks since `mark`, so a fetch
-    that wants a megabyte does not read again for each kilobyte. When a watermark moves, only its partition is
-    examined, so the cost does not depend on the number of partitions in the fetch.
+    that wants a megabyte does not read again for each kilobyte; for readers of committed records, below the last
+    stable offsets. When a watermark moves, only its partition is examined, so the cost does not depend on the
+    number of partitions in the fetch.
     """
 
     __slots__ = (
@@ -224,13 +226,15 @@ class FetchWaiter:
         "_bytes_missing",
         "_has_role_changed",
         "_hosts",
+        "_is_committed_only",
         "_moved",
         "_roles",
         "_visible",
     )
 
-    def __init__(self, hosts: Sequence[PartitionHost]) -> None:
+    def __init__(self, hosts: Sequence[PartitionHost], *, is_committed_only: bool) -> None:
         self._hosts = hosts
+        self._is_committed_only = is_committed_only
         self._moved = asyncio.Event()
         self._bytes_missing = 0
         self.mark()
@@ -241,18 +245,21 @@ class FetchWaiter:
         """Start counting; to be called directly before the fetch reads."""
         self._bytes_came = 0
         self._has_role_changed = False
-        self._visible = {host: host.visible_bytes for host in self._hosts}
+        self._visible = {host: self._visible_bytes(host) for host in self._hosts}
         self._roles = {host: _role(host) for host in self._hosts}
 
     def on_partition_moved(self, host: PartitionHost) -> None:
         """Count what became readable, and wake the fetch if that is enough or the role changed."""
-        visible = host.visible_bytes
+        visible = self._visible_bytes(host)
         self._bytes_came += visible - self._visible[host]
         self._visible[host] = visible
         if self._roles[host] != _role(host):
             self._has_role_changed = True
         if self._is_over:
             self._moved.set()
+
+    def _visible_bytes(self, host: PartitionHost) -> int:
+        return host.stable_bytes if self._is_committed_only else host.visible_bytes
 
     async def wait(self, *, bytes_missing: int, timeout_s: float) -> None:
         """Wait until so many bytes became readable since `mark`, a role changed, or the timeout passed."""

@@ -17,7 +17,7 @@ bug.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +25,10 @@ from odradek_broker.cluster.heartbeat import Lease
 from odradek_broker.log.log_reads import OffsetOutOfRange, ReadPlan, ReadResult
 from odradek_broker.log.producer_state import ProducerEntry
 from odradek_broker.log.storage import StorageFailed
+from odradek_broker.partition.events import Marker
 from odradek_broker.partition.replica import ReadBound
+from odradek_broker.replication.client_requests import ProduceTransaction
+from odradek_broker.replication.host_transactions import OnMarked
 from odradek_broker.replication.outcomes import (
     OFFSET_EARLIEST,
     OFFSET_LATEST,
@@ -93,6 +96,7 @@ class Partition:
         on_done: Callable[[ProduceOutcome], None],
         expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
         is_internal: bool = False,
+        transaction: ProduceTransaction | None = None,
     ) -> None:
         """Validate, stamp and append whole batches.
 
@@ -100,7 +104,7 @@ class Partition:
         memoryview) is stamped in place and belongs to the log afterwards: the caller must not reuse it. `bytes`
         are copied once. `acks` is 0, 1 or -1. In another epoch than `expected_leader_epoch` the batches are
         refused with NOT_LEADER_OR_FOLLOWER (for coordinators). `is_internal` allows internal topics and control
-        batches.
+        batches. Batches of a transaction need `transaction`, which their coordinator confirms.
         """
         host = self.host
         self._rules.table.counters.produce_requests += 1
@@ -126,7 +130,33 @@ class Partition:
             on_done=on_done,
             expected_leader_epoch=expected_leader_epoch,
             is_internal=is_internal,
+            transaction=transaction,
         )
+
+    def write_markers(
+        self, markers: Sequence[Marker], *, timeout_ms: int, on_done: OnMarked
+    ) -> None:
+        """Append markers of a transaction coordinator, all in one append.
+
+        `on_done` is called exactly once, possibly before this returns, with an error code for each marker. NONE means
+        that the marker is committed.
+        """
+        host = self.host
+        if host.is_removed:
+            on_done((self._removed(),) * len(markers))
+            return
+        leader_epoch = host.replica.leader_epoch
+
+        def done(codes: Sequence[ErrorCode]) -> None:
+            if not self.may_respond(leader_epoch):
+                codes = [
+                    ErrorCode.NOT_LEADER_OR_FOLLOWER if code is ErrorCode.NONE else code
+                    for code in codes
+                ]
+            on_done(codes)
+
+        deadline_ms = self._rules.table.clock.boottime_ms() + timeout_ms
+        host.transactions.write(markers, on_done=done, deadline_ms=deadline_ms)
 
     def read(
         self,

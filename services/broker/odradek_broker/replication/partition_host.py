@@ -29,6 +29,8 @@ from odradek_broker.partition.replica import Replica
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.batch_checks import (
     LARGE_BYTES_MIN,
+    NO_TRANSACTIONAL_ID,
+    NO_TRANSACTIONS,
     BatchRefused,
     CheckedBatches,
     LargeBatches,
@@ -36,10 +38,20 @@ from odradek_broker.replication.batch_checks import (
     check_keys,
     scan_replicated,
 )
-from odradek_broker.replication.client_requests import ClientRequests, OnDeleted, OnProduced
+from odradek_broker.replication.client_requests import (
+    ClientRequests,
+    OnDeleted,
+    OnProduced,
+    ProduceTransaction,
+)
 from odradek_broker.replication.counters import VisibleBytes
 from odradek_broker.replication.disk.log_work import LogWork
 from odradek_broker.replication.host_ports import LeaderStreamPort, Surroundings, Watcher
+from odradek_broker.replication.host_transactions import (
+    HostTransactions,
+    TransactionEffect,
+    marker_batches,
+)
 from odradek_broker.replication.outcomes import ProduceOutcome
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
@@ -79,6 +91,7 @@ class PartitionHost:
         "partition",
         "replica",
         "topic",
+        "transactions",
         "watchers",
         "work",
     )
@@ -101,6 +114,7 @@ class PartitionHost:
         self.is_failed = False
         self.is_removed = False
         self.work = LogWork(self, log, shared)
+        self.transactions = HostTransactions(self)
         self._visible = VisibleBytes()
         self._shared = shared
         self._boottime_ms = shared.clock.boottime_ms
@@ -123,6 +137,7 @@ class PartitionHost:
             ),
             producers=log.producers,
             attach_seqs=attach_seqs,
+            coordinators=shared.coordinator_epochs,
         )
 
     def __str__(self) -> str:
@@ -196,44 +211,10 @@ class PartitionHost:
 
     def read_failed(self, failure: LogFailed) -> None:
         """Handle a storage error that a read of this log, or work on its files, met."""
-        if isinstance(failure, LogDamaged):
-            self._damaged(failure)
-        else:
+        if not isinstance(failure, LogDamaged):
             self._shared.storage_failed(failure)
-
-    def _damaged(self, failure: LogDamaged) -> None:
-        """Handle bytes of the log that changed on disk.
-
-        If another replica is in sync, this one goes offline: the next start verifies the log, truncates it at the
-        damage and fetches the rest. The only replica in sync stays online, as no other has the undamaged records.
-        """
-        if self.is_failed or self.is_removed:
-            return
-        if not self._shared.has_others_in_sync(self.partition):
-            if self.log.damage is None:
-                self.log.damage = failure.offsets
-                _log.error(
-                    "Log is damaged on disk, and no other in-sync replica has the lost records",
-                    partition=str(self),
-                    reason=str(failure),
-                    remedy="consumers can seek past the damage; produce the records again from their source",
-                )
-            return
-        _log.error(
-            "Log is damaged on disk; the replica stays offline until a restart restores it from another one",
-            partition=str(self),
-            reason=str(failure),
-            remedy="restart the broker; if it happens again, replace the disk",
-        )
-        self._shared.pool.run(partial(self._mark_damaged, str(failure)), lambda: None)
-        self._end(ev.BugFound(reason=f"{self}: {failure}"))
-
-    def _mark_damaged(self, reason: str) -> None:
-        try:
-            self.log.mark_damaged(reason)
-        except OSError as error:
-            # The next start may then not verify the whole log. A later read meets the damage again.
-            _log.error("Marking the damaged log failed", partition=str(self), reason=str(error))
+        elif not (self.is_failed or self.is_removed) and self.work.damage_found(failure):
+            self._end(ev.BugFound(reason=f"{self}: {failure}"))
 
     def produce(
         self,
@@ -244,37 +225,28 @@ class PartitionHost:
         on_done: OnProduced,
         expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH,
         is_internal: bool = False,
+        transaction: ProduceTransaction | None = None,
     ) -> None:
         """Check, stamp and append batches; `on_done` is called exactly once, possibly before this returns."""
         config = self.log.config
         now_ms = self._wall_ms()
+        context = (expected_leader_epoch, transaction)
+        transactional: BatchRefused | None = NO_TRANSACTIONAL_ID
+        if transaction is not None:
+            transactional = None if self._shared.registrar is not None else NO_TRANSACTIONS
         checks = self._shared.record_checks
         if len(records) >= LARGE_BYTES_MIN:
-            LargeBatches(records, config, now_ms=now_ms, is_internal=is_internal).check(
+            LargeBatches(records, config, now_ms, is_internal, transactional).check(
                 checks,
                 self,
                 lambda checked, refused: self._append_checked(
-                    records, checked, refused, acks, timeout_ms, on_done, expected_leader_epoch
+                    records, checked, refused, acks, timeout_ms, on_done, *context
                 ),
             )
             return
-        checked = check_client_batches(records, config, now_ms=now_ms, is_internal=is_internal)
+        checked = check_client_batches(records, config, now_ms, is_internal, transactional)
         if type(checked) is BatchRefused:
-            if checked.name_records is None:
-                self._refuse(checked, on_done)
-                return
-            checks.check(
-                self,
-                checked.name_records,
-                size_bytes=len(records),
-                max_message_bytes=config.max_message_bytes,
-                on_checked=lambda named: self._refuse(
-                    checked
-                    if named is None or named.error is ErrorCode.MESSAGE_TOO_LARGE
-                    else named,
-                    on_done,
-                ),
-            )
+            checks.name(self, checked, len(records), config, partial(self._refuse, on_done))
             return
         assert isinstance(checked, CheckedBatches)
         if (config.cleanup_compact and not is_internal) or checks.is_busy(self):
@@ -284,15 +256,13 @@ class PartitionHost:
                 size_bytes=len(records),
                 max_message_bytes=config.max_message_bytes,
                 on_checked=lambda refused: self._append_checked(
-                    records, checked, refused, acks, timeout_ms, on_done, expected_leader_epoch
+                    records, checked, refused, acks, timeout_ms, on_done, *context
                 ),
             )
             return
-        self._append_checked(
-            records, checked, None, acks, timeout_ms, on_done, expected_leader_epoch
-        )
+        self._append_checked(records, checked, None, acks, timeout_ms, on_done, *context)
 
-    def _refuse(self, refused: BatchRefused, on_done: OnProduced) -> None:
+    def _refuse(self, on_done: OnProduced, refused: BatchRefused) -> None:
         self._shared.counters.produce_errors += 1
         on_done(
             ProduceOutcome(
@@ -309,9 +279,10 @@ class PartitionHost:
         timeout_ms: int,
         on_done: OnProduced,
         expected_leader_epoch: LeaderEpoch,
+        transaction: ProduceTransaction | None,
     ) -> None:
         if refused is not None:
-            self._refuse(refused, on_done)
+            self._refuse(on_done, refused)
             return
         assert checked is not None, "batches that are not refused were checked"
         if self.is_removed:
@@ -321,16 +292,15 @@ class PartitionHost:
         request_id = self._requests.add_produce(
             records, checked, on_done, log_append_time_ms=self._wall_ms() if is_by_broker else -1
         )
-        self.step(
-            ev.ProduceRequested(
-                request_id=request_id,
-                record_count=checked.record_count,
-                acks=acks,
-                deadline_ms=self._boottime_ms() + timeout_ms,
-                producer=checked.producer,
-                expected_leader_epoch=expected_leader_epoch,
-            )
+        event = ev.ProduceRequested(
+            request_id=request_id,
+            record_count=checked.record_count,
+            acks=acks,
+            deadline_ms=self._boottime_ms() + timeout_ms,
+            producer=checked.producer,
+            expected_leader_epoch=expected_leader_epoch,
         )
+        self.step(event if transaction is None else transaction.event(event))
 
     def delete_records(self, before_offset: Offset, *, timeout_ms: int, on_done: OnDeleted) -> None:
         """Advance the log start to `before_offset` (-1: to the high watermark).
@@ -451,17 +421,36 @@ class PartitionHost:
                 counters.append_records += produce.batches.record_count
                 counters.append_batches += len(produce.batches.positions)
         except LogFailed as failure:
-            # The core handles no other event before it knows how the append ended.
-            if isinstance(failure, StorageRefused) and self.log.is_intact:
-                self._do(self.replica.step(ev.AppendRefused(), self._boottime_ms()))
-                return
-            self._shared.storage_failed(failure)
-            self.failed(str(failure))
+            self._append_failed(failure)
             return
         self._visible.appended(info.end_offset, info.size_bytes)
         self._do(self.replica.step(ev.Appended(end_offset=info.end_offset), self._boottime_ms()))
         for stream in self._push_to.values():
             stream.mark_due(self)
+
+    def _append_failed(self, failure: LogFailed) -> None:
+        # The core handles no other event before it knows how the append ended.
+        if isinstance(failure, StorageRefused) and self.log.is_intact:
+            self._do(self.replica.step(ev.AppendRefused(), self._boottime_ms()))
+            return
+        self._shared.storage_failed(failure)
+        self.failed(str(failure))
+
+    def _append_markers(self, effect: fx.AppendMarkers) -> None:
+        batches = marker_batches(effect, now_ms=self._wall_ms())
+        try:
+            info = self.log.append(batches, now_ms=self._boottime_ms())
+        except LogFailed as failure:
+            self._append_failed(failure)
+            return
+        self._visible.appended(info.end_offset, info.size_bytes)
+        appended = ev.MarkersAppended(end_offset=info.end_offset)
+        self._do(self.replica.step(appended, self._boottime_ms()))
+        for stream in self._push_to.values():
+            stream.mark_due(self)
+
+    def _of_transactions(self, effect: TransactionEffect) -> None:
+        self.transactions.carry_out(effect, self._shared.registrar)
 
     def _sync(self, _effect: fx.Sync) -> None:
         self.work.sync()
@@ -579,6 +568,11 @@ class PartitionHost:
 
 _DO: Final[dict[type[Any], Callable[[PartitionHost, Any], None]]] = {
     fx.Append: PartitionHost._append,
+    fx.AppendMarkers: PartitionHost._append_markers,
+    fx.RegisterTransaction: PartitionHost._of_transactions,
+    fx.AnswerMarkers: PartitionHost._of_transactions,
+    fx.OrphanEnded: PartitionHost._of_transactions,
+    fx.TransactionTorn: PartitionHost._of_transactions,
     fx.Sync: PartitionHost._sync,
     fx.TruncateTo: PartitionHost._truncate_to,
     fx.ResetLog: PartitionHost._reset_log,

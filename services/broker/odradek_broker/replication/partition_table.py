@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -23,11 +23,13 @@ from odradek_broker.log.storage import StorageFailed, StorageRefused
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Role
+from odradek_broker.partition.marker_writes import CoordinatorEpochs
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.batch_checks import RecordChecks
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import Pool
 from odradek_broker.replication.disk.stray_logs import NO_REPLICA, NO_TOPIC, StrayLogs
+from odradek_broker.replication.host_ports import TransactionRegistrar
 from odradek_broker.replication.outcomes import LeadershipWatcher
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.streams.follower_links import FollowerLinks
@@ -47,7 +49,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.configs import set_topic_configs
 from odradek_protocol.metadata.image import MetadataDelta, MetadataImage, PartitionState
 from odradek_protocol.metadata.records import ConfigResourceType
-from odradek_protocol.topic_names import INTERNAL_TOPICS
+from odradek_protocol.topic_names import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
 from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from odradek_runtime.logs import event_log
 
@@ -155,6 +157,9 @@ class PartitionTable:
         self.by_name: dict[tuple[str, int], PartitionHost] = {}
         self.leader_streams: dict[ev.FollowerSession, LeaderStream] = {}
         self.links: FollowerLinks | None = None  # set before `activate`
+        self.coordinator_epochs = CoordinatorEpochs()
+        self.transaction_registrar: TransactionRegistrar | None = None  # set before `activate`
+        self._has_transactions = False
         self.is_active = False
         self.offline_reason = ""
         self._broker_id = broker_id
@@ -184,6 +189,7 @@ class PartitionTable:
         assert self.links is not None, "activated without follower links"
         assert not self.is_active, "activated twice"
         self.image = image
+        self._hear_of_coordinators((s.topic_id, s.partition) for s in image.partitions())
         self.is_active = True
         self.strays.begin()
         unclaimed: dict[str, list[PartitionLog]] = {NO_TOPIC: [], NO_REPLICA: []}
@@ -216,6 +222,8 @@ class PartitionTable:
             if not delta.is_of_snapshot:
                 self._deleted_before.update(delta.topics_removed)
             return
+        # Before a replica leads: its leader must refuse coordinators that are deposed already.
+        self._hear_of_coordinators(delta.partitions)
         removed = [
             (topic_id, partition.partition)
             for topic_id, topic in delta.topics_removed.items()
@@ -233,6 +241,20 @@ class PartitionTable:
             yield
         if delta.brokers:
             yield from self._apply_brokers(image, delta)
+
+    def _hear_of_coordinators(self, changed: Iterable[tuple[TopicId, int]]) -> None:
+        """Note whether transactions are served, and the leader epochs of their coordinators."""
+        image = self.image
+        self._has_transactions = image.has_transactions
+        transactions_id = image.topic_ids.get(TRANSACTIONS_TOPIC)
+        for topic_id, index in changed if transactions_id is not None else ():
+            if topic_id == transactions_id and (state := image.partition(topic_id, index)):
+                self.coordinator_epochs.heard(state.partition, LeaderEpoch(state.leader_epoch))
+
+    @property
+    def registrar(self) -> TransactionRegistrar | None:
+        """The way to transaction coordinators; None while the cluster serves no transactions."""
+        return self.transaction_registrar if self._has_transactions else None
 
     def _apply_partition(
         self, image: MetadataImage, key: tuple[TopicId, PartitionIndex], delta: MetadataDelta

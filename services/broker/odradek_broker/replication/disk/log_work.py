@@ -1,4 +1,4 @@
-"""Syncs and truncations of one replica's log, which run in the disk pool.
+"""Syncs and truncations of one replica's log, which run in the disk pool, and what follows from damage on the disk.
 
 A sync that is requested while another one runs starts when that one ends, and covers everything that was
 appended until then (group commit). Results reach the replica as events, in a later turn of the loop.
@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
 from odradek_broker.log.log_jobs import StorageJob
 from odradek_broker.log.partition_log import PartitionLog
-from odradek_broker.log.storage import StorageFailed, StorageRefused
+from odradek_broker.log.storage import LogDamaged, StorageFailed, StorageRefused
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.host_ports import LogOwner, Surroundings
 from odradek_protocol.identity import Offset
+from odradek_runtime.logs import event_log
 
 _AGAIN_S: Final = 0.1  # pause before a refused sync is tried again
+_log = event_log(__name__)
 
 
 class LogWork:
@@ -116,3 +119,37 @@ class LogWork:
         if self._is_sync_wanted and not (self._host.is_removed or self._host.is_failed):
             with self._host.guard():
                 self._begin_sync()
+
+    def damage_found(self, failure: LogDamaged) -> bool:
+        """Handle bytes of the log that changed on disk; return whether the replica must go offline.
+
+        If another replica is in sync, this one does: the next start verifies the log, truncates it at the
+        damage and fetches the rest. The only replica in sync stays online, as no other has the undamaged records.
+        """
+        if not self._shared.has_others_in_sync(self._log.id):
+            if self._log.damage is None:
+                self._log.damage = failure.offsets
+                _log.error(
+                    "Log is damaged on disk, and no other in-sync replica has the lost records",
+                    partition=str(self._log),
+                    reason=str(failure),
+                    remedy="consumers can seek past the damage; produce the records again from their source",
+                )
+            return False
+        _log.error(
+            "Log is damaged on disk; the replica stays offline until a restart restores it from another one",
+            partition=str(self._log),
+            reason=str(failure),
+            remedy="restart the broker; if it happens again, replace the disk",
+        )
+        self._shared.pool.run(partial(self._mark_damaged, str(failure)), lambda: None)
+        return True
+
+    def _mark_damaged(self, reason: str) -> None:
+        try:
+            self._log.mark_damaged(reason)
+        except OSError as error:
+            # The next start may then not verify the whole log. A later read meets the damage again.
+            _log.error(
+                "Marking the damaged log failed", partition=str(self._log), reason=str(error)
+            )

@@ -1,0 +1,154 @@
+"""What one host does for transactions: it asks their coordinators, writes markers, and reports lost and torn ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias, assert_never
+
+from odradek_broker.partition import effects as fx
+from odradek_broker.partition import events as ev
+from odradek_broker.replication.host_ports import (
+    Registration,
+    RegistrationResponse,
+    TransactionRegistrar,
+)
+from odradek_protocol.identity import NO_LEADER_EPOCH, PartitionIndex, TopicIdPartition, TopicName
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.records.control import ControlType, encode_marker
+from odradek_runtime.logs import event_log
+
+OnMarked = Callable[[Sequence[ErrorCode]], None]
+TransactionEffect: TypeAlias = (
+    fx.RegisterTransaction | fx.AnswerMarkers | fx.OrphanEnded | fx.TransactionTorn
+)
+_NOT_ASKED = RegistrationResponse(
+    ErrorCode.COORDINATOR_NOT_AVAILABLE, PartitionIndex(-1), NO_LEADER_EPOCH
+)
+_log = event_log(__name__)
+
+
+class Owner(Protocol):
+    """The host that this belongs to."""
+
+    topic: TopicName
+    partition: TopicIdPartition
+    is_removed: bool
+
+    def step(self, event: ev.Event) -> None:
+        """Let the replica handle an event."""
+
+
+class HostTransactions:
+    """The open requests of one host's transactions. To be used on the event loop only."""
+
+    __slots__ = ("_last_request_id", "_owner", "_writes")
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._writes: dict[int, OnMarked] = {}
+        self._last_request_id = 0
+
+    def write(self, markers: Sequence[ev.Marker], *, on_done: OnMarked, deadline_ms: int) -> None:
+        """Append markers, all in one append; `on_done` is called once, when they are committed or refused."""
+        self._last_request_id += 1
+        self._writes[self._last_request_id] = on_done
+        self._owner.step(
+            ev.MarkersRequested(
+                request_id=self._last_request_id, markers=tuple(markers), deadline_ms=deadline_ms
+            )
+        )
+
+    def carry_out(self, effect: TransactionEffect, registrar: TransactionRegistrar | None) -> None:
+        """Do what the replica has decided."""
+        match effect:
+            case fx.RegisterTransaction():
+                self._register(effect, registrar)
+            case fx.AnswerMarkers():
+                self._written(effect)
+            case fx.OrphanEnded():
+                self._orphan_ended(effect)
+            case fx.TransactionTorn():
+                self._torn(effect)
+            case _:
+                assert_never(effect)
+
+    def _register(
+        self, effect: fx.RegisterTransaction, registrar: TransactionRegistrar | None
+    ) -> None:
+        """Ask the coordinator of the transactional id, and give its response to the replica."""
+        owner = self._owner
+
+        def responded(response: RegistrationResponse) -> None:
+            if not owner.is_removed:
+                owner.step(
+                    ev.TransactionVerified(
+                        guard=effect.guard,
+                        error_code=response.error,
+                        coordinator_partition=response.coordinator_partition,
+                        coordinator_epoch=response.coordinator_epoch,
+                        last_outcome=response.last_outcome,
+                    )
+                )
+
+        if registrar is None:
+            responded(_NOT_ASKED)
+            return
+        registrar.register(
+            Registration(
+                partition=owner.partition,
+                topic=owner.topic,
+                transactional_id=effect.transactional_id,
+                producer_id=effect.producer_id,
+                producer_epoch=effect.producer_epoch,
+                mode=effect.mode,
+                deadline_ms=effect.deadline_ms,
+            ),
+            responded,
+        )
+
+    def _written(self, effect: fx.AnswerMarkers) -> None:
+        """Hand the outcome to the caller of `write`.
+
+        An exception of that caller is only logged: it must not take this partition offline.
+        """
+        try:
+            self._writes.pop(effect.request_id)(effect.error_codes)
+        except Exception as error:
+            _log.error("Handling the outcome of markers failed", exc=error)
+
+    def _orphan_ended(self, effect: fx.OrphanEnded) -> None:
+        _log.error(
+            "Marker of a transaction was lost; the leader ended the transaction before the next one",
+            partition=str(self._owner),
+            producer_id=effect.producer_id,
+            producer_epoch=effect.producer_epoch,
+            first_offset=effect.first_offset,
+            outcome="commit" if effect.is_commit else "abort",
+        )
+
+    def _torn(self, effect: fx.TransactionTorn) -> None:
+        _log.error(
+            "Transaction is torn: it ended in this partition with the other outcome",
+            partition=str(self._owner),
+            producer_id=effect.producer_id,
+            producer_epoch=effect.producer_epoch,
+            first_offset=effect.first_offset,
+            marker_offset=effect.marker_offset,
+            decided="commit" if effect.is_commit else "abort",
+        )
+
+
+def marker_batches(effect: fx.AppendMarkers, *, now_ms: int) -> bytes:
+    """Return the control batches of these markers, one record each, with their final offsets."""
+    return b"".join(
+        encode_marker(
+            ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
+            producer_id=marker.producer_id,
+            producer_epoch=marker.producer_epoch,
+            coordinator_epoch=marker.coordinator_epoch,
+            timestamp_ms=now_ms,
+            base_offset=effect.base_offset + number,
+            leader_epoch=effect.leader_epoch,
+        )
+        for number, marker in enumerate(effect.markers)
+    )
