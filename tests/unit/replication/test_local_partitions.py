@@ -259,7 +259,8 @@ async def test_a_removed_partition_says_to_its_readers_where_it_went(
         assert partition.gate_produce(written, acks=1) is written
         delta = MetadataDelta()
         partitions.image.replay(MetadataOffset(2), 1, record, delta)
-        partition._rules.table.apply(partitions.image, delta)
+        for _ in partition._rules.table.apply(partitions.image, delta):
+            pass
         read = partition.read(Offset(0), bytes_max=1 << 20, read_committed=False)
         assert isinstance(read, ReadOutcome)
         assert read.error is error
@@ -282,7 +283,8 @@ async def test_what_a_deleted_topic_wrote_is_not_confirmed_by_its_successor_of_t
         ):
             delta = MetadataDelta()
             partitions.image.replay(MetadataOffset(2), 1, record, delta)
-            before._rules.table.apply(partitions.image, delta)
+            for _ in before._rules.table.apply(partitions.image, delta):
+                pass
         after = served(partitions)
         assert after.gate_produce(written, acks=1) is written, "the same epoch of another topic"
         assert before.gate_produce(written, acks=1).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
