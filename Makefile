@@ -11,7 +11,7 @@ SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.p
 UV := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: $(BIN)/kubectl help install demo test test-long scenario-table check bench bench-kafka bench-spark sim soak dev proto lock image-sbom clean
+.PHONY: $(BIN)/kubectl help install demo test test-long scenario-table check bench bench-kafka bench-spark sim fuzz-codec soak dev proto lock image-sbom clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^##@/ { printf "\n%s:\n", substr($$0, 5) } /^[a-z-]+:.*##/ { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,9 @@ scenario-table: $(STAMP) ## Run every client in every scenario, and write the ta
 
 sim: $(STAMP) ## Run the cluster simulator alone (SEEDS=100)
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)
+
+fuzz-codec: $(STAMP) ## Damaged batches for the C codec under its sanitizers: make fuzz-codec CASES=1000000 SEED=0
+	$(BIN)/python -m tests.unit.protocol.asan $(or $(CASES),1000000) $(or $(SEED),0)
 
 soak: $(STAMP) ## Inject faults into a cluster under load (MINUTES=60)
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),60)

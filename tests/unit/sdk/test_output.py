@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from typer.testing import CliRunner
 
-from odradek.cli.output import OutputFormat, fail, print_facts, print_rows, printable
+from odradek.cli.main import app
+from odradek.cli.output import OutputFormat, fail, print_facts, print_rows, printable, say
 
 HOSTILE = ["[/x]", "[bold]", "\x1b[2J\x1b]0;owned\x07", "a\nb", "\x9b31m", "tab\there", "\ud800"]
 
@@ -25,6 +27,25 @@ def test_a_hostile_name_is_printed_and_does_nothing(
     if name.isprintable():
         assert name in captured.out
         assert name in captured.err
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_line_that_quotes_a_hostile_name_does_nothing(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say(f"{name} is at level 1\nand on the next line: {name}")
+    say(name, is_error=True)
+    captured = capsys.readouterr()
+    assert all(line.isprintable() for line in (captured.out + captured.err).split("\n"))
+    assert captured.out.count("\n") == 2 + 2 * name.count("\n")
+
+
+@pytest.mark.parametrize("words", [["topic", "list", "--\x1b[2J"], ["topic", "list", "\x1b[2J"]])
+def test_a_usage_error_quotes_arguments_escaped(words: list[str]) -> None:
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert "\x1b" not in result.stderr
+    assert "\\x1b[2J" in result.stderr
 
 
 @pytest.mark.parametrize("name", HOSTILE[:-1])

@@ -19,6 +19,7 @@ from odradek.cli.output import (
     fail,
     print_facts,
     print_rows,
+    say,
 )
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputForm
     else:
         print_facts({name: facts[name] for name in facts if name != "problems"}, output)
         if problems:
-            print("\n" + "\n".join(problems))
+            say("\n" + "\n".join(problems))
     if problems:
         raise typer.Exit(EXIT_UNHEALTHY)
 

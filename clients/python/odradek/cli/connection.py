@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from odradek.cli.output import EXIT_TERMINATED, EXIT_USAGE, fail
+from odradek.cli.output import EXIT_TERMINATED, EXIT_USAGE, fail, say
 from odradek.cluster.endpoints import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def read_properties(path: Path) -> dict[str, str]:
             fail(f"{path}:{number}: {name.strip()} is not known{hint}", status=EXIT_USAGE)
         properties[name.strip()] = value.strip()
     if "sasl.password" in properties and others_read:
-        print(f"odradek: other users can read the password in {path}: chmod 600", file=sys.stderr)
+        say(f"odradek: other users can read the password in {path}: chmod 600", is_error=True)
     return properties
 
 
@@ -251,7 +251,7 @@ def with_client(
 
     async def explain() -> None:
         await asyncio.sleep(PATIENCE_S)
-        print(f"odradek: waiting: {client.explain_waiting()}", file=sys.stderr)
+        say(f"odradek: waiting: {client.explain_waiting()}", is_error=True)
 
     async def run() -> Result:
         task = asyncio.current_task()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from typing import Annotated, Any, Final
 
 import typer
@@ -23,7 +25,7 @@ from odradek.cli import (
     storage,
     topic,
 )
-from odradek.cli.output import one_line_errors
+from odradek.cli.output import one_line_errors, printable
 
 QUORUM_PROCESS_OPTIONS = ("--config", "--set", "--insecure")
 """`odradek quorum` followed by one of these options runs a controller; otherwise a command follows it."""
@@ -78,11 +80,35 @@ EXAMPLES: Final = {
 }
 
 
+# `click.UsageError`, which is part of typer itself in some releases.
+_UsageError: Any = typer.BadParameter.__mro__[1]
+
+
+@contextlib.contextmanager
+def _printable_usage_errors() -> Iterator[None]:
+    """Escape control characters in click's usage errors, which quote arguments as they are."""
+    try:
+        yield
+    except _UsageError as error:
+        error.message = printable(error.message)
+        raise
+
+
 class CommandsByTask(TyperGroup):
     """Lists the commands in its help under the tasks that they belong to, so that all of it fits one screen."""
 
     def format_help_text(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         formatter.write(f"  {self.help}\n")  # no empty line above it: one more command fits
+
+    def make_context(self, *arguments: Any, **extra: Any) -> Any:
+        """Parse the options of the program itself."""
+        with _printable_usage_errors():
+            return super().make_context(*arguments, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the arguments of the command, and run it."""
+        with _printable_usage_errors():
+            return super().invoke(ctx)
 
     def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         records = [parameter.get_help_record(ctx) for parameter in self.get_params(ctx)]

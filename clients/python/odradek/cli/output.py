@@ -29,6 +29,7 @@ __all__ = [
     "one_line_errors",
     "print_facts",
     "print_rows",
+    "say",
 ]
 
 EXIT_ERROR = 1
@@ -67,6 +68,8 @@ def one_line_errors() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
+    except UnicodeEncodeError as error:
+        fail(f"{error.object!r} is not valid UTF-8", status=EXIT_USAGE)
     except OSError as error:
         fail(f"{error.strerror}: {error.filename}" if error.filename else str(error) or repr(error))
     except Exception as error:
@@ -122,13 +125,17 @@ def console(*, stderr: bool = False) -> Any:
 
 def fail(error: object, *, status: int = EXIT_ERROR) -> NoReturn:
     """Print the error, with its hint if it has one, and exit with this status."""
-    lines = [f"odradek: {error}"]
+    say(f"odradek: {error}", is_error=True)
     hint = getattr(error, "hint", None)
     if hint and hint not in str(error):
-        lines.append(f"         {hint}")
-    for line in "\n".join(lines).split("\n"):
-        print(printable(line), file=sys.stderr)
+        say(f"         {hint}", is_error=True)
     sys.exit(status)
+
+
+def say(text: str, *, is_error: bool = False) -> None:
+    """Print lines for a person, with control characters escaped."""
+    for line in text.split("\n"):
+        print(printable(line), file=sys.stderr if is_error else sys.stdout)
 
 
 def _snake_case(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from odradek.cli.output import (
     OutputFormat,
     fail,
     print_facts,
+    say,
     unescaped,
 )
 from odradek.errors import RecordTooLarge
@@ -187,7 +188,7 @@ def produce(
     if output is OutputFormat.JSON:
         print_facts({"topic": topic, "records": run.sent}, output)
     elif sys.stderr.isatty():
-        print(f"{run.sent} records sent to {topic}", file=sys.stderr)
+        say(f"{run.sent} records sent to {topic}", is_error=True)
 
 
 class _Run:
@@ -241,9 +242,9 @@ async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
             if run.undecided and run.acknowledged == acknowledged:
                 reason = producer.explain_waiting()
                 if reason and reason != last_reason:
-                    print(
+                    say(
                         f"odradek: waiting, {run.undecided} records are not acknowledged: {reason}",
-                        file=sys.stderr,
+                        is_error=True,
                     )
                     last_reason = reason
 

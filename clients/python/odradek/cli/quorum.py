@@ -16,6 +16,7 @@ from odradek.cli.output import (
     fail,
     print_facts,
     print_rows,
+    say,
 )
 
 if TYPE_CHECKING:
@@ -114,4 +115,4 @@ def set_level(
         await client.admin.update_feature(name, level, allow_downgrade=allow_downgrade)
 
     with_client(bootstrap, work)
-    print(f"{name} is at level {level}")
+    say(f"{name} is at level {level}")

@@ -17,6 +17,7 @@ from odradek.cli.output import (
     fail,
     print_facts,
     print_rows,
+    say,
 )
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def describe(
         return
     print_rows(rows, output, empty="no partitions")
     if own:
-        print("\n" + "\n".join(f"{key}={value}" for key, value in own.items()))
+        say("\n" + "\n".join(f"{key}={value}" for key, value in own.items()))
 
 
 @app.command("alter-config")
