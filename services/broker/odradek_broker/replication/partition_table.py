@@ -316,13 +316,12 @@ class PartitionTable:
             return None
         if self.strays.is_returning(state.topic_id, state.partition):
             return None
+        config = self.log_config(topic)
         try:
             if log is None:
-                log = self._directory.create(
-                    topic, state.topic_id, state.partition, self.log_config(topic)
-                )
+                log = self._directory.create(topic, state.topic_id, state.partition, config)
             else:
-                log.config = self.log_config(topic)
+                log.config = config
         except StorageFailed as failure:
             self.storage_failed(failure)
             return None
