@@ -7,7 +7,6 @@ from itertools import count
 from typing import Any
 
 from odradek_broker.coordinator_step import RequestId, Step
-from odradek_broker.transactions.formats.transaction_codec import decode, encode
 from odradek_broker.transactions.identity import ProducerIdentity
 from odradek_broker.transactions.messages import (
     AbortTransaction,
@@ -25,6 +24,7 @@ from odradek_broker.transactions.transaction import (
     TransactionRecord,
     TransactionStatus,
 )
+from odradek_broker.transactions.transaction_codec import decode, encode
 from odradek_broker.transactions.transaction_shard import TransactionShard
 from odradek_broker.transactions.transaction_table import TransactionTable
 from odradek_protocol.identity import (

@@ -15,7 +15,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from odradek_broker.coordinator_step import respond
-from odradek_broker.transactions.formats import transaction_codec
+from odradek_broker.transactions import transaction_codec
 from odradek_broker.transactions.identity import Match, ProducerIdentity
 from odradek_broker.transactions.markers_due import DueMarkers, MarkersDue
 from odradek_broker.transactions.messages import Added

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek_broker.transactions.formats.transaction_codec import decode, encode
 from odradek_broker.transactions.transaction import (
     EndedBy,
     Ledger,
@@ -19,6 +18,7 @@ from odradek_broker.transactions.transaction import (
     TransactionRecord,
     TransactionStatus,
 )
+from odradek_broker.transactions.transaction_codec import decode, encode
 from odradek_protocol.identity import (
     NO_TOPIC_ID,
     PartitionIndex,

@@ -22,7 +22,7 @@ from odradek_broker.coordination.placement import Placement
 from odradek_broker.coordinator_step import LoadedMarker, LoadedRecord, RequestId, Step, respond
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
-from odradek_broker.transactions.formats import transaction_codec
+from odradek_broker.transactions import transaction_codec
 from odradek_broker.transactions.identity import ProducerIdentity
 from odradek_broker.transactions.messages import (
     Aborted,

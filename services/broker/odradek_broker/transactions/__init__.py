@@ -2,7 +2,7 @@
 
 Public: `TransactionShard` (transaction_shard.py) with its `table` (transaction_table.py) and `reserve` (identity.py),
 `TransactionSettings` (settings.py), the requests, responses and orders (messages.py), and the record (transaction.py)
-with its codec (formats/transaction_codec.py).
+with its codec (transaction_codec.py).
 
 Read transaction.py first: it has the states of one transactional id and their moves. Then transaction_shard.py: it
 has the handler of each request.

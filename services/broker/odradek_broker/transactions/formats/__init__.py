@@ -1,1 +1,0 @@
-"""Encoding of the records of `__transaction_state`."""
