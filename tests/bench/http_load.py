@@ -36,7 +36,7 @@ class Connection:
         return body
 
     def close(self) -> None:
-        """At once."""
+        """Close the connection at once."""
         self._writer.close()
 
 

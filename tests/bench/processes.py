@@ -1,4 +1,4 @@
-"""What the kernel tells of other processes: CPU time and resident memory, from /proc."""
+"""CPU time and resident memory of other processes, from /proc."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ RECORDS_A_TICK = 10
 
 
 class Latencies:
-    """Of the current window, in ms."""
+    """Latencies of the current window, in ms."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -29,7 +29,7 @@ class SecureCluster(EmbeddedCluster):
         return self.authority.issue(name, hosts=["127.0.0.1", "localhost"], days=1)
 
     def tls(self, name: str) -> TlsOptions:
-        """For an SDK client with that certificate."""
+        """Return the options of an SDK client with that certificate."""
         certificate, key = self.certificate(name)
         return TlsOptions(ca=self.ca, cert=certificate, key=key)
 

@@ -1,4 +1,4 @@
-"""What goes wrong for people: each function brings a situation about and returns what they are told."""
+"""Mistakes of users and operators: each function makes one happen and returns the message that they get."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Act = Callable[[EmbeddedCluster], str]
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A row of the table. In `told`, `...` stands for what differs from case to case."""
+    """A row of the table. In `told`, `...` stands for the parts that differ from case to case."""
 
     name: str
     told: str

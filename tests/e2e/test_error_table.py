@@ -1,4 +1,4 @@
-"""One row, one test: what people are told when something goes wrong names the thing and the way out.
+"""One test for each row of the table: an error message names the thing that is wrong and the way out.
 
 docs/errors.md has the table; it is written by `pytest tests/e2e/test_error_table.py --write-errors`, and checked here.
 """

@@ -125,7 +125,7 @@ def has_unknown_error(message: Any) -> bool:
 
 
 async def outcome_of(channel: grpc.aio.Channel, service: Any, method: Any, data: bytes) -> str:
-    """Send it; the status, or that a response told an unknown error."""
+    """Send the request, and return the status, or that the response had an unknown error code."""
     is_stream = method.client_streaming or method.server_streaming
     call: Any = channel.stream_stream(
         f"/{service.full_name}/{method.name}",

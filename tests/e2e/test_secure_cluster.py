@@ -423,7 +423,7 @@ async def test_a_wrong_password_is_told_at_once(cluster: SecureCluster) -> None:
 
 
 async def test_a_client_certificate_is_no_broker(cluster: SecureCluster) -> None:
-    """The replication listener serves nobody but registered brokers, however good the certificate."""
+    """The replication listener serves registered brokers alone, whatever certificate a client has."""
     ports = cluster.brokers[1].ready_line["ports"]
     for name in ("admin", "broker-99", "gateway-1"):
         tls = cluster.tls(name)

@@ -50,7 +50,7 @@ def ports(cluster: EmbeddedCluster) -> dict[str, int]:
 
 
 def payloads(planted: Path) -> list[bytes]:
-    """As pysyncobj's transport took them, and framed as each protocol here frames."""
+    """Yield pickles as pysyncobj's own transport accepted them, plain and in the frames of each protocol here."""
     raw = pickle.dumps(Touch(planted))
     packed = zlib.compress(raw)
     http2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

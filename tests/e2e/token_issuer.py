@@ -40,13 +40,13 @@ class TokenIssuer:
         return {**json.loads(algorithm.to_jwk(key)), "kid": kid, "use": "sig"}
 
     def write(self, keys: list[dict[str, Any]]) -> None:
-        """In one step, as a mounted secret changes."""
+        """Replace the file in one step, as Kubernetes changes a mounted secret."""
         scratch = self.jwks.with_suffix(".new")
         scratch.write_text(json.dumps({"keys": keys}))
         scratch.replace(self.jwks)
 
     def token(self, subject: str, *, kid: str = "", lifetime_s: int = 300, **claims: Any) -> str:
-        """Signed by the key `kid`, the first one if not given."""
+        """Return a token that is signed by the key `kid`, or by the first key."""
         kid = kid or next(iter(self.keys))
         now_s = int(time.time())
         body = {

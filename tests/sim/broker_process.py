@@ -109,7 +109,7 @@ class ObservedHost(PartitionHost):
 
 
 class BrokerProcess:
-    """From start to death."""
+    """One process of a broker, from its start to its death."""
 
     def __init__(self, cluster: Cluster, node: BrokerNode) -> None:
         self.cluster = cluster
@@ -214,7 +214,7 @@ class BrokerProcess:
         self.close()
 
     def die_within(self) -> None:
-        """As `die`, from inside of what the process does: what is connected to it learns of it next."""
+        """Die like `die`, in the middle of the process's own work; its peers learn of it with their next event."""
         self.node.disk.killed()
         self.process.kill()
         self.scheduler.after(0, self.die)

@@ -27,7 +27,7 @@ _LOST: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
 
 
 class ClassicMember(Member):
-    """Joins, syncs, beats, commits; begins again when it is told to."""
+    """A member that joins, syncs, sends heartbeats and commits; it joins again when a response says so."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class ClassicMember(Member):
         return {m: write_assignment(share, version=1) for m, share in shares.items()}
 
     async def _work(self) -> None:
-        """Until the generation is over."""
+        """Poll and commit until the generation ends."""
         must_fetch = True
         while True:
             try:

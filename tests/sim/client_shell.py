@@ -54,7 +54,7 @@ class LatestCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """To any of them. `leader_epoch` is that of the broker's image, for the client to remember."""
+    """A response to any request. Clients remember its `leader_epoch`, which is that of the broker's image."""
 
     call_id: int
     error_code: ErrorCode

@@ -42,7 +42,7 @@ class Connection:
         self._stream: Stream | None = None
 
     def learn(self, answer: Response) -> None:
-        """A broker told who leads, in which epoch; older news is no news (KIP-320)."""
+        """Remember the leader and its epoch from a response; older epochs are ignored (KIP-320)."""
         if answer.leader_epoch >= self.leader_epoch:
             self.leader, self.leader_epoch = answer.leader, answer.leader_epoch
 
@@ -62,7 +62,7 @@ class Connection:
                 self.leader, self.leader_epoch = state.leader, state.leader_epoch
 
     def open(self, broker_id: int, on_response: Any, on_closed: Any) -> bool:
-        """Connect anew; False if nobody is there."""
+        """Connect again. Returns False if no process listens there."""
         self.close()
         node = self.cluster.brokers.get(broker_id)
         network = self.cluster.network

@@ -48,7 +48,7 @@ class BrokerNode:
         self.cluster.scheduler.after(delay_us, self.start)
 
     def restart_when_gone(self, delay_us: int) -> None:
-        """As `restart_later`; a life that takes longer to end, stalled meanwhile, is waited for."""
+        """Restart the broker like `restart_later`, but wait if the old process is stalled and ends late."""
         self.cluster.scheduler.after(delay_us, self._restart_after, self.life)
 
     def _restart_after(self, life: BrokerProcess | None) -> None:

@@ -46,7 +46,7 @@ class ConsumerMember(Member):
         self._is_leaving = False
 
     def resubscribe(self) -> None:
-        """To one topic less, or to all again."""
+        """Subscribe to one topic less, or to all again."""
         self.topics = TOPICS[:1] if self.topics == TOPICS else TOPICS
         self._tells_all = True
 

@@ -65,7 +65,7 @@ REFUSALS: dict[str, Callable[[int, int], Any]] = {
 
 
 class ControllerNode:
-    """One member: restarted by `start`, its core made anew from snapshot and log each time."""
+    """One member of the quorum. `start` restarts it and builds its core from the snapshot and the log."""
 
     def __init__(
         self, scheduler: Scheduler, network: Network, log: MetadataLog, controller_id: int

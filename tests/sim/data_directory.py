@@ -119,7 +119,7 @@ class OracleLog:
 
 
 class DataDirectory:
-    """One broker's disk, through its lives."""
+    """The disk of one broker, which outlives its processes."""
 
     def __init__(self, node: BrokerNode) -> None:
         self.logs: dict[TopicIdPartition, OracleLog] = {}
@@ -384,7 +384,7 @@ def _sync_all(directory: MemoryDirectory) -> None:
 
 
 def _headers(data: bytes) -> Iterator[BatchHeader]:
-    """As far as there are whole ones."""
+    """Yield the headers of the batches that are whole."""
     with suppress(CorruptBatch):
         for _, header in iter_headers(data):
             yield header

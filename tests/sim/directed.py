@@ -135,7 +135,7 @@ class Stage:
         self.cluster.network.set_cut(())
 
     def keep_copies(self, method: str) -> list[Copy]:
-        """From now on keep a copy of each such call; while it is in `held` only the copy."""
+        """Keep a copy of each such call from now on; while it is in `held`, only the copy."""
         kept: list[Copy] = []
         network = self.cluster.network
         original = network.send
@@ -172,7 +172,7 @@ class Stage:
         return self.state.isr if self.state is not None else ()
 
     def coordinator_of(self, group_id: str) -> int:
-        """As the controllers have it; -1 while nobody coordinates."""
+        """Return the coordinator that the controllers know; -1 if there is none."""
         topic = self.cluster.log.image.topic(GROUPS_TOPIC.name)
         if topic is None:
             return -1

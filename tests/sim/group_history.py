@@ -48,7 +48,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRead:
-    """What OffsetFetch told of one partition; `commit_id` is empty where nothing was committed."""
+    """The result of OffsetFetch for one partition; `commit_id` is empty if there is no commit."""
 
     group: GroupId
     partition: TopicPartition
@@ -100,7 +100,7 @@ class GroupHistory:
 
     @property
     def rebalances(self) -> int:
-        """Generations and epochs that somebody was told of."""
+        """The number of generations and epochs that members have seen."""
         return len(self._group_epochs)
 
     # --- members tell ----------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class GroupHistory:
         ended_us: int,
         member_id: str = "",
     ) -> None:
-        """A classic member was told what it owns: the generation is written."""
+        """A classic member received its assignment, so the generation is written."""
         self._epochs[member_id].setdefault(generation, ended_us)
         if group in self.mixed:
             self._synced[group, generation, by] = owned
@@ -151,7 +151,7 @@ class GroupHistory:
         began_us: int,
         ended_us: int,
     ) -> None:
-        """A member of the consumer protocol was told its epoch and, perhaps, partitions."""
+        """A member of the consumer protocol received its epoch and, perhaps, partitions."""
         self._epochs[member_id].setdefault(epoch, ended_us)
         self._group_epochs.add((group, epoch))
         self._gain(group, epoch, owned, by, ended_us)
@@ -177,7 +177,7 @@ class GroupHistory:
     # --- when an epoch was over ------------------------------------------------------------------
 
     def superseded_us(self, commit: Commit) -> int:
-        """From when on nothing of the commit's epoch may be taken, as far as anybody was told.
+        """Return the time from which no commit of that epoch may be accepted, as far as any client knows.
 
         A generation ends for all at once; in a group of the consumer protocol each member moves on
         by itself, or has lost the partition to another one. (Where the protocol changes, epochs
@@ -256,7 +256,7 @@ def _tenures_do_not_overlap(history: GroupHistory, found: list[Violation]) -> No
 
 @dataclass(slots=True)
 class _Zone:
-    """Of one value: the first end and the last beginning of its write and its reads."""
+    """The first end and the last beginning of the write and the reads of one value."""
 
     first_end: int
     last_beginning: int

@@ -40,7 +40,7 @@ class Send(Generic[Partition]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll(Generic[Partition]):
-    """What a fetch at `position` brought: (offset, value), and the high watermark told."""
+    """The result of a fetch at `position`: pairs of (offset, value), and the high watermark of the response."""
 
     client: int
     partition: Partition
@@ -52,7 +52,7 @@ class Poll(Generic[Partition]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latest(Generic[Partition]):
-    """The end offset that a leader told."""
+    """The end offset that a leader reported."""
 
     client: int
     partition: Partition
@@ -139,7 +139,7 @@ def _one_value_each(
 def _nothing_lost(
     sends: Iterable[Send[Partition]], log: Shown, log_start: int, found: list[Violation]
 ) -> None:
-    """P1: what acks=all acknowledged is there, at the offset that was told."""
+    """P1: every record that acks=all acknowledged is at its acknowledged offset."""
     for send in sends:
         if send.outcome is not Outcome.OK or send.acks != -1:
             continue

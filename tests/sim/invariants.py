@@ -1,4 +1,4 @@
-"""What must hold after each event (I1-I12), told with what only the simulator can see.
+"""The invariants I1 to I12, which must hold after each event; they use state that only the simulator can see.
 
 The oracle knows every disk, the committed metadata, and what was ever exposed or acknowledged. A
 partition whose promise is suspended (`suspend`) lost more copies at once than its durability

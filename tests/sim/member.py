@@ -78,13 +78,13 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Of this life."""
+        """The name of the present process of this member."""
         return f"{self.client_id}.{self.lives}"
 
     # --- a life ----------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to live, with nothing."""
+        """Start without any state."""
         if self.is_up:
             return
         self.lives += 1

@@ -55,7 +55,7 @@ class Entry:
 
     @cached_property
     def payload(self) -> bytes:
-        """As the wire and the journal carry it."""
+        """Return the entry as the wire and the log carry it."""
         if not self.records:
             return b""
         batch = MetadataBatch(controller_epoch=self.term, records=self.records)

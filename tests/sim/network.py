@@ -78,7 +78,7 @@ class Network:
         self._streams.pop(stream, None)
 
     def process_ended(self, process: Process) -> None:
-        """A process died: its connections go with it, and the others are told by resets."""
+        """Break the connections of a process that died; the other ends receive resets."""
         for stream in list(self._streams):
             if process in stream.ends:
                 stream.abort(process)
@@ -113,7 +113,7 @@ class Stream:
         return not self._is_gone[self.side(process)]
 
     def send(self, sender: Process, message: Any) -> None:
-        """Hand a message to the connection; nobody says whether it arrives."""
+        """Hand a message to the connection, which may lose it without a sign."""
         side = self.side(sender)
         if self._is_gone[side] or self._has_gap[side]:
             return
@@ -143,7 +143,7 @@ class Stream:
         self._forget()
 
     def abort(self, dead: Process | None) -> None:
-        """The connection breaks now; `dead` is told nothing."""
+        """Break the connection now. The end `dead` gets no event."""
         network = self.network
         reachable = network.both_ways(self.ends[0].node_id, self.ends[1].node_id)
         for side, end in enumerate(self.ends):

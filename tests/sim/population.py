@@ -37,7 +37,7 @@ GROUPS_TOPIC: Final = NewTopic(
 
 
 class Observer(Member):
-    """An administrator's tool: asks now and then, whoever says that it is the coordinator."""
+    """An administrator's tool that sends requests now and then to any broker that claims to coordinate."""
 
     async def _live(self) -> None:
         partitions = self.partitions()

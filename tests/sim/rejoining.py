@@ -1,4 +1,4 @@
-"""P15 under load: a follower that was killed comes back to the ISR while producers do not pause.
+"""P15 under load: a follower that was killed returns to the ISR while producers do not pause.
 
 A topic of its own, of two replicas with min.insync.replicas 1: with the follower gone the leader is
 the ISR alone, so its watermark is its log end, and a follower is always behind it by the way there

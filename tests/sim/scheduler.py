@@ -56,12 +56,12 @@ class Scheduler:
             print(self.recent[-1])
 
     def fail(self, error: BaseException) -> None:
-        """End the seed with this error once the present event is over, whoever catches it."""
+        """End the seed with this error after the present event, even if other code catches it."""
         if self.failure is None:
             self.failure = error
 
     def run(self, until_us: int) -> None:
-        """Let everything happen that is due before `until_us`. Raises what `fail` was told."""
+        """Run all events that are due before `until_us`. Raises the error that `fail` got."""
         queue = self._queue
         pop = heapq.heappop
         while queue and queue[0][0] <= until_us:

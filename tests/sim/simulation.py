@@ -64,7 +64,7 @@ class Result:
 
 
 class Simulation:
-    """See the module's text; `run` gives the result and raises nothing."""
+    """One run, as the module's docstring describes it. `run` returns the result and raises nothing."""
 
     def __init__(self, seed: int, *, is_verbose: bool = False, storm_us: int = STORM_US) -> None:
         self.scheduler = Scheduler(seed)

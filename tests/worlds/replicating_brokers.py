@@ -227,7 +227,7 @@ class MemoryBroker:
         is_urgent: bool,
         on_response: Callable[[ErrorCode], None],
     ) -> None:
-        """As IsrProposals does; the proposal is kept, and taken if the cluster takes them."""
+        """Take a proposal as IsrProposals does; it is kept, and applied if the cluster accepts it."""
         self._cluster.proposals.append(proposal)
         if self._cluster.takes_proposals:
             isr = tuple(broker_id for broker_id, _ in proposal.isr)
@@ -314,7 +314,7 @@ class MemoryCluster:
     def describe(
         self, *, replicas: tuple[int, ...], isr: tuple[int, ...], leader: int = 1, **configs: str
     ) -> None:
-        """The topic of one partition, and its configs (`_` for `.`); then brokers begin to live."""
+        """Define the topic with one partition and its configs (`_` for `.`); then start the brokers."""
         self.record(Topic(topic_id=TOPIC_ID, name=TOPIC))
         for name, value in configs.items():
             self.config(name.replace("_", "."), value)

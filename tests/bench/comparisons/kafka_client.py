@@ -27,7 +27,9 @@ FIRST_TIMEOUT_S: Final = 60.0
 
 
 def produce(options: argparse.Namespace) -> dict[str, Any]:
-    """As fast as it takes them; ends when all are acknowledged. Latency of every 1,000th."""
+    """Send records as fast as the cluster takes them, until all are acknowledged. Latency is that of every 1,000th
+    record.
+    """
     producer = Producer({"bootstrap.servers": options.bootstrap, "acks": options.acks})
     noise = os.urandom(1 << 20)
     values = [noise[i * 97 : i * 97 + options.size] for i in range(10_000)]
@@ -60,7 +62,7 @@ def produce(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def consume(options: argparse.Namespace) -> dict[str, Any]:
-    """From the first record until `records` were read."""
+    """Consume from the first record until `records` were read."""
     consumer = _consumer(options.bootstrap)
     consumer.assign([TopicPartition(options.topic, 0, 0)])
     wanted, read = options.records, 0

@@ -70,7 +70,7 @@ class KafkaCluster:
 
     @property
     def pids(self) -> list[int]:
-        """Of the nodes, each broker and controller in one."""
+        """Process ids of the nodes; each is a broker and a controller."""
         return [process.pid for process in self._processes]
 
     @property

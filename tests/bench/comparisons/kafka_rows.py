@@ -24,7 +24,7 @@ class Row:
 
 
 def throughput_row(what: str, pairs: Sequence[tuple[float, float]]) -> Row:
-    """From (Odradek's, Kafka's) records a second of each pair."""
+    """Return a row for pairs of (Odradek's, Kafka's) records per second."""
     ratios = sorted(ours / theirs for ours, theirs in pairs)
     median = statistics.median(ratios)
     return Row(
@@ -54,7 +54,7 @@ def ratio_row(
 
 
 def cost_row(what: str, pairs: Sequence[tuple[float, float]], *, cpu_s_per_gb_max: float) -> Row:
-    """Broker CPU: the median over the pairs is judged alone, Kafka's is told."""
+    """Return a row for broker CPU. The median over the pairs is judged alone; Kafka's is only reported."""
     ours = statistics.median(one for one, _ in pairs)
     return Row(
         what=what,
@@ -67,7 +67,7 @@ def cost_row(what: str, pairs: Sequence[tuple[float, float]], *, cpu_s_per_gb_ma
 
 
 def as_json(row: Row) -> dict[str, Any]:
-    """For a JSON line."""
+    """Return the row as an object for a JSON line."""
     return {
         "row": row.what,
         "figure": row.figure,

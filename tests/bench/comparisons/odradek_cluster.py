@@ -10,7 +10,7 @@ from odradek.embedded import ClusterPlan, EmbeddedCluster
 
 
 class OdradekCluster:
-    """As KafkaCluster."""
+    """A cluster of Odradek with the interface of KafkaCluster."""
 
     name: Final = "odradek"
 
@@ -27,12 +27,12 @@ class OdradekCluster:
 
     @property
     def pids(self) -> list[int]:
-        """Of brokers and controller."""
+        """Process ids of brokers and controller."""
         return [child.pid for child in self._cluster.children() if child.pid is not None]
 
     @property
     def broker_pids(self) -> list[int]:
-        """Of the brokers alone."""
+        """Process ids of the brokers alone."""
         return [child.pid for child in self._cluster.brokers.values() if child.pid is not None]
 
     def __enter__(self) -> Self:

@@ -33,7 +33,7 @@ class Environment:
         return self.root / "jars" / profile
 
     def variables(self) -> dict[str, str]:
-        """For processes of both sides: our own packages come from this tree, by PYTHONPATH."""
+        """Environment variables for the processes of both sides; PYTHONPATH names the packages of this tree."""
         return os.environ | {"PYTHONPATH": os.pathsep.join(_source_roots())}
 
 

@@ -111,7 +111,7 @@ class FragileDisks:
         self._root_node = _Directory()
 
     def environment(self, *, lies: str = "", sync_ms: int = 0) -> dict[str, str]:
-        """Of processes whose files are to be lost.
+        """Environment variables for processes whose files are to be lost.
 
         Files whose names end in `lies` are synced in vain; each sync takes `sync_ms` at least.
         """
@@ -126,7 +126,7 @@ class FragileDisks:
         }
 
     def plug_in(self) -> None:
-        """Take what is there as durable, and boot; no process may run."""
+        """Take the present files as durable, and boot. No process may run."""
         for folder in (self._journals, self._stops):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()

@@ -49,7 +49,9 @@ async def shut_leader_down(cluster: EmbeddedCluster) -> float:
 
 
 async def start_and_restart() -> tuple[float, float]:
-    """Of one controller and one broker: s from start to the first acknowledgement, the same after a kill."""
+    """Return the seconds from the start of a controller and a broker to the first acknowledgement, and the same after
+    a kill.
+    """
     with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as cluster:
         began_s = time.monotonic()
         cluster.start()

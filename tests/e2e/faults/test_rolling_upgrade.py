@@ -36,7 +36,7 @@ class Roll:
         self.pauses_s: dict[str, float] = {}
 
     async def restart(self, child: ChildProcess) -> None:
-        """In good order, as a rolling upgrade does: the next one goes when this one is ready."""
+        """Restart the processes as a rolling upgrade does: each one when the one before it is ready."""
         self.load.begin_gap()
         child.signal(signal.SIGTERM)
         assert await asyncio.to_thread(child.wait, SETTLE_S_MAX), f"{child.name} does not stop"

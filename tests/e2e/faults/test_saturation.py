@@ -1,4 +1,4 @@
-"""A broker that is as busy as it can be is not dead: nobody fences it, and its leaderships stay."""
+"""A broker that uses all of its CPU is not fenced, and keeps its leaderships."""
 
 from __future__ import annotations
 

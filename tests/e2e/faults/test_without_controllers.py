@@ -1,4 +1,4 @@
-"""All controllers are gone: writers with acks=all go on, and whoever needs the lease is refused."""
+"""Without any controller writers with acks=all continue, and requests that need the lease are refused."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def faults_of(
 
 
 async def verify(client: Client, topic: str, load: Workload) -> None:
-    """Every record was acknowledged, and the log holds each once, in order, where it was told."""
+    """Check that every record was acknowledged and is in the log once, in order, at the acknowledged offset."""
     assert not load.failures, load.failures[:3]
     assert len(load.acknowledged) == load.sent
     faults = faults_of(load.acknowledged, load.sent, await read_all(client, topic, load.partitions))

@@ -32,14 +32,14 @@ def done(futures: dict[Any, Any]) -> list[Any]:
 
 
 def make_user(admin: AdminClient, user: str, mechanism: str = "SCRAM-SHA-256") -> None:
-    """With PASSWORD."""
+    """Create a user whose password is PASSWORD."""
     info = ScramCredentialInfo(MECHANISMS[mechanism], 4096)
     upsertion = UserScramCredentialUpsertion(user, info, PASSWORD.encode())
     done(admin.alter_user_scram_credentials([upsertion]))
 
 
 def make_topic(admin: AdminClient, topic: str, partitions: int = 1) -> None:
-    """On one broker."""
+    """Create a topic with one replica."""
     done(admin.create_topics([NewTopic(topic, partitions, 1)]))
 
 

@@ -55,7 +55,7 @@ def three() -> Iterator[EmbeddedCluster]:
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A broker where two listeners want a login and nobody may do what no entry allows."""
+    """A broker with two listeners that require a login, and with ACLs."""
 
     ports: dict[str, int]  # KAFKA: open to a super user; KAFKA_SASL: in plain text; KAFKA_TLS
     ca: Path
@@ -82,7 +82,7 @@ class GuardedCluster(EmbeddedCluster):
 
 @pytest.fixture(scope="session")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """See Guarded."""
+    """Start a broker as `Guarded` describes it."""
     settings = (
         "group.initial.rebalance.delay.ms=0",
         "listeners=KAFKA://127.0.0.1:0,KAFKA_SASL://127.0.0.1:0,KAFKA_TLS://127.0.0.1:0,"

@@ -47,7 +47,7 @@ class Ledger:
 
 
 class MemberThread:
-    """One consumer that polls, notes and commits until it is told to leave."""
+    """A consumer that polls, records what it got and commits, until it is asked to leave."""
 
     def __init__(self, name: str, topic: str, ledger: Ledger, config: dict[str, Any]) -> None:
         self.name = name
@@ -95,7 +95,7 @@ class MemberThread:
 
 
 class Load:
-    """A producer that sends numbers until it is told to stop."""
+    """A producer that sends numbers until it is stopped."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.acknowledged: set[int] = set()
@@ -137,7 +137,7 @@ class Load:
 
 
 def until_shared(ledger: Ledger, members: list[MemberThread], partitions: int) -> None:
-    """Wait until these members, and nobody else, own all partitions, each some."""
+    """Wait until exactly these members own all partitions, each at least one."""
     names = {member.name for member in members}
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:

@@ -267,7 +267,7 @@ async def test_ten_thousand_idle_connections_and_a_thousand_partitions(
 
 
 def produce_p99_s(victim: Victim, topic: str, count: int = 2_000) -> float:
-    """Of records produced one after the other, each to another partition."""
+    """Return the 99th percentile of records produced one after the other, each to another partition."""
     config = {"bootstrap.servers": f"{victim.host}:{victim.port}", "linger.ms": 0, "acks": 1}
     producer = ck.Producer(config)
     took_s = []

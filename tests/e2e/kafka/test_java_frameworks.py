@@ -132,7 +132,7 @@ def test_kafka_streams_counts_words(three: EmbeddedCluster, jars: Path, tmp_path
 
 
 def call(url: str, document: dict[str, Any] | None = None) -> Any:
-    """The JSON that Connect answers; None when nobody answers yet, or not now."""
+    """Return the JSON of Connect's response; None while Connect does not respond, or refuses for now."""
     body = None if document is None else json.dumps(document).encode()
     request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
     try:

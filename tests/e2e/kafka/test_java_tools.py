@@ -29,7 +29,7 @@ def jars() -> Path:
 
 @pytest.fixture(scope="session")
 def jars_3_7() -> Path:
-    """Likewise, of the last line of clients that fail at what later ones are told (KAFKA-17492)."""
+    """The jars of Kafka 3.7, the last clients that fail at responses which later ones understand (KAFKA-17492)."""
     return fetched("kafka_3_7.xml", ROOT / "build" / "kafka-tools-3.7", "kafka_2.13-*.jar")
 
 

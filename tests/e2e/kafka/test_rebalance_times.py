@@ -111,7 +111,7 @@ def group(
 
 
 def seconds_until_settled(members: list[Member], began_s: float) -> float:
-    """Until each owns its share, and all together everything."""
+    """Return the seconds until each member owns its share, and all members together own everything."""
     small, larger = divmod(PARTITIONS, len(members))
     shares = sorted([small] * (len(members) - larger) + [small + 1] * larger)
     deadline = began_s + TIMEOUT_S

@@ -1,4 +1,4 @@
-"""docs/clients.md holds every client in every scenario, and no cell that fails or that nobody tested."""
+"""docs/clients.md has every client in every scenario, and no cell that failed or was not tested."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three brokers, three replicas: what unmodified clients were told is stored stays, whoever dies."""
+"""Three brokers, three replicas: records acknowledged to unmodified clients survive the death of any broker."""
 
 from __future__ import annotations
 

@@ -49,11 +49,11 @@ class DriverProcess:
         self._log.close()
 
     def wait_for_batches(self, count: int, *, timeout_s: float = 240) -> None:
-        """Until it told of so many batches with rows."""
+        """Wait until the driver has reported so many batches with rows."""
         self.wait_until(lambda: self.batches() >= count, timeout_s=timeout_s)
 
     def wait_until(self, condition: Callable[[], bool], *, timeout_s: float = 240) -> None:
-        """Until `condition`, looked at with each line and often; fails when the driver ends first."""
+        """Wait until `condition` holds, checking it often and at each line; fail if the driver ends first."""
         deadline_s = time.monotonic() + timeout_s
         holds = False
         while not holds and not self._is_over and time.monotonic() < deadline_s:
@@ -73,7 +73,7 @@ class DriverProcess:
         return sum(1 for event in self._progress() if event["rows"])
 
     def milestones(self) -> list[str]:
-        """What it told of besides progress."""
+        """The lines of the driver that are not progress."""
         return [event["event"] for event in self.events if event["event"] != "progress"]
 
     def rows(self) -> int:

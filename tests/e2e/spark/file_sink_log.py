@@ -1,4 +1,6 @@
-"""What Spark's streaming file sink has written, told by its own log: a killed driver leaves other files beside."""
+"""The files that Spark's streaming file sink has committed, from its own log: a killed driver leaves other files
+beside them.
+"""
 
 from __future__ import annotations
 

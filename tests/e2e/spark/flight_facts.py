@@ -22,7 +22,7 @@ def scheduled(flight: Flight) -> datetime:
 
 
 def instant(at: datetime) -> str:
-    """As the pipelines write times in keys."""
+    """Return a time as the pipelines write it in keys."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

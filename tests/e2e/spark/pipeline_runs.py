@@ -1,4 +1,4 @@
-"""Runs a pipeline in the tests' session, to the end of what is there."""
+"""Runs a pipeline in the Spark session of the tests until it has read all present records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a JVM runs that lives for minutes: its first compiler is enough, the second would cost more than it saves."""
+"""Options for a JVM that runs for minutes: only the first compiler, since the second costs more than it saves."""
 
 from __future__ import annotations
 

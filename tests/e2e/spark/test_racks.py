@@ -1,4 +1,4 @@
-"""With a rack set, tasks read from the replica in it, and not from the leader."""
+"""Tasks with a rack read from the replica in that rack, and not from the leader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""On a standalone cluster: a master and a worker of Spark's own, executors that know nothing but what they are sent."""
+"""Pipelines run on a standalone cluster: a master and a worker of Spark, whose executors have only what the driver
+sends them.
+"""
 
 from __future__ import annotations
 

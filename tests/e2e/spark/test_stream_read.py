@@ -31,7 +31,7 @@ def stream(spark: SparkSession, cluster: EmbeddedCluster) -> Callable[..., DataF
 
 
 def drain(frame: DataFrame, checkpoint: Path, sink: Callable[[list[Any], int], None]) -> Any:
-    """Run to the end of what is there; the progress of each batch."""
+    """Run the stream until it has read all present records, and return the progress of each batch."""
 
     def collect(batch: DataFrame, batch_id: int) -> None:
         sink(batch.select("partition", "offset", "value").collect(), batch_id)

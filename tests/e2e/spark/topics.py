@@ -20,7 +20,9 @@ _loop: list[asyncio.AbstractEventLoop] = []
 
 
 def _run(work):  # type: ignore[no-untyped-def]
-    """On one loop for all tests, on a thread of its own: gRPC is not made for one loop after another."""
+    """Run on one event loop for all tests, in a thread of its own: gRPC does not work with several loops one after the
+    other.
+    """
     if not _loop:
         _loop.append(asyncio.new_event_loop())
         threading.Thread(target=_loop[0].run_forever, daemon=True).start()

@@ -1,4 +1,4 @@
-"""A TCP link that can be cut without anybody being told: bytes go in and do not come out."""
+"""A TCP link that can be cut silently: bytes go in and do not come out."""
 
 from __future__ import annotations
 

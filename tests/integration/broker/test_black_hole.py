@@ -1,4 +1,4 @@
-"""A link that swallows everything: nobody is told, and all recovers soon after it heals."""
+"""A link drops all bytes silently, and the cluster recovers soon after the link works again."""
 
 from __future__ import annotations
 

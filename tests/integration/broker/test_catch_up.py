@@ -1,4 +1,4 @@
-"""A broker that comes back far behind copies at the rate it is held to, while live partitions go on."""
+"""A broker that returns far behind copies at its configured rate, while other partitions are not slowed down."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ async def test_a_feed_does_not_stay_with_a_standby_that_hears_nothing(
 
 
 class OtherHistory(pb_grpc.ControllerServiceServicer):
-    """Knows another past than whoever asks."""
+    """A controller whose metadata log has another history than the broker's."""
 
     async def MetadataFeed(
         self, request: pb.MetadataFeedRequest, context: Any
@@ -295,7 +295,7 @@ async def test_a_stale_broker_is_told_once_it_asks(controller: MemoryController)
 
 
 async def test_a_broker_that_was_unregistered_is_told_so(controller: MemoryController) -> None:
-    """Nothing else would ever end it: it would beat for ever and serve nobody."""
+    """Without that response the broker would send heartbeats for ever and serve no client."""
     epoch = await registered(controller)
     decision = await controller.host.decide(registration.unregister, BrokerId(4))
     assert decision.response.is_good

@@ -1,4 +1,4 @@
-"""DeleteRecords over several brokers: what was answered stays so, whoever leads next."""
+"""DeleteRecords over several brokers: acknowledged deletions hold, whichever broker leads next."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def delete(
 
 
 async def earliest(cluster: BrokerCluster) -> int:
-    """As whoever leads tells it."""
+    """Return the earliest offset, from the partition's leader."""
     async with asyncio.timeout(15):
         while True:
             stub = cluster.broker_stub(cluster.partition("t").leader)

@@ -21,7 +21,7 @@ GAP_S_MAX = 3.0
 
 
 class SteadyProducer:
-    """Sends numbered records with acks=all to whoever leads, one after the other, for ever."""
+    """Sends numbered records with acks=all to the present leader, one after the other."""
 
     def __init__(self, cluster: BrokerCluster, topic: str) -> None:
         self.acked: list[int] = []

@@ -1,4 +1,4 @@
-"""A controller that sends what no controller means: its broker refuses it, says why, lives on, and follows again.
+"""A broker refuses invalid data from a controller, logs the reason, keeps running, and follows valid data again.
 
 What a controller may decide (which topics there are, who leads) is not doubted, and neither is an epoch that is too
 high, nor another incarnation of the log: brokers believe controllers.

@@ -131,7 +131,7 @@ async def test_a_broker_that_is_not_unfenced_says_what_it_waits_for(
 
 
 class FeedFirst(MemoryController):
-    """Answers a registration when the broker's feed has told of it."""
+    """Responds to a registration after the broker's feed has delivered it."""
 
     reader: MetadataFeed | None = None
 

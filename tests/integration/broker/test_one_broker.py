@@ -1,4 +1,4 @@
-"""One broker process: what clients may ask of it over gRPC, and what they are told when it is wrong."""
+"""One broker process: requests over gRPC, and the responses to invalid ones."""
 
 from __future__ import annotations
 

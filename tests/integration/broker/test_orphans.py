@@ -1,4 +1,4 @@
-"""Processes that were told to go with their parent go, whatever they are busy with when it dies."""
+"""Processes that were started with --exit-with-parent end with their parent, whatever they are doing."""
 
 from __future__ import annotations
 

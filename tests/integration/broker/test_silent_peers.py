@@ -76,7 +76,7 @@ async def opened(channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall[bytes, 
 
 
 async def keep_writing(call: grpc.aio.StreamStreamCall[bytes, bytes]) -> None:
-    """As heartbeats and acknowledgements do."""
+    """Write again and again, as heartbeats and acknowledgements do."""
     while not call.done():
         await call.write(b"beat")
         await asyncio.sleep(_PACE_S)

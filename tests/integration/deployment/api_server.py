@@ -1,4 +1,4 @@
-"""As much of the API server as the certificate job asks for: secrets, over TLS, for a bearer token."""
+"""The part of the Kubernetes API server that the certificate job uses: secrets, over TLS, with a bearer token."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ApiServer:
         }
 
     def environment(self) -> Mapping[str, str]:
-        """What every pod is told of it."""
+        """The environment variables by which a pod finds the API server."""
         port = self._server.server_address[1]
         return {"KUBERNETES_SERVICE_HOST": self.host, "KUBERNETES_SERVICE_PORT": str(port)}
 

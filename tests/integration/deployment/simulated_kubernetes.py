@@ -119,14 +119,14 @@ class SimulatedKubernetes:
         ]
 
     def new_pod_name(self, deployment: str) -> str:
-        """As a ReplicaSet names its pods: never twice the same."""
+        """Return a name as a ReplicaSet makes it; no name is used twice."""
         self._suffixes += 1
         return f"{deployment}-{self._suffixes:05x}"
 
     def roll_stateful_set(
         self, name: str, *, after_each: Callable[[str], None] = lambda _: None
     ) -> None:
-        """A rolling update; `after_each` is told the pod that is ready again."""
+        """Restart the pods as a rolling update does; `after_each` gets each pod when it is ready again."""
         for pod in reversed(self.pod_names(name)):
             assert self.stop(pod), f"{pod} did not end within its grace period"
             self.start(pod)
@@ -159,7 +159,7 @@ class SimulatedKubernetes:
     # --- pods ------------------------------------------------------------------------------------
 
     def start(self, pod: str) -> None:
-        """Make the pod anew, on a new address; does not wait."""
+        """Create the pod again, with a new address; does not wait."""
         owner, _, suffix = pod.rpartition("-")
         stateful_set = self._workloads.get(("StatefulSet", owner))
         if stateful_set is None:
@@ -209,7 +209,7 @@ class SimulatedKubernetes:
         return is_clean
 
     def kill(self, pod: str) -> None:
-        """As when its node dies."""
+        """Kill the pod, as the death of its node does."""
         self.pods[pod].kill()
         self._forget(pod)
 
@@ -220,7 +220,7 @@ class SimulatedKubernetes:
             shutil.rmtree(claim)
 
     def put_claims_aside(self, pod: str) -> None:
-        """Like `lose_claims`, but a later `restore_claims` gives the volumes back."""
+        """Remove the volumes like `lose_claims`, so that `restore_claims` can bring them back."""
         assert pod not in self.pods, f"{pod} runs"
         for claim in (self.scratch / "volumes").glob(f"*-{pod}"):
             claim.rename(claim.with_name(f"aside-{claim.name}.saved"))
@@ -249,7 +249,9 @@ class SimulatedKubernetes:
             time.sleep(_POLL_S)
 
     def client_tls(self) -> ssl.SSLContext:
-        """For HTTP clients: what `odradek-client-tls` holds; pods' addresses stand in no certificate."""
+        """TLS options for HTTP clients with the certificate in `odradek-client-tls`; no certificate has the addresses
+        of pods.
+        """
         folder = self.scratch / "client-tls"
         folder.mkdir(exist_ok=True)
         for name, content in self.api.secrets["odradek-client-tls"].items():

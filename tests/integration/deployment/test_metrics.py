@@ -1,4 +1,4 @@
-"""What a scrape of live processes finds: what people watch is there, and named by Prometheus' rules."""
+"""A scrape of live processes has the metrics that operators watch, named by the rules of Prometheus."""
 
 from __future__ import annotations
 

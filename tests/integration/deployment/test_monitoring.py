@@ -1,4 +1,4 @@
-"""Alerts and dashboards against what a live cluster tells when it is scraped: every metric and every label is there."""
+"""Every metric and label in alerts and dashboards exists in a scrape of a live cluster."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture(scope="module")
 def scrape(cluster: EmbeddedCluster) -> Scrape:
-    """Of every process, once a group has read something through and requests were served."""
+    """Scrape every process, after a group has read a topic and requests were served."""
     return asyncio.run(_used(cluster))
 
 
@@ -183,7 +183,7 @@ def test_every_panel_reads_what_is_there(scrape: Scrape) -> None:
 
 
 def counted_again(node: Any, nearest: str = "") -> list[str]:
-    """Metrics that every gateway tells alike, where the nearest aggregation is not `max`."""
+    """Return metrics that all gateways report with equal values, where the nearest aggregation is not `max`."""
     if isinstance(node, promql_parser.VectorSelector):
         name = str(node.name)
         return [name] if name.startswith("kafka_") and nearest != "max" else []

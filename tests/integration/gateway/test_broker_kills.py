@@ -126,7 +126,7 @@ async def read_all(bootstrap: str, topic: str) -> dict[tuple[int, int], str]:
 
 
 def wait_for_more(outcome: Outcome, count: int) -> None:
-    """Until so many more records are acknowledged."""
+    """Wait until so many more records are acknowledged."""
     target = len(outcome.acknowledged) + count
     deadline_s = time.monotonic() + DEADLINE_S
     while len(outcome.acknowledged) < target:

@@ -50,7 +50,7 @@ TELLS_FAILURES_INSIDE = (
 
 
 def settings(cluster_id: str, pinned: dict[str, str]) -> str:
-    """Of schemathesis."""
+    """Return the settings of schemathesis."""
     text = 'hooks = "tests.integration.gateway.schemathesis_hooks"\n[parameters]\n'
     for name, value in {"path.cluster_id": cluster_id, **pinned}.items():
         text += f"{json.dumps(name)} = {json.dumps(value)}\n"
@@ -90,7 +90,7 @@ def run(gateway: Gateway, folder: Path, pinned: dict[str, str], *arguments: str)
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    """One that lets nobody wait long for records: any number is a valid `timeout`."""
+    """Start a gateway whose requests never wait long for records: any number is a valid `timeout`."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("ODRADEK_GATEWAY_CONSUMER_REQUEST_TIMEOUT_MS_MAX", "20")
         with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1, gateways=1)) as cluster:

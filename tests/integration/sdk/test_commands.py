@@ -120,7 +120,7 @@ def readme(pattern: str) -> str:
 
 
 def test_the_readmes_tour(dev: dict[str, Any]) -> None:
-    """As it stands, but for the address and the number of brokers."""
+    """Run the tour as it is written, except for the address and the number of brokers."""
     tour = readme(r"# in another terminal[^\n]*\n(.*?)```")
     assert "--replicas 3" in tour
     tour = tour.replace("--replicas 3", "--replicas 1")

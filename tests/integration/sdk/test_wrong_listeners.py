@@ -1,4 +1,4 @@
-"""Clients at the wrong port are told which listener it is, and where theirs is; so is the operator."""
+"""A client at the wrong port gets an error that names the listener there and the right one; the log names them, too."""
 
 from __future__ import annotations
 

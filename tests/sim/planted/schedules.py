@@ -321,7 +321,7 @@ def coordinator_that_is_cut_off() -> None:
 
 
 def coordinator_that_cannot_write() -> None:
-    """Its followers are cut off: what it appended waits, and then it is refused and loads anew.
+    """Cut the coordinator's followers off: its appends wait and are then refused, and it loads again.
 
     What waits may be committed later, so it may not begin again without it.
     """
@@ -390,7 +390,7 @@ def durability_that_changes_under_load() -> None:
 
 
 def checkpoint_while_a_log_is_cut() -> None:
-    """Broker 1 writes its checkpoints after a cut of the files, and before the log is told of it.
+    """Let broker 1 write its checkpoints after its files were truncated and before the log knows it.
 
     What a full sync took above the cut is gone: the next life must not vouch for it.
     """

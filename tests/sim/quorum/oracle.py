@@ -80,7 +80,7 @@ def check_disk_vouches(source: SimulatedNode, target: int, message: Message) -> 
 
 
 def check_dirty_disk_vouches(source: SimulatedNode, target: int, message: Message) -> None:
-    """Like `check_disk_vouches`, but only while a power cut would lose something."""
+    """Do what `check_disk_vouches` does, but only while a power cut would lose something."""
     if source.disk.unsynced(_DURABLE_FILES):
         check_disk_vouches(source, target, message)
 

@@ -1,4 +1,4 @@
-"""A controller with a log that commits at once (or when told to), and brokers that answer.
+"""A controller whose log commits at once, or on request, with brokers that respond.
 
 No mock: the production controller, its records, and a list for the Raft log.
 """
@@ -189,7 +189,7 @@ class Cluster:
         broker_epoch: int | None = None,
         **wishes: Any,
     ) -> HeartbeatResponse:
-        """One heartbeat of a broker whose image is up to date unless told otherwise."""
+        """Send one heartbeat of a broker whose image is up to date unless the arguments say otherwise."""
         request = HeartbeatRequest(
             broker_id=BrokerId(broker_id),
             broker_epoch=self.epochs[broker_id]
@@ -341,7 +341,7 @@ def _list(members: tuple[BrokerId, ...]) -> str:
 
 
 def cluster(brokers: int = 3) -> Cluster:
-    """With brokers 1, 2, ... that live."""
+    """Return a cluster with live brokers 1, 2, ..."""
     found = Cluster()
     found.start(*range(1, brokers + 1))
     return found

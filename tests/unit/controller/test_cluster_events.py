@@ -16,7 +16,7 @@ from tests.unit.controller.cluster import Cluster
 
 @pytest.fixture
 def found(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Three brokers; what is replayed from now on is told."""
+    """Three brokers; records that are replayed from now on are logged."""
     caplog.set_level("INFO")
     cluster = Cluster()
     cluster.start(1, 2, 3)

@@ -38,7 +38,7 @@ from tests.unit.controller.cluster import CLUSTER_ID, Cluster
 
 
 class Log:
-    """A Raft log that commits when told to."""
+    """A Raft log that commits on request."""
 
     def __init__(self) -> None:
         self.appended: list[tuple[bytes, int, asyncio.Future[int]]] = []

@@ -1,4 +1,4 @@
-"""What a failure is told as: clients send again what is 50003, and give up what is 50002."""
+"""How failures appear to HTTP clients, which repeat a request after 50003 and give up after 50002."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ SPEC = InstanceSpec(
 
 
 class Groups:
-    """No group has committed anything; `asked` is set by who asks, who waits for `answer`."""
+    """Groups without committed offsets. A request sets `asked` and waits for `answer`."""
 
     def __init__(self) -> None:
         self.asked, self.answer = asyncio.Event(), asyncio.Event()
@@ -111,7 +111,7 @@ async def test_an_instance_reads_little_ahead_and_nothing_at_rest(client: OneCli
 
 
 async def test_an_instance_that_ended_while_it_began_leaves_no_consumer(client: OneClient) -> None:
-    """It would fetch for ever, for nobody."""
+    """Such a consumer would fetch for ever."""
     instance = made_with(client)
     client.admin.answer.clear()
     async with asyncio.timeout(DEADLINE_S):

@@ -21,7 +21,7 @@ DEADLINE_S = 20.0
 
 
 class Admin:
-    """Of a cluster of so many brokers; `made` has the replicas of the topic."""
+    """The admin client of a cluster of so many brokers; `made` has the replicas of the topic."""
 
     def __init__(self, brokers: int = 1, default_replicas: int = 1) -> None:
         self.brokers, self.default_replicas = brokers, default_replicas

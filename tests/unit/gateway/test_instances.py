@@ -143,7 +143,7 @@ async def test_who_is_not_read_for_a_while_rests() -> None:
 
 
 class Neighbour:
-    """The other gateway: it answers when it is told to, or never."""
+    """The other gateway, which responds on request, or never."""
 
     def __init__(self) -> None:
         self.asked, self.answers = asyncio.Event(), asyncio.Event()

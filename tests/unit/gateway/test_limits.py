@@ -100,7 +100,7 @@ async def test_a_slow_body_is_taken_as_long_as_something_comes() -> None:
 
 @asynccontextmanager
 async def gateway(**settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, FastAPI]]:
-    """Without a cluster, which none of these requests asks."""
+    """Return a gateway without a cluster; none of these requests needs one."""
     chosen = GatewaySettings(**settings)
     cluster = ClusterAccess(chosen, url="http://here")
     app = create_app(chosen, cluster, cast("Instances", None))

@@ -53,7 +53,7 @@ def model(ranges: list[tuple[str, int | None]], offered: tuple[str, ...]) -> str
 
 @st.composite
 def written(draw: st.DrawFn, ranges: list[tuple[str, int | None]]) -> str:
-    """As clients write it: spaces, capitals, other parameters, q in any form."""
+    """Yield a media type as clients write it: spaces, capitals, other parameters, q in any form."""
     parts = []
     for name, q in ranges:
         text = draw(st.sampled_from([name, name.upper(), name.title()]))

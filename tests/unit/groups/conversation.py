@@ -1,4 +1,4 @@
-"""A group of the classic protocol, told as what members ask and are answered."""
+"""A group of the classic protocol as a transcript of its members' requests and responses."""
 
 from __future__ import annotations
 

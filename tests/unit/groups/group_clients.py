@@ -294,7 +294,9 @@ class ClassicClient:
         return self._joined is not None and self._joined.leader == self.member_id
 
     def _lead(self, joined: Joined) -> dict[str, bytes]:
-        """As the cooperative-sticky assignor: nobody is given what another says that it owns."""
+        """Assign partitions as the cooperative-sticky assignor does: no member gets a partition that another one still
+        owns.
+        """
         said = {m.member_id: read_subscription(m.metadata).owned for m in joined.members}
         owned = {m: {(t, i) for t, ii in o.items() for i in ii} for m, o in said.items()}
         counts = dict(TOPICS.values())
@@ -386,7 +388,7 @@ Client = ClassicClient | ConsumerClient
 
 @dataclass
 class Members:
-    """Clients that live, of one group."""
+    """The live clients of one group."""
 
     coordinator: Coordinator = field(default_factory=Coordinator)
     living: dict[str, Client] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The classic protocol, told as what members ask and are answered."""
+"""The classic protocol as transcripts of requests and responses."""
 
 from __future__ import annotations
 

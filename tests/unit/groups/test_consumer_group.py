@@ -43,7 +43,7 @@ def catalog(version: int = 1, **counts: int) -> TopicCatalog:
 
 @dataclass
 class Member:
-    """A well-behaved client: it takes up what it is told, gives up what it must."""
+    """A correct client: it takes over the partitions that it is assigned and gives up those that it must."""
 
     name: str
     epoch: int = 0

@@ -15,7 +15,7 @@ CALM_MS, RESTLESS_MS = 3_000, 500
 
 
 def calm_at(now_ms: int) -> HeartbeatPace:
-    """Of a group whose last epoch began at 0."""
+    """Return the pace of a group whose last epoch began at 0."""
     pace = HeartbeatPace(calm_interval_ms=CALM_MS, restless_interval_ms=RESTLESS_MS)
     pace.epoch_is(1, now_ms=0)
     pace.look(is_stable=True, session_ends_ms=now_ms + 40_000, now_ms=now_ms)

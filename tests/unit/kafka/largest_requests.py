@@ -36,7 +36,7 @@ class LargeRequest(NamedTuple):
 
 
 def largest_requests(*, count: int = ITEMS_MAX) -> Iterator[LargeRequest]:
-    """Of every API in its newest version; those that hold no array as they are."""
+    """Yield the largest request of every API in its newest version; requests without an array stay as they are."""
     for key in RIGHTS:
         if key in (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS):
             continue

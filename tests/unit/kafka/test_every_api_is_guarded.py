@@ -1,4 +1,4 @@
-"""API x right: nobody without a right gets anything, who has just the right ones gets it."""
+"""Every API with every right: a caller without the right gets nothing, and one with exactly that right is served."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ FRAME_BYTES_MAX = 100 << 20
 
 
 def receive(assembler: FrameAssembler, data: bytes) -> list[bytes]:
-    """As the event loop and the connection do it; every connection shares the scratch buffer."""
+    """Pass bytes on as the event loop and the connection do; all connections share the scratch buffer."""
     frames = []
     while data:
         buffer = assembler.buffer()

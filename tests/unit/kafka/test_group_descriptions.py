@@ -1,4 +1,4 @@
-"""DescribeGroups and ConsumerGroupDescribe: what is told of a group, and of one that is not there."""
+"""Responses of DescribeGroups and ConsumerGroupDescribe for groups that exist and for others."""
 
 from __future__ import annotations
 

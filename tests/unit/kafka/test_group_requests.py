@@ -56,7 +56,7 @@ async def answered(served: Services, key: ApiKey, version: int, message: Any) ->
 
 
 def commit(offset: int, *, member_id: str = "", epoch: int = -1, **says: Any) -> Any:
-    """Of partition 0 of `orders`, if `topics` does not say otherwise."""
+    """Return a request that commits partition 0 of `orders`, unless `topics` says otherwise."""
     topics = says.pop("topics", [{"name": "orders", "indexes": [0]}])
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     return OffsetCommitRequest(

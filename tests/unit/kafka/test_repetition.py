@@ -1,4 +1,6 @@
-"""What a request names over and over is told once: an answer must not be thousands of times its request."""
+"""Names that a request repeats occur once in the response, which must not be thousands of times larger than the
+request.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS on the Kafka listener: who somebody is by the certificate, PLAIN only inside of it."""
+"""TLS on the Kafka listener: principals from certificates, and PLAIN only over TLS."""
 
 from __future__ import annotations
 

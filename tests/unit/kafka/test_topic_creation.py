@@ -1,4 +1,4 @@
-"""Topics that somebody asked for: whether they are made, and with how many partitions and replicas."""
+"""Automatic creation of topics: whether it happens, and with how many partitions and replicas."""
 
 from __future__ import annotations
 

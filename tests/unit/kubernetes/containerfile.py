@@ -26,7 +26,7 @@ class Instruction:
         return [word for word in self.text.split() if not word.startswith("--")]
 
     def listed(self) -> list[str]:
-        """Of the JSON form."""
+        """Return the words of an instruction's JSON form."""
         found: list[str] = json.loads(self.text)
         return found
 

@@ -95,7 +95,7 @@ def unreadable(base_offset: int, what: str) -> bytes:
 
 
 class Broker:
-    """One data directory with one partition, through several lives."""
+    """One data directory with one partition, which can be opened again and again."""
 
     def __init__(self, storage: Storage, path: Path = PATH, config: LogConfig = SMALL) -> None:
         self.storage = storage

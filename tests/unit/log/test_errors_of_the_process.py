@@ -1,4 +1,6 @@
-"""Errors that say nothing of the disk end no data directory: the call is taken back, refused, may be tried again."""
+"""Errors that say nothing about the disk take no data directory offline: the call is undone, refused, and may be tried
+again.
+"""
 
 from __future__ import annotations
 

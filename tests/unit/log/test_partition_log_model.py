@@ -1,4 +1,4 @@
-"""The log against a list of batches: random lives, restarts, cuts and losses, then compared."""
+"""The log compared with a list of batches after random appends, restarts, truncations and losses."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ CONFIG = LogConfig(segment_bytes=500, index_interval_bytes=100, file_delete_dela
 
 
 class History:
-    """What a client and a follower were told while the disk was failing."""
+    """The responses that a client and a follower got while the disk was failing."""
 
     def __init__(self) -> None:
         self.appended: list[bytes] = []
@@ -60,7 +60,7 @@ class History:
 
 
 def reopen(broker: Broker) -> PartitionLog:
-    """Begin the log anew, from its files."""
+    """Open the log again, from its files."""
     loaded = broker.directory.recover(broker.log)
     assert loaded is not None
     return broker.directory.replace(broker.log, loaded)

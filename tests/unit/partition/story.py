@@ -1,4 +1,4 @@
-"""Replicas told as transcripts: a line is an event, the indented lines below are what came of it.
+"""Replicas as transcripts: a line is an event, and the indented lines below are its effects.
 
     at 10 ack-received session=2/102/1 leader_epoch=5 ack_to=3
       high-watermark-moved high_watermark=3

@@ -1,4 +1,4 @@
-"""A follower that keeps up joins the ISR while producers do not pause, and holds nobody up for long.
+"""A follower that keeps up joins the ISR while producers do not pause, and delays no producer for long.
 
 One leader, one append each `pace_ms`, followers with a fixed round trip: each append is pushed at
 once, and acknowledged when the round trip is over.

@@ -1,4 +1,6 @@
-"""What the gate holds, in which order it lets go, and what clients are told when no coordinator can say."""
+"""Which produces the gate holds, in which order it releases them, and their responses when no coordinator can be
+reached.
+"""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def sanitizer_libraries() -> list[str]:
 
 
 def run(cases: int, seed: int) -> subprocess.CompletedProcess[str]:
-    """Build the instrumented codec and fuzz it; a finding is a non-zero status, told on stderr."""
+    """Build the instrumented codec and fuzz it. A finding makes the exit status non-zero and is written to stderr."""
     with tempfile.TemporaryDirectory() as folder:
         codec = Path(folder, "_codec.abi3.so")
         subprocess.run(

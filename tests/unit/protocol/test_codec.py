@@ -1,4 +1,4 @@
-"""What is written is read again; what is damaged is one error; versions live together."""
+"""Records that are written can be read; damage is always the same error; old and new versions can be read together."""
 
 from __future__ import annotations
 

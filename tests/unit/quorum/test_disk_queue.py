@@ -1,4 +1,4 @@
-"""After a failed disk job no later one runs: a sync that succeeds then would prove nothing."""
+"""After a failed disk job no later job runs, since a later sync that succeeds would prove nothing."""
 
 from __future__ import annotations
 

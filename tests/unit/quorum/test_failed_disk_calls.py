@@ -1,4 +1,4 @@
-"""After a failed disk call a voter sends nothing more; after a restart it keeps what it has sent."""
+"""A voter sends nothing more after a failed disk call, and after a restart it keeps what it has sent."""
 
 from __future__ import annotations
 

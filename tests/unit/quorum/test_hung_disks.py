@@ -1,4 +1,4 @@
-"""While a follower's disk hangs the others go on, and it holds no more than a few windows of entries."""
+"""While a follower's disk hangs the other voters continue, and the leader holds few windows of entries for it."""
 
 from __future__ import annotations
 

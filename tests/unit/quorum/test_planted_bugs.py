@@ -1,4 +1,4 @@
-"""For each protection that a patch switches off, the named test must fail.
+"""For each protection that a patch switches off, a named test must fail.
 
 A test that passes without the protection proves nothing about it. Random faults find some of the
 bugs as well (`CHAOS`); the others went unnoticed for 30 seeds, which is why the schedules exist.

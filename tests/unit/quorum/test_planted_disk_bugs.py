@@ -1,4 +1,4 @@
-"""For each duty of the quorum's storage that a patch leaves out, a test or random faults must fail.
+"""For each duty of the quorum's storage that a patch removes, a test or random faults must fail.
 
 The duties are every sync, and every check of a format's version.
 """

@@ -66,7 +66,7 @@ def test_a_follower_tells_of_a_snapshot_that_it_does_not_take() -> None:
 
 @pytest.mark.parametrize("error", [ENOSPC, EDQUOT])
 def test_a_snapshot_without_room_on_the_disk_ends_no_voter(error: int) -> None:
-    """All voters' disks fill up alike, so the cluster would lose all of them at once."""
+    """The disks of all voters fill up at the same time, so the cluster would lose all voters at once."""
     world = World(4, joined=True)
     world.start_all()
     leader = world.elect()

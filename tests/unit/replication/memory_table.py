@@ -81,7 +81,7 @@ async def table_of(
     ),
     clock: Clock = SYSTEM_CLOCK,
 ) -> AsyncIterator[tuple[PartitionTable, Any]]:
-    """The replicas of a directory, and what the controller was told of its room."""
+    """Return the replicas of a directory, and the reports about its disk space to the controller."""
     told: list[bool] = []
     pool = DiskPool(threads_max=1)
     table = PartitionTable(

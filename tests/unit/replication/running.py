@@ -25,7 +25,7 @@ SETTINGS = BrokerSettings(node_id=1, log_dir="nowhere", controllers="101@nowhere
 async def running(
     partitions: PartitionsInMemory, authorizer: Authorizer | None = None
 ) -> AsyncIterator[GroupCoordinator]:
-    """It leads the one partition of `__consumer_offsets`, and is told so."""
+    """Return a coordinator that leads the one partition of `__consumer_offsets` and knows it."""
     coordinator = GroupCoordinator(
         settings=SETTINGS,
         partitions=partitions,  # type: ignore[arg-type]  # of LocalPartitions what it needs

@@ -18,7 +18,7 @@ class Replica:
 
 
 class Host:
-    """As much of a PartitionHost as a waiter sees."""
+    """The part of a PartitionHost that a waiter uses."""
 
     def __init__(self) -> None:
         self.visible_bytes = 0

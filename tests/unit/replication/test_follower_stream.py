@@ -1,4 +1,4 @@
-"""A follower's stream ends when it is told to, whatever the leader does at that moment."""
+"""A follower's stream ends when it is closed, whatever the leader does at that moment."""
 
 from __future__ import annotations
 

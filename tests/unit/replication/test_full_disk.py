@@ -1,4 +1,4 @@
-"""A disk that fills up while a log is cut, or before one is made: the replicas begin anew when it has room."""
+"""The disk fills up while a log is truncated or created: the replicas start again when there is room."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 
 
 class Controllers:
-    """Answers when told to."""
+    """A controller that responds on request."""
 
     def __init__(self) -> None:
         self.calls: list[asyncio.Future[pb.AllocateProducerIdsResponse]] = []

@@ -1,4 +1,4 @@
-"""Records for compacted topics have keys, and looking for them keeps nobody waiting."""
+"""Records of compacted topics need keys, and the check for keys delays no other work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wrong protocol at a listener is recognized by its first bytes, and told in its own form."""
+"""A listener recognizes a client of another protocol by its first bytes, and refuses it in that protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses, and what a process is told that must not or cannot listen."""
+"""Addresses of listeners, and the errors of processes that may not or cannot listen."""
 
 from __future__ import annotations
 

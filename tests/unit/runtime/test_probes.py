@@ -1,4 +1,4 @@
-"""What probes are told, over a real connection."""
+"""Responses to probes, over a real connection."""
 
 from __future__ import annotations
 

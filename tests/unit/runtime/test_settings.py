@@ -1,4 +1,4 @@
-"""Settings: sources, precedence, and what a wrong one is told."""
+"""Settings: sources, precedence, and the errors for wrong ones."""
 
 from __future__ import annotations
 

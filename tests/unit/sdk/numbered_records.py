@@ -27,7 +27,7 @@ def numbers(records: Sequence[ConsumerRecord]) -> list[int]:
 
 
 async def read(consumer: Consumer, count: int, **arguments: int) -> list[ConsumerRecord]:
-    """At least so many, soon."""
+    """Read until at least so many records have arrived."""
     records: list[ConsumerRecord] = []
     while len(records) < count:
         more = await consumer.getmany(5_000, **arguments)

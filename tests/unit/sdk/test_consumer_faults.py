@@ -335,7 +335,7 @@ async def test_what_does_not_fit_into_one_table_is_in_the_next(
     pytest.importorskip("pyarrow")
 
     class SmallBuilder(ColumnBuilder):
-        """As if ten rows were the 2 GiB that a column may hold."""
+        """A builder that treats ten rows like the 2 GiB that a column may hold."""
 
         def append_batch(self, *arguments: Any, **more: Any) -> int:
             if self.row_count >= 10:

@@ -1,4 +1,4 @@
-"""What is told of a group."""
+"""Descriptions of groups."""
 
 from __future__ import annotations
 

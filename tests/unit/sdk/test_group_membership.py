@@ -36,7 +36,7 @@ class Coordinator:
         self.topic_error: OdradekError | None = None
 
     def start(self) -> None:
-        """As the link does."""
+        """Start the member as the consumer does."""
 
     async def topic(self, name: str, *, timeout_s: float) -> Topic:
         if self.topic_error is not None:

@@ -121,7 +121,7 @@ async def until_owned(consumer: Consumer, count: int) -> None:
 
 
 class Member:
-    """Sends heartbeats; owns what it was told, once `obey` is called."""
+    """Sends heartbeats, and owns its assignment once `obey` is called."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ Right = tuple[Operation, ResourceType, str]
 
 
 def entries_for(principal: str, rights: Iterable[Right]) -> dict[bytes, AccessControlEntry]:
-    """By id, as the image has them."""
+    """Return ACLs by id, as the image has them."""
     return {
         bytes([number]) * 16: AccessControlEntry(
             acl_id=bytes([number]) * 16,

@@ -40,7 +40,7 @@ class WhoAmI(pb_grpc.BrokerServiceServicer):
     async def ListOffsets(
         self, request: pb.ListOffsetsRequest, context: Any
     ) -> pb.ListOffsetsResponse:
-        """Nothing, to whoever is let through."""
+        """Returns an empty response to every caller that is admitted."""
         return pb.ListOffsetsResponse()
 
     async def WatchMetadata(
@@ -68,7 +68,7 @@ class LoginServer:
     users: dict[tuple[str, ScramMechanism], UserScramCredential] = field(default_factory=dict)
 
     def add_user(self, name: str, password: str, mechanism: str = "SCRAM-SHA-512") -> None:
-        """With the fewest iterations that are allowed."""
+        """Add a user with the fewest iterations that are allowed."""
         kind = ScramMechanism(MECHANISMS.index(mechanism) + 1)
         salt, salted = salted_password(SdkMechanism(int(kind)), password, 4096)
         self.users[name, kind] = credential_of(

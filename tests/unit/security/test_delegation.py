@@ -1,4 +1,4 @@
-"""A gateway speaks for its callers, and nobody else does: `odradek-on-behalf-of`."""
+"""Only gateways may send requests in the name of their callers (`odradek-on-behalf-of`)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_gateway_is_who_it_speaks_for(
 async def test_nobody_else_speaks_for_others(
     tls_of: Callable[[str], TlsFiles], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither another certificate, nor a login of whatever name, nor somebody without either."""
+    """Another certificate, a login of any name and a caller without either are refused."""
     async with login_server(
         wants_login=False, delegates=(GATEWAY,), tls=tls_of("broker-1"), mutual=True
     ) as server:

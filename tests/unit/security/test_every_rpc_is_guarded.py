@@ -1,4 +1,4 @@
-"""RPC x right: nobody without a right gets past the listener, who has just the right ones does.
+"""Every RPC with every right: the listener refuses a caller without the right, and admits one with exactly that right.
 
 Over a real gRPC server whose servicers answer everything: what comes back was let through.
 """

@@ -163,7 +163,7 @@ async def test_failed_logins_of_one_user_do_not_shut_out_others_behind_the_same_
 
 
 class Guessed:
-    """Brokers that believe nobody, and count."""
+    """Brokers that refuse every login, and count them."""
 
     def __init__(self) -> None:
         self.proofs = 0

@@ -33,7 +33,7 @@ CLAIMED = pb.GroupHeartbeatRequest(
 
 
 class Coordinator:
-    """On one of the brokers."""
+    """The group coordinator on one of the brokers."""
 
     def __init__(self, broker_id: BrokerId) -> None:
         self._broker_id = broker_id

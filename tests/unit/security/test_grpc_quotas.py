@@ -18,7 +18,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as pb_grpc
 
 
 class Recorded(Quotas):
-    """Notes what is counted, and lets nobody wait long."""
+    """Records what is counted, and never delays for long."""
 
     def __init__(self, wait_ms: int) -> None:
         super().__init__()

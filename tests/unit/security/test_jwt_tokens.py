@@ -21,7 +21,7 @@ from tests.e2e.token_issuer import TokenIssuer
 
 
 class Clock:
-    """Seconds that pass when told."""
+    """A clock in seconds that advances on request."""
 
     now_s = 0.0
 

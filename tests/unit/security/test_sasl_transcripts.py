@@ -1,4 +1,4 @@
-"""SASL messages in any order and of any kind: nobody gets in without the password, and nothing raises."""
+"""SASL messages in any order and of any kind: no login succeeds without the password, and nothing raises."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Attacker:
         self._has_answer = False
 
     def mechanism(self) -> str:
-        """To choose in a handshake."""
+        """The mechanism to choose in a handshake."""
         others = ("SCRAM-SHA-1", "GSSAPI", "OAUTHBEARER", "plain", "", "SCRAM-SHA-256\0")
         return self.draw.choice((*OFFERED, *OFFERED, *others))
 
@@ -238,6 +238,6 @@ async def handshake(client: WireClient, mechanism: str, version: int) -> None:
 
 
 def foreign_to_mallory(attacker: Attacker) -> bytes:
-    """A token that logs nobody in, not even mallory."""
+    """Return a token that no login accepts, not even mallory's."""
     token = attacker.token()
     return token.replace(b"mallory", b"alice")

@@ -96,7 +96,7 @@ async def test_with_no_user_at_all_there_is_an_answer_too() -> None:
 
 
 class Watched(dict[tuple[str, ScramMechanism], UserScramCredential]):
-    """Credentials, and how often somebody went through all of them."""
+    """Credentials that count how often all of them are read."""
 
     scans = 0
 
@@ -106,7 +106,9 @@ class Watched(dict[tuple[str, ScramMechanism], UserScramCredential]):
 
 
 async def test_neither_costs_more_the_more_users_there_are() -> None:
-    """With 20,000 users an unknown name took 10 ms of the loop, a known one none: anybody could tell them apart."""
+    """With 20,000 users an unknown name took 10 ms of the loop and a known one none, so an attacker could tell them
+    apart.
+    """
     known = Watched(users(200, iterations=4096))
     for number in range(100):
         await server_first(known, f"nobody-{number}")

@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline's command line is said in a sentence, before Spark starts."""
+"""A wrong command line of a pipeline ends with one sentence before Spark starts."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_pipeline_that_cannot_start_ends_with_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Session:
-        """As much of a session as the runner uses itself."""
+        """The part of a Spark session that the runner uses."""
 
         stopped = 0
 

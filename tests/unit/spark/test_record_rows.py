@@ -1,4 +1,4 @@
-"""Batches as fetched to rows: aborted transactions, markers, cut ranges, and columns that nobody asked for."""
+"""Fetched batches become rows: aborted transactions, markers, partial ranges, and columns that were not selected."""
 
 from __future__ import annotations
 

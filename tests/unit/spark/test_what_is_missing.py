@@ -1,4 +1,4 @@
-"""Without a JDK, or with a PySpark that does not fit: a sentence that says what to do; in CI the demo fails of it."""
+"""Without a JDK, or with the wrong PySpark, a sentence says what to do; in CI the demo then fails."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_no_client_sees_an_epoch_above_32766() -> None:
 
 @pytest.mark.parametrize("moves_meanwhile", [False, True])
 def test_epochs_run_out_during_a_failover(moves_meanwhile: bool) -> None:
-    """The repeated End, the repeated Init and the next Add must find what the first coordinator told."""
+    """The repeated End, the repeated Init and the next Add must find the state that the first coordinator reported."""
     coordinator = at_epoch(32_766)
     present = coordinator.state.next_identity
     coordinator.add(present, FIRST)

@@ -151,7 +151,7 @@ class ShardMachine(RuleBasedStateMachine):
                 return self.model.end(request)
 
     def settle_owner(self) -> None:
-        """Learn which fresh producer id the shard took; nobody may have had it before."""
+        """Learn which new producer id the shard allocated; it must never have been used before."""
         if self.model.owner != FRESH:
             return
         owner = self.coordinator.state.next_identity
