@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odradek_broker.broker import Broker, Environment, Scale
+from odradek_broker.coordination.peer_streams import LinkKind
 from odradek_broker.listener_settings import REPLICATION
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
@@ -44,7 +45,15 @@ from tests.sim.machine import SimulatedPool
 from tests.sim.network import Stream
 from tests.sim.scheduler import MS, SECOND, Process
 from tests.sim.simulated_loop import SimulatedLoop
-from tests.sim.wires import HEARTBEAT_US, Beats, ControllerChannels, FromFollower, ToLeader
+from tests.sim.wires import (
+    HEARTBEAT_US,
+    Beats,
+    ControllerChannels,
+    FromFollower,
+    FromPeer,
+    ToLeader,
+    ToPeer,
+)
 
 if TYPE_CHECKING:
     from tests.sim.cluster import BrokerNode, Cluster
@@ -145,6 +154,7 @@ class BrokerProcess:
                 pool=SimulatedPool(self.node, self.process, self.loop),
                 controller_channels=ControllerChannels(self),
                 dial=lambda leader, _host, _port: ToLeader(self, leader),
+                dial_link=lambda kind, peer, _host, _port: ToPeer(self, kind, peer),
                 beating=lambda heartbeat, _: Beats(self, heartbeat),
             ),
             directory=directory,
@@ -313,6 +323,10 @@ class BrokerProcess:
     def accept_follower(self, stream: Stream) -> None:
         """A follower's connection."""
         self.loop.spawn(FromFollower(self, stream).serve())
+
+    def accept_link(self, kind: LinkKind, stream: Stream) -> None:
+        """A transaction link of another broker."""
+        self.loop.spawn(FromPeer(self, kind, stream).serve())
 
     def hear_leader_again(self, session_id: int, message: bytes) -> None:
         """A copy of what a leader once sent, when its stream may be long over."""

@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 
 from odradek_broker.cluster.heartbeat import Heartbeat, SentBeats
+from odradek_broker.coordination.peer_streams import LinkKind
 from odradek_broker.replication.streams.follower_sessions import StreamRefused
 from odradek_broker.replication.streams.follower_stream import StreamBroken
 from odradek_protocol.identity import BrokerId, ControllerId
@@ -162,6 +163,91 @@ class FromFollower:
         assert self._life.broker is not None
         try:
             await self._life.broker.followers.serve(self)
+        except* (StreamRefused, ConnectionError):
+            pass
+        finally:
+            self._stream.close(self._life.process)
+
+
+class ToPeer:
+    """The opening end of a transaction link: a LinkConnection."""
+
+    def __init__(self, life: BrokerProcess, kind: LinkKind, peer: BrokerId) -> None:
+        self._life = life
+        self._inbox = Inbox(life.loop)
+        self._stream: Stream | None = None
+        node = life.cluster.brokers.get(peer)
+        target = node.life if node is not None else None
+        if (
+            target is None
+            or not target.is_serving
+            or not target.process.is_running
+            or not life.network.both_ways(life.broker_id, peer)
+        ):
+            return
+        self._stream = Stream(life.network, life.process, target.process)
+        self._stream.on_message[0] = self._inbox.put
+        self._stream.on_closed[0] = self._inbox.end
+        target.accept_link(kind, self._stream)
+
+    async def write(self, message: bytes) -> None:
+        if self._stream is None or self._inbox.is_over:
+            raise StreamBroken("the peer is gone")
+        self._stream.send(self._life.process, message)
+
+    async def accepted(self) -> None:
+        if await self._inbox.get() is not _ACCEPTED:
+            raise StreamBroken("the peer ended the stream")
+
+    async def read(self) -> bytes:
+        message = await self._inbox.get()
+        if message is None:
+            raise StreamBroken("the peer ended the stream")
+        assert isinstance(message, bytes)
+        return message
+
+    async def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close(self._life.process)
+        self._inbox.end()
+
+
+class FromPeer:
+    """The serving end of a transaction link: a LinkPeer."""
+
+    def __init__(self, life: BrokerProcess, kind: LinkKind, stream: Stream) -> None:
+        self._life = life
+        self._kind = kind
+        self._stream = stream
+        self._inbox = Inbox(life.loop)
+        stream.on_message[1] = self._inbox.put
+        stream.on_closed[1] = self._inbox.end
+
+    def is_from(self, broker_id: int) -> bool:
+        return broker_id == self._stream.ends[0].node_id
+
+    async def read(self) -> bytes | None:
+        request: bytes | None = await self._inbox.get()
+        return request
+
+    async def accept(self) -> None:
+        self._stream.send(self._life.process, _ACCEPTED)
+
+    async def write(self, message: bytes) -> None:
+        if self._inbox.is_over:
+            raise ConnectionError("the peer is gone")
+        self._stream.send(self._life.process, message)
+
+    async def serve(self) -> None:
+        """Let the production's broker serve this stream until either side ends it."""
+        assert self._life.broker is not None
+        transactions = self._life.broker.transactions
+        is_marking = self._kind is LinkKind.MARK
+        try:
+            if is_marking:
+                await transactions.markers.serve(self)
+            else:
+                await transactions.registrations.serve(self)
         except* (StreamRefused, ConnectionError):
             pass
         finally:

@@ -58,7 +58,7 @@ _BROKERS: Final = """
     transaction.partitions.max transaction.remove.expired.transaction.cleanup.interval.ms
     transaction.state.log.min.isr transaction.state.log.num.partitions
     transaction.state.log.replication.factor transaction.state.log.segment.bytes
-    transactional.id.expiration.ms
+    transaction.verification.timeout.ms transactional.id.expiration.ms
 """
 _CONTROLLERS: Final = """
     broker.session.timeout.ms broker.stream.grace.ms cluster.id

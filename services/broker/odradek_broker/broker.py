@@ -25,6 +25,8 @@ from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
+from odradek_broker.coordination.peer_streams import DialLink
+from odradek_broker.coordination.transaction_runtime import TransactionRuntime
 from odradek_broker.data_directory import close_data_directory
 from odradek_broker.listener_settings import REPLICATION
 from odradek_broker.log.log_config import LogConfig
@@ -60,6 +62,7 @@ class Environment:
     pool: Pool
     controller_channels: Channels
     dial: Dial
+    dial_link: DialLink
     beating: Callable[[Heartbeat, ClusterIdentity], Beating]
 
 
@@ -198,6 +201,21 @@ class Broker:
             clock=self.clock,
         )
 
+        self.transactions = TransactionRuntime(
+            broker_id=self.broker_id,
+            cluster_id=self.cluster_id,
+            settings=settings,
+            partitions=self.partitions,
+            groups=self.groups,
+            topic_creation=self.topic_creation,
+            producer_ids=self.producer_ids,
+            coordinator_epochs=self.table.coordinator_epochs,
+            endpoint_of=self._replication_endpoint,
+            dial=environment.dial_link,
+            clock=self.clock,
+        )
+        self.table.transaction_registrar = self.transactions.registrar
+
     def background(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Return the work that runs from start to end, by name. Each item is run as a task until it is cancelled."""
         upkeep = self.upkeep
@@ -213,6 +231,7 @@ class Broker:
             "loop lag": upkeep.measure_loop_lag,
             "full disk": self.full_disk.run,
             "groups": self.groups.run,
+            "transactions": self.transactions.run,
         }
 
     async def join(
@@ -285,3 +304,4 @@ class Broker:
     def _registered(self, epoch: BrokerEpoch) -> None:
         self.proposals.broker_epoch = epoch
         self.producer_ids.broker_epoch = epoch
+        self.transactions.registered(epoch)

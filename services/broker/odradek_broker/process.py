@@ -37,6 +37,7 @@ from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_broker.rpc.listeners import GrpcListeners
 from odradek_broker.rpc.replication_servicer import grpc_dial
 from odradek_broker.rpc.services import add_services
+from odradek_broker.rpc.transaction_link_servicer import grpc_dial_link
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerId, IncarnationId
 from odradek_protocol.kafka.response_encoding import warm_up
@@ -105,6 +106,7 @@ class BrokerProcess:
                 pool=DiskPool(threads_max=settings.pool_threads_max),
                 controller_channels=InternalChannels(self._tls),
                 dial=grpc_dial(self._tls),
+                dial_link=grpc_dial_link(self._tls),
                 beating=self._beating,
             ),
             directory=directory,
@@ -330,4 +332,7 @@ def _kafka_services(
         quotas=quotas,
         budget=budget,
         groups=broker.groups,
+        transactions=broker.transactions.coordinator,
+        transactional_offsets=broker.transactions.offsets,
+        connection_numbers=broker.transactions.connection_numbers,
     )

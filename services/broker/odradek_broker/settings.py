@@ -360,6 +360,15 @@ class BrokerSettings(ListenerSettings):
         minimum=0,
         maximum=10_000,
     )
+    transaction_verification_timeout_ms: int = setting(
+        "transaction.verification.timeout.ms",
+        "How long the first batch or the first offsets of a transaction wait for its coordinator (not in Kafka). The"
+        " client repeats them afterwards.",
+        default=5_000,
+        unit="ms",
+        minimum=1,
+        maximum=60_000,
+    )
     transaction_load_grace_ms: int = setting(
         "transaction.load.grace.ms",
         "Time that every open transaction has left at least when another broker begins to coordinate it (not in"

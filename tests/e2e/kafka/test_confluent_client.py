@@ -219,11 +219,3 @@ def test_administration(bootstrap: str, topic: str, client: admin.AdminClient) -
     done(client.delete_consumer_groups([f"g-{topic}"]))
     done(client.delete_topics([topic]))
     assert topic not in client.list_topics(timeout=TIMEOUT_S).topics
-
-
-def test_a_transactional_producer_is_told_that_it_is_not_supported(bootstrap: str) -> None:
-    """librdkafka asks again until the time is over, and gives the last error as the reason."""
-    producer = ck.Producer({"bootstrap.servers": bootstrap, "transactional.id": "tx"})
-    with pytest.raises(ck.KafkaException) as refused:
-        producer.init_transactions(3)
-    assert refused.value.args[0].code() == ck.KafkaError.UNSUPPORTED_VERSION

@@ -316,7 +316,7 @@ def test_the_cluster_is_healthy(dev: dict[str, Any]) -> None:
 def test_feature_levels_are_seen_and_set(dev: dict[str, Any]) -> None:
     rows = json.loads(run(dev, "feature", "list", "-o", "json"))
     levels = {row["feature"]: row["level"] for row in rows}
-    assert levels == {"group.version": 1, "metadata.version": 2, "transaction.version": 0}
+    assert levels == {"group.version": 1, "metadata.version": 2, "transaction.version": 2}
     assert all(row["held_back_by"] == "" for row in rows)
     assert "metadata.version is at level 2" in run(dev, "feature", "set", "metadata.version", "2")
     refused = run(dev, "feature", "set", "metadata.version", "1", "--allow-downgrade", status=1)

@@ -57,7 +57,11 @@ def test_a_clusters_first_start_sets_features_and_configs_once() -> None:
             cluster_id="test-cluster", initial_configs=(("min.insync.replicas", "2"),)
         )
     )
-    assert found.image.features == {"group.version": 1, "metadata.version": 2}
+    assert found.image.features == {
+        "group.version": 1,
+        "metadata.version": 2,
+        "transaction.version": 2,
+    }
     assert found.image.config_of(BROKER, "") == {"min.insync.replicas": "2"}
     found.set_config("min.insync.replicas", "1")
     found.fail_over()

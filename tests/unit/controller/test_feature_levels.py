@@ -202,7 +202,8 @@ def test_a_broker_of_an_older_program_is_taken_below_the_level_and_refused_above
         ("no.version", 1, False, "there is no feature"),
         ("metadata.version", 2, False, ""),
         ("group.version", 0, True, ""),
-        ("transaction.version", 0, False, ""),
+        ("transaction.version", 1, False, "allow the downgrade"),
+        ("transaction.version", 0, True, ""),
         ("transaction.version", 2, False, ""),
     ],
 )

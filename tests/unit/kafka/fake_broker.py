@@ -12,6 +12,7 @@ from odradek_broker.access.authorizer import Authorizer, EverybodyMay
 from odradek_broker.coordination.connection_order import ConnectionNumbers
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.transaction_coordinator import TransactionCoordinator
+from odradek_broker.coordination.transactional_offsets import TransactionalOffsets
 from odradek_broker.groups.messages import FetchedOffsets, OffsetsAnswer
 from odradek_broker.kafka.request import ClientSession, Request
 from odradek_broker.kafka.services import LocalLog, Services
@@ -296,6 +297,16 @@ class AgreeableTransactions(TransactionCoordinator):
         return Ended(next_identity=ProducerIdentity(ProducerId(5), ProducerEpoch(1)))
 
 
+class AgreeableOffsets(TransactionalOffsets):
+    """Takes all offsets of transactions."""
+
+    def __init__(self) -> None:
+        """Without a coordinator."""
+
+    async def commit(self, request: Any, **_: Any) -> OffsetsAnswer:
+        return OffsetsAnswer(partitions=dict.fromkeys(request.commit.offsets, ErrorCode.NONE))
+
+
 class FakeInventory:
     offline_reason = ""
     full_reason = ""
@@ -326,6 +337,7 @@ def services(authorizer: Authorizer | None = None, **settings: Any) -> Services:
         authorizer=authorizer or EverybodyMay(),
         groups=AgreeableGroups(settings=made, partitions=partitions, topic_creation=creation),
         transactions=AgreeableTransactions(made, partitions, creation),
+        transactional_offsets=AgreeableOffsets(),
     )
 
 

@@ -58,6 +58,11 @@ RIGHTS: dict[ApiKey, list[Right]] = {
     ),  # from version 4 on, for brokers
     ApiKey.ADD_OFFSETS_TO_TXN: [*transactional_id(Operation.WRITE), *group(Operation.READ)],
     ApiKey.END_TXN: transactional_id(Operation.WRITE),
+    ApiKey.TXN_OFFSET_COMMIT: [
+        *transactional_id(Operation.WRITE),
+        *group(Operation.READ),
+        *topic(Operation.READ),
+    ],
     ApiKey.DESCRIBE_PRODUCERS: topic(Operation.READ),
     ApiKey.DESCRIBE_TRANSACTIONS: transactional_id(Operation.DESCRIBE),
     ApiKey.LIST_TRANSACTIONS: FREE,  # leaves out what may not be described
@@ -275,6 +280,20 @@ _FIELDS: dict[ApiKey, Any] = {
         "producer_id": 5,
         "producer_epoch": 0,
         "committed": True,
+    },
+    ApiKey.TXN_OFFSET_COMMIT: lambda: {
+        "transactional_id": "tx",
+        "group_id": "group",
+        "producer_id": 5,
+        "producer_epoch": 0,
+        "topics": _partitions(
+            ApiKey.TXN_OFFSET_COMMIT,
+            "TxnOffsetCommitRequestTopic",
+            "TxnOffsetCommitRequestPartition",
+            partition_index=0,
+            committed_offset=1,
+            committed_metadata="",
+        ),
     },
     ApiKey.DESCRIBE_PRODUCERS: lambda: {
         "topics": [

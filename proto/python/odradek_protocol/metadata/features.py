@@ -46,7 +46,11 @@ UNREGISTERED_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
     {GROUP_VERSION: 1, METADATA_VERSION: 1}
 )
 
-INITIAL_LEVELS: Final = ((GROUP_VERSION, 1), (METADATA_VERSION, METADATA_VERSION_MAX))
+INITIAL_LEVELS: Final = (
+    (GROUP_VERSION, 1),
+    (METADATA_VERSION, METADATA_VERSION_MAX),
+    (TRANSACTION_VERSION, 2),
+)
 
 FeatureLevels = tuple[tuple[str, int], ...]  # by name, sorted
 

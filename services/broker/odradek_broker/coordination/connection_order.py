@@ -33,6 +33,7 @@ class ConnectionOrder:
     """
 
     __slots__ = ("_at_begin", "_last")
+    NAMES_MAX = 200_000  # what is forgotten beyond that counts as not accepted since the begin
 
     def __init__(self, last_number: int) -> None:
         self._at_begin = last_number
@@ -44,8 +45,7 @@ class ConnectionOrder:
 
     def accepted(self, transactional_id: str, connection: int) -> None:
         """Note the connection of a request whose identity was accepted."""
-        self._last[transactional_id] = connection
-
-    def forget(self, transactional_id: str) -> None:
-        """Forget an id that has expired."""
         self._last.pop(transactional_id, None)
+        self._last[transactional_id] = connection
+        if len(self._last) > self.NAMES_MAX:
+            del self._last[next(iter(self._last))]

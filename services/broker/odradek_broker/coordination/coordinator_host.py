@@ -98,9 +98,15 @@ class CoordinatorHost(Generic[Shard]):
             tasks.create_task(self._tick_all())
 
     async def ask(
-        self, partition: PartitionIndex, decide: Callable[[Shard, RequestId], Step[Any]]
+        self,
+        partition: PartitionIndex,
+        decide: Callable[[Shard, RequestId], Step[Any]],
+        *,
+        leader_epoch: LeaderEpoch | None = None,
     ) -> Any:
         """Let the shard of this partition decide, and wait until its response may be sent.
+
+        With `leader_epoch`, only the shard of that epoch decides.
 
         The lease is checked as for all leaders (R13), in the turn of the loop in which the caller sends the response.
         A coordinator that was cut off thus stops returning old offsets when its lease ends.
@@ -109,6 +115,9 @@ class CoordinatorHost(Generic[Shard]):
             CoordinatorError: NOT_COORDINATOR when this broker does not lead the partition, or does no longer;
                 COORDINATOR_LOAD_IN_PROGRESS while it loads.
         """
+        hosted = self._hosted.get(partition)
+        if leader_epoch is not None and hosted is not None and hosted.leader_epoch != leader_epoch:
+            raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
         response, _ = await self.ask_in_epoch(partition, decide)
         return response
 

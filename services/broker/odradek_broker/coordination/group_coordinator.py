@@ -24,7 +24,6 @@ from odradek_broker.coordinator_step import (
     LoadedRecord,
     RequestId,
     Step,
-    TransactionMarker,
     respond,
 )
 from odradek_broker.groups.formats import record_codec
@@ -61,7 +60,6 @@ from odradek_broker.groups.settings import (
     MigrationPolicy,
     no_configs,
 )
-from odradek_broker.partition.events import Marker
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.access import Operation, ResourceType
@@ -236,9 +234,11 @@ class GroupCoordinator:
         return response
 
     async def end_in_transaction(
-        self, partition: PartitionIndex, request: EndInTransaction
+        self, partition: PartitionIndex, leader_epoch: LeaderEpoch, request: EndInTransaction
     ) -> ErrorCode:
         """Write a marker into a partition of `__consumer_offsets`, and commit or drop the offsets that it decides.
+
+        Only the coordinator of that leader epoch of the partition does it.
 
         Raises:
             CoordinatorError: as for all requests; the sender takes it for NOT_LEADER_OR_FOLLOWER.
@@ -248,6 +248,7 @@ class GroupCoordinator:
             lambda shard, i: shard.offsets.handle_end_in_transaction(
                 i, request, now_ms=self._now_ms()
             ),
+            leader_epoch=leader_epoch,
         )
         return code
 
@@ -275,26 +276,6 @@ class GroupCoordinator:
             group_id, lambda shard, i: shard.handle_delete_group(i, group_id)
         )
         return code
-
-    async def write_marker(
-        self, partition: PartitionIndex, leader_epoch: LeaderEpoch, marker: Marker
-    ) -> ErrorCode:
-        """Write the marker of a transaction into a partition of `__consumer_offsets` that this broker coordinates.
-
-        NOT_LEADER_OR_FOLLOWER while the partition is loaded, or has no coordinator here in that leader epoch.
-        """
-        written = TransactionMarker(
-            marker.producer_id, marker.producer_epoch, marker.is_commit, marker.coordinator_epoch
-        )
-
-        def decide(_shard: GroupShard, request_id: RequestId) -> Step[GroupRecord]:
-            return Step(writes=(written,)) + respond(request_id, ErrorCode.NONE)
-
-        try:
-            code, epoch = await self._host.ask_in_epoch(partition, decide)
-        except CoordinatorError:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return code if epoch == leader_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     async def describe(self, group_id: GroupId) -> GroupDescription:
         """Describe a classic or a consumer group."""

@@ -13,6 +13,7 @@ from odradek_broker.access.quotas import Quotas
 from odradek_broker.coordination.connection_order import ConnectionNumbers
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.transaction_coordinator import TransactionCoordinator
+from odradek_broker.coordination.transactional_offsets import TransactionalOffsets
 from odradek_broker.kafka.requests.records.fetch_sessions import FetchSessions
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
@@ -161,6 +162,7 @@ class Services:
     transactions: TransactionCoordinator | None = (
         None  # None: this broker coordinates no transactions
     )
+    transactional_offsets: TransactionalOffsets | None = None
     connection_numbers: ConnectionNumbers = field(default_factory=ConnectionNumbers)
 
     @property

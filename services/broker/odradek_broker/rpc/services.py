@@ -7,7 +7,14 @@ import grpc.aio
 from odradek_broker.access.quotas import Quotas
 from odradek_broker.broker import Broker
 from odradek_broker.data_directory import DirectoryInventory
-from odradek_broker.rpc import admin_servicer, broker_servicer, group_servicer, replication_servicer
+from odradek_broker.rpc import (
+    admin_servicer,
+    broker_servicer,
+    group_servicer,
+    replication_servicer,
+    transaction_link_servicer,
+    transaction_servicer,
+)
 from odradek_broker.rpc.admin_servicer import describe_broker
 from odradek_broker.rpc.listeners import GrpcListeners
 from odradek_runtime.grpc_endpoints import InternalChannels
@@ -49,16 +56,33 @@ def add_services(
         broker.followers, is_mutual_tls=is_mutual_tls
     )
 
+    transactions = transaction_servicer.TransactionServicer(
+        broker_id=broker.broker_id,
+        coordinator=broker.transactions.coordinator,
+        partitions=partitions,
+        peers=peers,
+    )
+    links = transaction_link_servicer.TransactionLinkServicer(
+        cluster_id=broker.cluster_id,
+        coordinator=broker.transactions.coordinator,
+        registrations=broker.transactions.registrations,
+        markers=broker.transactions.markers,
+        is_mutual_tls=is_mutual_tls,
+    )
+
     def for_clients(server: grpc.aio.Server) -> list[str]:
         return [
             broker_servicer.add_to(server, records),
             admin_servicer.add_to(server, admin),
             group_servicer.add_to(server, group),
+            transaction_servicer.add_to(server, transactions),
         ]
 
     def for_brokers(server: grpc.aio.Server) -> None:
         admin_servicer.add_to(server, admin)
         group_servicer.add_to(server, group)
+        transaction_servicer.add_to(server, transactions)
         replication_servicer.add_to(server, replication)
+        transaction_link_servicer.add_to(server, links)
 
     listeners.add(for_clients, for_brokers)

@@ -21,6 +21,8 @@ from odradek_broker.kafka.request import (
     Request,
 )
 from odradek_broker.kafka.requests.administration.brokers import endpoints_of
+from odradek_broker.partition.events import RegistrationMode
+from odradek_broker.replication.client_requests import ProduceTransaction
 from odradek_broker.replication.outcomes import ProduceOutcome, Topic
 from odradek_broker.replication.partition import Partition
 from odradek_protocol.access import Operation, ResourceType
@@ -41,6 +43,10 @@ TIMEOUT_MS_MAX: Final = 600_000
 PARTITIONS_AT_ONCE: Final = 256
 """A longer request is appended in turns with other work: so many partitions take 8 ms of the loop."""
 _RESPONSES_A_STEP: Final = 64
+_ABORTABLE_FROM: Final = 11
+"""The first version whose clients know TRANSACTION_ABORTABLE."""
+_LEADERS_ADD_FROM: Final = 12
+"""The first version whose clients leave it to the leaders to add partitions to a transaction (KIP-890)."""
 _UNKNOWN_TOPIC_ID: Final = ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
 _NOT_ALLOWED: Final = ProduceOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _NO_RECORDS: Final = ProduceOutcome(ErrorCode.INVALID_RECORD, message="there are no records")
@@ -104,6 +110,7 @@ class _Produce:
         message = self._message
         timeout_ms = min(max(message.timeout_ms, 0), TIMEOUT_MS_MAX)
         refused_all = self._refused_all()
+        transaction = self._transaction()
         size_bytes = 0
         for topic in message.topics:
             name = self._name(topic)
@@ -127,7 +134,7 @@ class _Produce:
                     else:
                         partitions[number] = partition
                         self._unknown += 1
-                        self._append(outcomes, number, partition, records, timeout_ms)
+                        self._append(outcomes, number, partition, records, timeout_ms, transaction)
                 yield
         self._unknown -= 1
         self._throttle(size_bytes)
@@ -147,6 +154,7 @@ class _Produce:
         partition: Partition,
         records: memoryview,
         timeout_ms: int,
+        transaction: ProduceTransaction | None,
     ) -> None:
         def done(outcome: ProduceOutcome) -> None:
             outcomes[number] = outcome
@@ -159,7 +167,13 @@ class _Produce:
             elif all_known is not None and not all_known.done():
                 all_known.set_result(None)
 
-        partition.produce(records, acks=self._message.acks, timeout_ms=timeout_ms, on_done=done)
+        partition.produce(
+            records,
+            acks=self._message.acks,
+            timeout_ms=timeout_ms,
+            on_done=done,
+            transaction=transaction,
+        )
 
     def _name(self, topic: ProduceTopic) -> TopicName | None:
         if topic.name is not None:
@@ -174,6 +188,16 @@ class _Produce:
         ):
             return _ID_NOT_ALLOWED
         return None
+
+    def _transaction(self) -> ProduceTransaction | None:
+        """Return the transaction that batches with the transactional bit belong to."""
+        transactional_id = self._message.transactional_id
+        if transactional_id is None:
+            return None
+        is_added_here = self._request.version >= _LEADERS_ADD_FROM
+        return ProduceTransaction(
+            transactional_id, RegistrationMode.ADD if is_added_here else RegistrationMode.VERIFY
+        )
 
     def _refused(self, name: TopicName | None) -> ProduceOutcome | None:
         if name is None:
@@ -231,6 +255,8 @@ class _Produce:
         self, topic: Topic, index: int, outcome: ProduceOutcome, leaders: list[CurrentLeader]
     ) -> PartitionResponse:
         error = outcome.error
+        if error is ErrorCode.TRANSACTION_ABORTABLE and self._request.version < _ABORTABLE_FROM:
+            error = ErrorCode.INVALID_TXN_STATE
         if error is ErrorCode.NONE:
             return PartitionResponse(
                 index, 0, outcome.base_offset, outcome.log_append_time_ms, outcome.log_start_offset

@@ -1,0 +1,157 @@
+"""Offsets that a producer commits with its transaction: the group coordinator takes them, once they are registered.
+
+The group coordinator is here; the transaction coordinator may be at another broker. The offsets partition is registered
+with the transaction before the first offsets of the transaction enter it, like any partition before its first batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from odradek_broker.coordination.connection_order import ConnectionNumbers, ConnectionOrder
+from odradek_broker.coordination.group_coordinator import GroupCoordinator
+from odradek_broker.coordination.hosted_shard import CoordinatorError
+from odradek_broker.coordination.registrar import Registrar
+from odradek_broker.coordination.transaction_coordinator import OutdatedConnection
+from odradek_broker.groups.messages import (
+    CommitInTransaction,
+    NeedsRegistration,
+    OffsetsAnswer,
+    Registered,
+)
+from odradek_broker.partition.events import RegistrationMode
+from odradek_broker.partition.marker_writes import CoordinatorEpochs
+from odradek_broker.replication.host_ports import Registration, RegistrationResponse
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_protocol.identity import LeaderEpoch, PartitionIndex, TopicIdPartition
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_runtime.clock import Clock
+
+_PAUSE_S: Final = 0.05
+_FINAL: Final = {
+    # Clients of TxnOffsetCommit know a fenced producer by this code.
+    ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.INVALID_TXN_STATE: ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.TRANSACTION_ABORTABLE: ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.INVALID_REQUEST: ErrorCode.INVALID_REQUEST,
+}
+
+
+class TransactionalOffsets:
+    """Commits offsets in transactions, for both wires."""
+
+    def __init__(
+        self,
+        *,
+        groups: GroupCoordinator,
+        registrar: Registrar,
+        partitions: LocalPartitions,
+        coordinator_epochs: CoordinatorEpochs,
+        connection_numbers: ConnectionNumbers,
+        timeout_ms: int,
+        clock: Clock,
+    ) -> None:
+        """A commit waits at most `timeout_ms` for the coordinator of its transaction."""
+        self._groups = groups
+        self._registrar = registrar
+        self._partitions = partitions
+        self._coordinator_epochs = coordinator_epochs
+        self._connection_numbers = connection_numbers
+        self._timeout_ms = timeout_ms
+        self._now_ms = clock.boottime_ms
+        self._orders: dict[PartitionIndex, tuple[LeaderEpoch, ConnectionOrder]] = {}
+
+    async def commit(
+        self,
+        request: CommitInTransaction,
+        *,
+        transactional_id: str,
+        mode: RegistrationMode,
+        connection: int | None = None,
+    ) -> OffsetsAnswer:
+        """Add offsets to the producer's transaction. `connection` is given for clients without an epoch each.
+
+        Raises:
+            CoordinatorError: this broker does not coordinate the group, or not yet.
+            OutdatedConnection: a later connection has brought offsets of this producer.
+        """
+        placement = self._groups.placement
+        partition = placement.partition_of(request.commit.group_id)
+        topic = self._partitions.image.topic(placement.topic)
+        if topic is None or partition is None:
+            raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
+        order = self._order(partition)
+        producer = str(request.producer_id)
+        if connection is not None and order.is_outdated(producer, connection):
+            raise OutdatedConnection(
+                f"a later connection has brought offsets of producer {request.producer_id}"
+            )
+        deadline_ms = self._now_ms() + self._timeout_ms
+        registration = Registration(
+            TopicIdPartition(topic.topic_id, partition),
+            topic.name,
+            transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            mode,
+            deadline_ms,
+        )
+        registered: Registered | None = None
+        while True:
+            response = await self._groups.commit_in_transaction(request, registered)
+            if not isinstance(response, NeedsRegistration):
+                if connection is not None and response.error is ErrorCode.NONE:
+                    order.accepted(producer, connection)
+                return response
+            answer = await self._register(registration)
+            code = self._verdict(answer)
+            if code is ErrorCode.NONE:
+                registered = _registered(response, registration, answer)
+            elif code in _FINAL:
+                return OffsetsAnswer(error=_FINAL[code])
+            elif self._now_ms() >= deadline_ms:
+                # Every client repeats the request on this code.
+                return OffsetsAnswer(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            else:
+                registered = None
+                await asyncio.sleep(_PAUSE_S)
+
+    def _order(self, partition: PartitionIndex) -> ConnectionOrder:
+        """Return the order of connections in this leader epoch of the offsets partition."""
+        placement = self._groups.placement
+        epoch = self._partitions.leader_of(placement.topic, partition).leader_epoch
+        known_epoch, order = self._orders.get(partition, (None, None))
+        if order is None or known_epoch != epoch:
+            order = ConnectionOrder(self._connection_numbers.last)
+            self._orders[partition] = (epoch, order)
+        return order
+
+    async def _register(self, registration: Registration) -> RegistrationResponse:
+        registered: asyncio.Future[RegistrationResponse] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._registrar.register(
+            registration,
+            lambda response: None if registered.done() else registered.set_result(response),
+        )
+        return await registered
+
+    def _verdict(self, response: RegistrationResponse) -> ErrorCode:
+        if response.coordinator_epoch >= 0 and not self._coordinator_epochs.heard(
+            response.coordinator_partition, response.coordinator_epoch
+        ):
+            # The yes of a deposed coordinator: its successor may have ended the transaction.
+            return ErrorCode.NOT_COORDINATOR
+        return response.error
+
+
+def _registered(
+    needs: NeedsRegistration, registration: Registration, response: RegistrationResponse
+) -> Registered:
+    outcome = response.last_outcome
+    if outcome is None or outcome.producer_id != registration.producer_id:
+        return Registered(needs.guard)
+    return Registered(needs.guard, (outcome.producer_epoch, outcome.is_commit))

@@ -1,0 +1,152 @@
+"""TxnOffsetCommit: offsets that become those of the group when the producer's transaction commits (KIP-447).
+
+Before version 5 the client has added the offsets partition by AddOffsetsToTxn; from then on the group coordinator adds
+it (KIP-890).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from odradek_broker.groups.messages import CommitInTransaction, CommitOffsets, CommittedOffset
+from odradek_broker.kafka.registry import handles
+from odradek_broker.kafka.request import AnyRequest, Request, find_topic
+from odradek_broker.kafka.requests.transactions import (
+    as_version,
+    decided,
+    has_transactions,
+    may_write,
+)
+from odradek_broker.partition.events import RegistrationMode
+from odradek_protocol.access import Operation
+from odradek_protocol.identity import (
+    NO_LEADER_EPOCH,
+    GroupId,
+    LeaderEpoch,
+    MemberId,
+    Offset,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TopicPartition,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from odradek_protocol.metadata.image import TopicState
+
+_MEMBERS_FROM: Final = 3
+_LEADER_EPOCHS_FROM: Final = 2
+_LEADERS_ADD_FROM: Final = 5
+OFFSETS_MAX: Final = 10_000
+_Topic = TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic
+_Partition = _Topic.TxnOffsetCommitResponsePartition
+
+
+@handles(TxnOffsetCommitRequest, while_=has_transactions)
+async def txn_offset_commit(request: Request[TxnOffsetCommitRequest]) -> TxnOffsetCommitResponse:
+    """Add offsets to the producer's transaction. Partitions that do not exist are refused one by one."""
+    message = request.message
+    refused = _refused(request)
+    if refused is not ErrorCode.NONE:
+        return await _response(request, {}, refused)
+    codes: dict[tuple[str, int], ErrorCode] = {}
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    async for topic in request.in_turns(message.topics):
+        found = find_topic(request, topic.name, None, Operation.READ)
+        for item in topic.partitions:
+            partition = _partition(found, item.partition_index)
+            if isinstance(partition, ErrorCode):
+                codes[topic.name, item.partition_index] = partition
+                continue
+            epoch = NO_LEADER_EPOCH
+            if request.version >= _LEADER_EPOCHS_FROM:
+                epoch = LeaderEpoch(item.committed_leader_epoch)
+            offsets[partition] = CommittedOffset(
+                offset=Offset(item.committed_offset),
+                leader_epoch=epoch,
+                metadata=item.committed_metadata or "",
+            )
+    if len(offsets) > OFFSETS_MAX:
+        return await _response(request, {}, ErrorCode.INVALID_REQUEST)
+    if not offsets:
+        return await _response(request, codes, ErrorCode.NONE)
+    has_member = request.version >= _MEMBERS_FROM
+    is_added_here = request.version >= _LEADERS_ADD_FROM
+    transactional_offsets = request.services.transactional_offsets
+    assert transactional_offsets is not None, "a broker with transactions takes their offsets"
+    committed = await decided(
+        transactional_offsets.commit(
+            CommitInTransaction(
+                commit=CommitOffsets(
+                    group_id=GroupId(message.group_id),
+                    member_id=MemberId(message.member_id if has_member else ""),
+                    instance_id=message.group_instance_id if has_member else None,
+                    generation_or_epoch=message.generation_id if has_member else -1,
+                    offsets=offsets,
+                ),
+                producer_id=ProducerId(message.producer_id),
+                producer_epoch=ProducerEpoch(message.producer_epoch),
+            ),
+            transactional_id=message.transactional_id,
+            mode=RegistrationMode.ADD if is_added_here else RegistrationMode.VERIFY,
+            connection=None if is_added_here else request.session.connection_number,
+        )
+    )
+    if isinstance(committed, ErrorCode):
+        return await _response(request, codes, committed)
+    if committed.error is not ErrorCode.NONE:
+        return await _response(request, codes, committed.error)
+    for partition, code in committed.partitions.items():
+        codes[partition.topic, partition.partition] = code
+    return await _response(request, codes, ErrorCode.NONE)
+
+
+def _refused(request: Request[TxnOffsetCommitRequest]) -> ErrorCode:
+    message = request.message
+    if not message.transactional_id:
+        return ErrorCode.INVALID_REQUEST
+    if not may_write(request, message.transactional_id):
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if not request.allows_group(Operation.READ, message.group_id):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    return ErrorCode.NONE
+
+
+def _partition(topic: TopicState | ErrorCode, index: int) -> TopicPartition | ErrorCode:
+    if isinstance(topic, ErrorCode):
+        return topic
+    if not 0 <= index < len(topic.partitions):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return TopicPartition(topic.name, PartitionIndex(index))
+
+
+async def _response(
+    request: Request[TxnOffsetCommitRequest],
+    codes: dict[tuple[str, int], ErrorCode],
+    error: ErrorCode,
+) -> TxnOffsetCommitResponse:
+    """Return the code of each partition; `error` for those without one."""
+    return TxnOffsetCommitResponse(
+        topics=[
+            _Topic(
+                name=topic.name,
+                partitions=[
+                    _Partition(
+                        partition_index=item.partition_index,
+                        error_code=_as_version(
+                            request, codes.get((topic.name, item.partition_index), error)
+                        ),
+                    )
+                    async for item in request.in_turns(topic.partitions)
+                ],
+            )
+            async for topic in request.in_turns(request.message.topics)
+        ]
+    )
+
+
+def _as_version(request: AnyRequest, code: ErrorCode) -> ErrorCode:
+    # Members of the consumer protocol commit in transactions with their epoch as a generation (KIP-848).
+    if code is ErrorCode.STALE_MEMBER_EPOCH:
+        return ErrorCode.ILLEGAL_GENERATION
+    return as_version(request, code)

@@ -1,0 +1,193 @@
+"""TransactionLinkService on gRPC: both ends of the streams between partition leaders and transaction coordinators."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from odradek_broker.coordination.link_sessions import LinkSessions
+from odradek_broker.coordination.peer_streams import DialLink, LinkKind
+from odradek_broker.coordination.transaction_coordinator import TransactionCoordinator
+from odradek_broker.replication.streams.follower_sessions import StreamRefused
+from odradek_broker.replication.streams.follower_stream import StreamBroken
+from odradek_broker.rpc.callers import MethodHandler, ServerContext
+from odradek_broker.rpc.replication_servicer import ENDED, REFUSAL_STATUS
+from odradek_broker.transactions.identity import ProducerIdentity
+from odradek_broker.transactions.messages import Resolution
+from odradek_protocol.identity import (
+    BrokerId,
+    ClusterId,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TopicId,
+    TopicIdPartition,
+)
+from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
+from odradek_runtime.grpc_endpoints import internal_channel
+from odradek_runtime.tls import TlsFiles, peer_identity
+
+_SERVICE: Final = "odradek.v1.TransactionLinkService"
+_RESOLUTIONS: Final = {
+    Resolution.UNKNOWN: pb.PRODUCER_RESOLUTION_UNKNOWN,
+    Resolution.LIVE: pb.PRODUCER_RESOLUTION_LIVE,
+    Resolution.COMMITTED: pb.PRODUCER_RESOLUTION_COMMITTED,
+    Resolution.ABORTED: pb.PRODUCER_RESOLUTION_ABORTED,
+}
+
+
+class _GrpcLinkPeer:
+    """The serving end of one call."""
+
+    def __init__(self, context: ServerContext, *, is_mutual_tls: bool) -> None:
+        self._context = context
+        self._is_mutual_tls = is_mutual_tls
+
+    def is_from(self, broker_id: int) -> bool:
+        return not self._is_mutual_tls or peer_identity(self._context.auth_context) == (
+            "broker",
+            broker_id,
+        )
+
+    async def read(self) -> bytes | None:
+        request = await self._context.read()
+        if request is grpc.aio.EOF:
+            return None
+        assert isinstance(request, bytes)
+        return request
+
+    async def accept(self) -> None:
+        await self._context.send_initial_metadata(())
+
+    async def write(self, message: bytes) -> None:
+        await self._context.write(message)
+
+
+class TransactionLinkServicer:
+    """Serves the links of other brokers. The messages of streams pass as bytes; LinkSessions decodes them."""
+
+    def __init__(
+        self,
+        *,
+        cluster_id: ClusterId,
+        coordinator: TransactionCoordinator,
+        registrations: LinkSessions[pb.RegisterEntry, pb.RegisterResult],
+        markers: LinkSessions[pb.MarkEntry, pb.MarkResult],
+        is_mutual_tls: bool,
+    ) -> None:
+        self._cluster_id = cluster_id
+        self._coordinator = coordinator
+        self._registrations = registrations
+        self._markers = markers
+        self._is_mutual_tls = is_mutual_tls
+
+    async def RegisterPartitions(self, _requests: object, context: ServerContext) -> None:
+        """Serve the registrations of one broker's partition leaders until either side ends the stream."""
+        await self._serve(self._registrations, context)
+
+    async def WriteMarkers(self, _requests: object, context: ServerContext) -> None:
+        """Serve the markers of one broker's coordinators until either side ends the stream."""
+        await self._serve(self._markers, context)
+
+    # Any: sessions of both kinds.
+    async def _serve(self, sessions: LinkSessions[Any, Any], context: ServerContext) -> None:
+        try:
+            await sessions.serve(_GrpcLinkPeer(context, is_mutual_tls=self._is_mutual_tls))
+        except StreamRefused as refused:
+            await context.abort(REFUSAL_STATUS[refused.refusal], str(refused))
+
+    async def ResolveProducers(
+        self, request: pb.ResolveProducersRequest, context: ServerContext
+    ) -> pb.ResolveProducersResponse:
+        """Tell what this broker's coordinators know of open transactions."""
+        if request.cluster_id != self._cluster_id:
+            await context.abort(
+                grpc.StatusCode.PERMISSION_DENIED,
+                f"this is a broker of cluster {self._cluster_id}, not of {request.cluster_id}",
+            )
+        resolved = await self._coordinator.resolve(
+            [
+                (
+                    ProducerIdentity(
+                        ProducerId(producer.identity.producer_id),
+                        ProducerEpoch(producer.identity.producer_epoch),
+                    ),
+                    TopicIdPartition(
+                        TopicId(producer.partition.topic_id),
+                        PartitionIndex(producer.partition.partition),
+                    ),
+                )
+                for producer in request.producers
+            ]
+        )
+        return pb.ResolveProducersResponse(
+            coordinators=[
+                pb.ResolvingCoordinator(
+                    coordinator_partition=partition,
+                    coordinator_epoch=epoch,
+                    resolutions=[_RESOLUTIONS[resolution] for resolution in resolutions],
+                )
+                for partition, epoch, resolutions in resolved
+            ]
+        )
+
+
+def add_to(server: grpc.aio.Server, servicer: TransactionLinkServicer) -> str:
+    """Register the servicer, and return the service's full name."""
+    streams: dict[str, MethodHandler] = {
+        # Without serializers: the sessions read and write bytes.
+        LinkKind.REGISTER.value: grpc.stream_stream_rpc_method_handler(servicer.RegisterPartitions),
+        LinkKind.MARK.value: grpc.stream_stream_rpc_method_handler(servicer.WriteMarkers),
+        "ResolveProducers": grpc.unary_unary_rpc_method_handler(
+            servicer.ResolveProducers,
+            request_deserializer=pb.ResolveProducersRequest.FromString,
+            response_serializer=pb.ResolveProducersResponse.SerializeToString,
+        ),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, streams),))
+    return _SERVICE
+
+
+class GrpcLinkConnection:
+    """The opening end of one stream."""
+
+    def __init__(
+        self, kind: LinkKind, peer: BrokerId, host: str, port: int, tls: TlsFiles | None
+    ) -> None:
+        self._channel = internal_channel(host, port, tls, peer=f"broker-{peer}")
+        # Any: the stubs do not know that a call without serializers takes and yields bytes.
+        opener: Any = self._channel.stream_stream(f"/{_SERVICE}/{kind.value}")
+        self._call: grpc.aio.StreamStreamCall[bytes, bytes] = opener()
+
+    async def write(self, message: bytes) -> None:
+        try:
+            await self._call.write(message)
+        except ENDED as error:
+            raise StreamBroken(repr(error)) from error
+
+    async def accepted(self) -> None:
+        try:
+            await self._call.initial_metadata()
+        except ENDED as error:
+            raise StreamBroken(repr(error)) from error
+
+    async def read(self) -> bytes:
+        try:
+            response = await self._call.read()
+        except ENDED as error:
+            raise StreamBroken(repr(error)) from error
+        if response is grpc.aio.EOF:
+            raise StreamBroken("the peer ended the stream")
+        assert isinstance(response, bytes)
+        return response
+
+    async def close(self) -> None:
+        self._call.cancel()
+        await self._channel.close()
+
+
+def grpc_dial_link(tls: TlsFiles | None) -> DialLink:
+    """Return the function that opens links to other brokers over gRPC."""
+    return lambda kind, peer, host, port: GrpcLinkConnection(kind, peer, host, port, tls)

@@ -1,0 +1,291 @@
+"""TransactionService at a broker: each call is served by the coordinator of its transactional id, here or elsewhere.
+
+Clients of this service use one epoch for each transaction (transaction.version 2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import grpc
+import grpc.aio
+import re2
+
+from odradek_broker.coordination.hosted_shard import CoordinatorError
+from odradek_broker.coordination.transaction_coordinator import TransactionCoordinator
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.rpc.callers import ServerContext, client_caller
+from odradek_broker.rpc.coordinator_routing import CoordinatorRouting, Request, Response
+from odradek_broker.transactions.identity import ProducerIdentity
+from odradek_broker.transactions.messages import AbortTransaction, EndTransaction, InitProducer
+from odradek_broker.transactions.transaction import (
+    NO_TIME,
+    Transaction,
+    TransactionalId,
+)
+from odradek_broker.transactions.transaction_shard import partition_key
+from odradek_protocol.access import Operation
+from odradek_protocol.identity import BrokerId, ProducerEpoch, ProducerId
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
+from odradek_protocol.rpc.v1 import transaction_service_pb2_grpc as pb_grpc
+from odradek_runtime.grpc_endpoints import InternalChannels
+
+PATTERN_BYTES_MAX = 4_096
+Stub: TypeAlias = "pb_grpc.TransactionServiceAsyncStub"
+
+
+class TransactionServicer(pb_grpc.TransactionServiceServicer):
+    """One method per RPC, and in it a function that the coordinator of the transactional id runs."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        coordinator: TransactionCoordinator,
+        partitions: LocalPartitions,
+        peers: InternalChannels,
+    ) -> None:
+        self._coordinator = coordinator
+        self._partitions = partitions
+        self._routing: CoordinatorRouting[Stub] = CoordinatorRouting(
+            broker_id=broker_id,
+            placement=coordinator.placement,
+            partitions=partitions,
+            peers=peers,
+            stub=pb_grpc.TransactionServiceStub,
+            nameless=ErrorCode.INVALID_REQUEST,
+        )
+
+    async def InitProducer(
+        self, request: pb.InitProducerRequest, context: ServerContext
+    ) -> pb.InitProducerResponse:
+        """Give a producer the identity for its first transaction."""
+        return await self._at_coordinator(
+            request.transactional_id,
+            "InitProducer",
+            request,
+            context,
+            here=self._init,
+            refuse=lambda code: pb.InitProducerResponse(error_code=code),
+        )
+
+    async def _init(self, request: pb.InitProducerRequest) -> pb.InitProducerResponse:
+        initialized = await self._coordinator.init_producer(
+            InitProducer(
+                transactional_id=TransactionalId(request.transactional_id),
+                timeout_ms=request.transaction_timeout_ms,
+                identity=_identity(request.identity) if request.HasField("identity") else None,
+                wait_until_ms=self._wait_until_ms(request.wait_ms),
+            )
+        )
+        return pb.InitProducerResponse(
+            error_code=initialized.error, identity=_wire(initialized.identity)
+        )
+
+    async def EndTransaction(
+        self, request: pb.EndTransactionRequest, context: ServerContext
+    ) -> pb.EndTransactionResponse:
+        """Commit or abort a transaction."""
+        return await self._at_coordinator(
+            request.transactional_id,
+            "EndTransaction",
+            request,
+            context,
+            here=self._end,
+            refuse=lambda code: pb.EndTransactionResponse(error_code=code),
+        )
+
+    async def _end(self, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
+        ended = await self._coordinator.end_transaction(
+            EndTransaction(
+                transactional_id=TransactionalId(request.transactional_id),
+                identity=_identity(request.identity),
+                is_commit=request.is_commit,
+                is_tv2=True,
+                wait_until_ms=self._wait_until_ms(request.wait_ms),
+            )
+        )
+        return pb.EndTransactionResponse(
+            error_code=ended.error, next_identity=_wire(ended.next_identity)
+        )
+
+    async def AbortTransaction(
+        self, request: pb.AbortTransactionRequest, context: ServerContext
+    ) -> pb.AbortTransactionResponse:
+        """Abort a transaction for an operator."""
+        return await self._at_coordinator(
+            request.transactional_id,
+            "AbortTransaction",
+            request,
+            context,
+            here=self._abort,
+            refuse=lambda code: pb.AbortTransactionResponse(
+                error_code=code, error_message=code.name
+            ),
+        )
+
+    async def _abort(self, request: pb.AbortTransactionRequest) -> pb.AbortTransactionResponse:
+        aborted = await self._coordinator.abort_transaction(
+            AbortTransaction(
+                transactional_id=TransactionalId(request.transactional_id),
+                is_forced=request.is_forced,
+            )
+        )
+        return pb.AbortTransactionResponse(
+            error_code=aborted.error, error_message=aborted.error_message
+        )
+
+    async def ListTransactions(
+        self, request: pb.ListTransactionsRequest, context: ServerContext
+    ) -> pb.ListTransactionsResponse:
+        """List the transactional ids of all brokers, or of this one alone."""
+        try:
+            matches = _matcher(request.pattern)
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        response = pb.ListTransactionsResponse()
+        now_ms = self._coordinator.wall_ms()
+        try:
+            for transactional_id, state in self._coordinator.listings():
+                if matches(transactional_id) and _is_wanted(state, request, now_ms):
+                    response.transactions.add(
+                        transactional_id=transactional_id,
+                        producer_id=state.producer_id,
+                        state=state.status.kafka_name,
+                    )
+        except CoordinatorError as error:
+            response.error_code = error.code
+        if not request.local_only:
+            local = pb.ListTransactionsRequest()
+            local.CopyFrom(request)
+            local.local_only = True
+            for elsewhere in await self._routing.elsewhere(
+                "ListTransactions",
+                local,
+                refuse=lambda code: pb.ListTransactionsResponse(error_code=code),
+            ):
+                response.transactions.extend(elsewhere.transactions)
+                response.error_code = response.error_code or elsewhere.error_code
+        return response
+
+    async def DescribeTransactions(
+        self, request: pb.DescribeTransactionsRequest, context: ServerContext
+    ) -> pb.DescribeTransactionsResponse:
+        """Describe each transactional id at its coordinator, with the topics that the caller may describe."""
+        descriptions = [
+            await self._routing.at_coordinator(
+                partition_key(transactional_id),
+                "DescribeTransactions",
+                pb.DescribeTransactionsRequest(transactional_ids=[transactional_id]),
+                context,
+                here=self._describe_one,
+                refuse=lambda code, name=transactional_id: pb.DescribeTransactionsResponse(  # type: ignore[misc]
+                    transactions=[pb.TransactionDescription(error_code=code, transactional_id=name)]
+                ),
+            )
+            for transactional_id in request.transactional_ids
+        ]
+        caller = client_caller()
+        response = pb.DescribeTransactionsResponse()
+        for described in descriptions:
+            for transaction in described.transactions:
+                visible = [
+                    partition
+                    for partition in transaction.partitions
+                    if caller is None or caller.may(Operation.DESCRIBE, partition.topic)
+                ]
+                del transaction.partitions[:]
+                transaction.partitions.extend(visible)
+                response.transactions.append(transaction)
+        return response
+
+    async def _describe_one(
+        self, request: pb.DescribeTransactionsRequest
+    ) -> pb.DescribeTransactionsResponse:
+        (transactional_id,) = request.transactional_ids
+        state = await self._coordinator.describe(TransactionalId(transactional_id))
+        if state is None:
+            described = pb.TransactionDescription(
+                error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, transactional_id=transactional_id
+            )
+        else:
+            described = pb.TransactionDescription(
+                transactional_id=transactional_id,
+                state=state.status.kafka_name,
+                identity=_wire(ProducerIdentity(state.producer_id, state.producer_epoch)),
+                timeout_ms=state.timeout_ms,
+                started_ms=state.start_ms,
+                partitions=[
+                    pb.TransactionTopicPartition(
+                        topic=partition.topic, partition=partition.partition
+                    )
+                    for partition in sorted(
+                        state.partitions, key=lambda part: (part.topic, part.partition)
+                    )
+                ],
+            )
+        return pb.DescribeTransactionsResponse(transactions=[described])
+
+    async def _at_coordinator(
+        self,
+        transactional_id: str,
+        method: str,
+        request: Request,
+        context: ServerContext,
+        *,
+        here: Callable[[Request], Awaitable[Response]],
+        refuse: Callable[[ErrorCode], Response],
+    ) -> Response:
+        if not self._partitions.image.has_transactions:
+            return refuse(ErrorCode.UNSUPPORTED_VERSION)
+        return await self._routing.at_coordinator(
+            partition_key(transactional_id),
+            method,
+            request,
+            context,
+            here=here,
+            refuse=refuse,
+        )
+
+    def _wait_until_ms(self, wait_ms: int) -> int | None:
+        return self._coordinator.now_ms() + wait_ms if wait_ms > 0 else None
+
+
+def add_to(server: grpc.aio.Server, servicer: TransactionServicer) -> str:
+    """Register the servicer, and return the service's full name."""
+    pb_grpc.add_TransactionServiceServicer_to_server(servicer, server)
+    return pb.DESCRIPTOR.services_by_name["TransactionService"].full_name
+
+
+def _identity(identity: pb.ProducerIdentity) -> ProducerIdentity:
+    return ProducerIdentity(
+        ProducerId(identity.producer_id), ProducerEpoch(identity.producer_epoch)
+    )
+
+
+def _wire(identity: ProducerIdentity | None) -> pb.ProducerIdentity | None:
+    if identity is None:
+        return None
+    return pb.ProducerIdentity(producer_id=identity.producer_id, producer_epoch=identity.epoch)
+
+
+def _matcher(pattern: str) -> Callable[[str], bool]:
+    if not pattern:
+        return lambda _: True
+    if len(pattern.encode()) > PATTERN_BYTES_MAX:
+        raise ValueError(f"the pattern is longer than {PATTERN_BYTES_MAX} bytes")
+    try:
+        compiled = re2.compile(pattern)
+    except re2.error as error:
+        raise ValueError(f"the pattern {pattern!r} is not valid RE2: {error}") from None
+    return lambda name: compiled.fullmatch(name) is not None
+
+
+def _is_wanted(state: Transaction, request: pb.ListTransactionsRequest, now_ms: int) -> bool:
+    if request.states and state.status.kafka_name not in request.states:
+        return False
+    if request.older_than_ms <= 0:
+        return True
+    return state.start_ms != NO_TIME and now_ms - state.start_ms > request.older_than_ms

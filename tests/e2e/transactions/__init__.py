@@ -1,0 +1,1 @@
+"""Transactions on real clusters, with unmodified clients."""
