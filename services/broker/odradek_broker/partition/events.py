@@ -2,7 +2,7 @@
 
 - Of the metadata image: PartitionChanged, BrokerChanged, PartitionRemoved.
 - Requests of clients: ProduceRequested, TransactionalProduceRequested, DeleteRecordsRequested.
-- Of transaction coordinators: TransactionVerified, MarkersRequested.
+- Of transaction coordinators: TransactionVerified, MarkersRequested, HangingTransactionResolved.
 - Of the log: Appended, MarkersAppended, AppendRefused, Synced, Truncated, LogReset, LogStartAdvanced,
   StorageFailed; BugFound.
 - At a leader, from its followers' streams: AttachReceived, DetachReceived, AckReceived,
@@ -164,6 +164,21 @@ class MarkersRequested:
 
     request_id: int  # chosen by the shell; repeated in AnswerMarkers
     markers: tuple[Marker, ...]
+    deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangingTransactionResolved:
+    """Every coordinator was asked about an open transaction of this partition, and none of them will end it.
+
+    `entry` is what the log had of the producer before they were asked. The transaction is ended only if it is the
+    same now, and no registration of the producer is under way.
+    """
+
+    request_id: int  # chosen by the shell; repeated in AnswerMarkers
+    producer_id: ProducerId
+    entry: object
+    is_commit: bool
     deadline_ms: int
 
 
@@ -415,6 +430,7 @@ Event: TypeAlias = (
     | TransactionalProduceRequested
     | TransactionVerified
     | MarkersRequested
+    | HangingTransactionResolved
     | DeleteRecordsRequested
     | Appended
     | MarkersAppended

@@ -37,10 +37,7 @@ from odradek_broker.partition.effects import (
     HighWatermarkMoved,
     OrphanEnded,
     ProposeIsr,
-    SendAttached,
-    SendDiverged,
     SendRefused,
-    SendSnapshotless,
     Sync,
 )
 from odradek_broker.partition.events import (
@@ -52,6 +49,7 @@ from odradek_broker.partition.events import (
     DetachReceived,
     FollowerSession,
     FollowerSessionClosed,
+    HangingTransactionResolved,
     IsrChangeResponded,
     LeaderStalled,
     MarkersRequested,
@@ -68,8 +66,8 @@ from odradek_broker.partition.marker_writes import CoordinatorEpochs, MarkerWrit
 from odradek_broker.partition.produces import ProducerSequences, Produces
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.partition.transaction_gate import TransactionGate
-from odradek_broker.partition.truncation import Divergence, Lineage, Verdict, compare
-from odradek_protocol.identity import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, LeaderEpoch, Offset
+from odradek_broker.partition.truncation import Lineage, attach_response, compare
+from odradek_protocol.identity import NO_BROKER_EPOCH, BrokerEpoch, BrokerId, Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 
@@ -211,6 +209,16 @@ class Leader:
                 )
             ]
         return effects
+
+    def on_hanging_transaction(
+        self, event: HangingTransactionResolved, now_ms: int
+    ) -> list[Effect]:
+        """End a transaction that no coordinator will end."""
+        return self._markers.end_hanging(
+            event,
+            is_registering=self._gate.is_registering(event.producer_id),
+            is_under_min_isr=self.isr.is_under_min,
+        )
 
     def on_appended(self, end_offset: Offset, now_ms: int) -> list[Effect]:
         """Respond to acks=0 and 1, as the batches are in the log; acks=all waits."""
@@ -567,34 +575,3 @@ class Leader:
             effects.extend(self._produces.committed(moved_to))
             if self._markers:
                 effects.extend(self._markers.committed(moved_to))
-
-
-def attach_response(
-    verdict: Verdict, attach: AttachReceived, log: LogPositions, leader_epoch: LeaderEpoch
-) -> SendAttached | SendDiverged | SendSnapshotless:
-    """Return the response to an Attach: sending begins, or where the follower has to truncate first, or
-    that it has to start over."""
-    if verdict is Lineage.SHARED:
-        return SendAttached(
-            session=attach.session,
-            attach_seq=attach.attach_seq,
-            leader_epoch=leader_epoch,
-            high_watermark=log.high_watermark,
-            log_start=log.log_start,
-        )
-    if isinstance(verdict, Divergence):
-        return SendDiverged(
-            session=attach.session,
-            attach_seq=attach.attach_seq,
-            leader_epoch=leader_epoch,
-            for_log_end=attach.log_end,
-            for_last_epoch=attach.last_epoch,
-            epoch=verdict.epoch,
-            end_offset=verdict.end_offset,
-        )
-    return SendSnapshotless(
-        session=attach.session,
-        attach_seq=attach.attach_seq,
-        leader_epoch=leader_epoch,
-        log_start=log.log_start,
-    )

@@ -16,7 +16,9 @@ A marker is refused
   its marker the next one (`is_bumped`). A marker of that epoch is a repeat if nothing is open, and is appended again:
   its commit proves the first one. If a transaction is open, that is the next one, which the marker must not end.
 
-A leader also ends transactions by itself, where the marker was lost (`end_orphan`).
+A leader also ends transactions by itself, where the marker was lost: one that lies in front of a later transaction
+(`end_orphan`), and one that no coordinator knows any more (`end_hanging`). Its markers have the epoch of the data and
+the coordinator epoch -1.
 """
 
 from __future__ import annotations
@@ -32,7 +34,11 @@ from odradek_broker.partition.effects import (
     OrphanEnded,
     TransactionTorn,
 )
-from odradek_broker.partition.events import Marker, MarkersRequested
+from odradek_broker.partition.events import (
+    HangingTransactionResolved,
+    Marker,
+    MarkersRequested,
+)
 from odradek_broker.partition.log_positions import LogPositions
 from odradek_broker.partition.produces import ProducerSequences
 from odradek_protocol.identity import LeaderEpoch, Offset, PartitionIndex, ProducerEpoch, ProducerId
@@ -134,16 +140,32 @@ class MarkerWrites:
     def end_orphan(self, orphan: OrphanEnded) -> list[Effect]:
         """Append the marker of a transaction whose own one was lost. It carries the epoch of the data."""
         assert not self._is_appending, f"{orphan} in the middle of an append"
-        marker = Marker(
-            orphan.producer_id,
-            orphan.producer_epoch,
-            orphan.is_commit,
-            NO_COORDINATOR,
-            LeaderEpoch(-1),
-            is_bumped=False,
-        )
+        marker = _own_marker(orphan.producer_id, orphan.producer_epoch, orphan.is_commit)
         self._is_appending = True
         return [orphan, self._append((marker,))]
+
+    def end_hanging(
+        self,
+        event: HangingTransactionResolved,
+        *,
+        is_registering: bool,
+        is_under_min_isr: bool,
+    ) -> list[Effect]:
+        """Append the marker of a transaction that no coordinator will end, unless anything came of its producer."""
+        entry = self._producers.entry(event.producer_id)
+        if (
+            is_registering
+            or entry is None
+            or entry != event.entry
+            or entry.transaction_first_offset < 0
+        ):
+            write = _Write(event.request_id, (ErrorCode.INVALID_TXN_STATE,), event.deadline_ms)
+            return [self._respond(write)]
+        marker = _own_marker(event.producer_id, entry.epoch, event.is_commit)
+        request = MarkersRequested(
+            request_id=event.request_id, markers=(marker,), deadline_ms=event.deadline_ms
+        )
+        return self.request(request, is_under_min_isr=is_under_min_isr)
 
     def appended(self, end_offset: Offset) -> None:
         """Let the request wait for the high watermark, as its markers are in the log."""
@@ -189,7 +211,10 @@ class MarkerWrites:
 
     def _judge(self, marker: Marker, accepted_epoch: ProducerEpoch | None) -> ErrorCode:
         """Return NONE to append the marker. `accepted_epoch` is that of the same request's marker for the producer."""
-        if not self._coordinators.heard(marker.coordinator_partition, marker.coordinator_epoch):
+        is_own = marker.coordinator_partition == NO_COORDINATOR
+        if not is_own and not self._coordinators.heard(
+            marker.coordinator_partition, marker.coordinator_epoch
+        ):
             return ErrorCode.TRANSACTION_COORDINATOR_FENCED
         entry = self._producers.entry(marker.producer_id)
         if entry is None and accepted_epoch is None:
@@ -199,7 +224,7 @@ class MarkerWrites:
         else:
             assert entry is not None
             known_epoch, is_open = entry.epoch, entry.transaction_first_offset >= 0
-            if marker.coordinator_epoch < entry.coordinator_epoch:
+            if not is_own and marker.coordinator_epoch < entry.coordinator_epoch:
                 return ErrorCode.TRANSACTION_COORDINATOR_FENCED
         if marker.producer_epoch < known_epoch:
             return ErrorCode.INVALID_PRODUCER_EPOCH
@@ -238,3 +263,7 @@ class MarkerWrites:
         return AnswerMarkers(
             request_id=write.request_id, error_codes=error_codes, leader_epoch=self._leader_epoch
         )
+
+
+def _own_marker(producer_id: ProducerId, epoch: ProducerEpoch, is_commit: bool) -> Marker:
+    return Marker(producer_id, epoch, is_commit, NO_COORDINATOR, LeaderEpoch(-1), is_bumped=False)

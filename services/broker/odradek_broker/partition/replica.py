@@ -286,6 +286,19 @@ class Replica:
             ),
         )
 
+    def _on_hanging_transaction(
+        self, event: events.HangingTransactionResolved, now_ms: int
+    ) -> Sequence[Effect]:
+        if self._leading is not None:
+            return self._leading.on_hanging_transaction(event, now_ms)
+        return (
+            AnswerMarkers(
+                request_id=event.request_id,
+                error_codes=(self._why_not_leading(),),
+                leader_epoch=self.leader_epoch,
+            ),
+        )
+
     def _on_delete_records(
         self, event: events.DeleteRecordsRequested, now_ms: int
     ) -> Sequence[Effect]:
@@ -534,6 +547,7 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     events.TransactionalProduceRequested: Replica._on_transactional_produce,
     events.TransactionVerified: _of_leader(Leader.on_transaction_verified),
     events.MarkersRequested: Replica._on_markers,
+    events.HangingTransactionResolved: Replica._on_hanging_transaction,
     events.DeleteRecordsRequested: Replica._on_delete_records,
     events.Appended: Replica._on_appended,
     events.MarkersAppended: Replica._on_markers_appended,

@@ -223,6 +223,10 @@ class TransactionGate:
             is_commit=last is not None and last[:2] == data and last.is_commit,
         )
 
+    def is_registering(self, producer_id: ProducerId) -> bool:
+        """Whether a batch of this producer waits for its coordinator."""
+        return producer_id in self._waiting
+
     def ended(self, producer_id: ProducerId, last_epoch: int) -> list[Effect]:
         """Void the registration of a producer whose marker is being appended; it ended data up to `last_epoch`.
 

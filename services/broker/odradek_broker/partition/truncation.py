@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from odradek_broker.partition.effects import SendAttached, SendDiverged, SendSnapshotless
+from odradek_broker.partition.events import AttachReceived
 from odradek_broker.partition.log_positions import LogPositions
 from odradek_protocol.identity import NO_LEADER_EPOCH, LeaderEpoch, Offset
 
@@ -53,6 +55,37 @@ def compare(leader: LogPositions, log_end: Offset, last_epoch: LeaderEpoch) -> V
     if epoch == last_epoch and log_end <= end_offset:
         return Lineage.SHARED
     return Divergence(epoch, end_offset)
+
+
+def attach_response(
+    verdict: Verdict, attach: AttachReceived, log: LogPositions, leader_epoch: LeaderEpoch
+) -> SendAttached | SendDiverged | SendSnapshotless:
+    """Return the response to an Attach: sending begins, or where the follower has to truncate first, or
+    that it has to start over."""
+    if verdict is Lineage.SHARED:
+        return SendAttached(
+            session=attach.session,
+            attach_seq=attach.attach_seq,
+            leader_epoch=leader_epoch,
+            high_watermark=log.high_watermark,
+            log_start=log.log_start,
+        )
+    if isinstance(verdict, Divergence):
+        return SendDiverged(
+            session=attach.session,
+            attach_seq=attach.attach_seq,
+            leader_epoch=leader_epoch,
+            for_log_end=attach.log_end,
+            for_last_epoch=attach.last_epoch,
+            epoch=verdict.epoch,
+            end_offset=verdict.end_offset,
+        )
+    return SendSnapshotless(
+        session=attach.session,
+        attach_seq=attach.attach_seq,
+        leader_epoch=leader_epoch,
+        log_start=log.log_start,
+    )
 
 
 def cut_offset(follower: LogPositions, divergence: Divergence) -> Offset:

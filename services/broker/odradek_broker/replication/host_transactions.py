@@ -12,7 +12,13 @@ from odradek_broker.replication.host_ports import (
     RegistrationResponse,
     TransactionRegistrar,
 )
-from odradek_protocol.identity import NO_LEADER_EPOCH, PartitionIndex, TopicIdPartition, TopicName
+from odradek_protocol.identity import (
+    NO_LEADER_EPOCH,
+    PartitionIndex,
+    ProducerId,
+    TopicIdPartition,
+    TopicName,
+)
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.control import ControlType, encode_marker
 from odradek_runtime.logs import event_log
@@ -55,6 +61,28 @@ class HostTransactions:
         self._owner.step(
             ev.MarkersRequested(
                 request_id=self._last_request_id, markers=tuple(markers), deadline_ms=deadline_ms
+            )
+        )
+
+    def end_hanging(
+        self,
+        producer_id: ProducerId,
+        entry: object,
+        *,
+        is_commit: bool,
+        on_done: OnMarked,
+        deadline_ms: int,
+    ) -> None:
+        """End a transaction that no coordinator will end, if the producer's entry is still the same."""
+        self._last_request_id += 1
+        self._writes[self._last_request_id] = on_done
+        self._owner.step(
+            ev.HangingTransactionResolved(
+                request_id=self._last_request_id,
+                producer_id=producer_id,
+                entry=entry,
+                is_commit=is_commit,
+                deadline_ms=deadline_ms,
             )
         )
 

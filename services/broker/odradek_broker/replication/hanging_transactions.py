@@ -1,0 +1,227 @@
+"""Transactions that no marker will end: found by the leaders of their partitions, and ended after a proof.
+
+A transaction hangs when its marker was lost, by an unclean election or a loss of power, and its producer begins no
+other one in this partition. Readers of committed records then wait before it for ever, and retention stops. A leader
+asks about each transaction that has been open for longer than any time-out allows.
+
+    open for too long --> every coordinator is asked --> one says LIVE, or one is silent --> asked at a later check
+                                     +--> COMMITTED or ABORTED, or nobody knows it --> a marker by the leader itself
+
+Only the responses of all partitions of `__transaction_state` are a proof, because a transactional id cannot be
+derived from a producer id. No batch is appended without a committed registration. So a coordinator that has loaded and
+knows nothing of the transaction has completed it, or has forgotten its id since: no marker is under way. Between the
+question and the marker the producer may come back; then its entry has changed, or a registration is under way, and
+nothing is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from odradek_broker.log.producer_state import ProducerEntry
+from odradek_broker.replication.partition_host import PartitionHost
+from odradek_broker.replication.partition_table import PartitionTable
+from odradek_broker.transactions.messages import Resolution
+from odradek_protocol.identity import (
+    LeaderEpoch,
+    PartitionIndex,
+    ProducerEpoch,
+    ProducerId,
+    TopicIdPartition,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from odradek_runtime.logs import event_log
+
+CHECKED_MAX: Final = 1_000
+_MARKER_TIMEOUT_MS: Final = 15_000
+_log = event_log(__name__)
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that is open in a partition's log."""
+
+    partition: TopicIdPartition
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+
+
+class CoordinatorResolutions(NamedTuple):
+    """What one coordinator that has loaded knows about transactions, in the order in which they were named."""
+
+    coordinator_partition: PartitionIndex
+    coordinator_epoch: LeaderEpoch
+    resolutions: Sequence[Resolution]
+
+
+class ProducerResolver(Protocol):
+    """The way to all transaction coordinators of the cluster."""
+
+    async def resolve(
+        self, transactions: Sequence[OpenTransaction]
+    ) -> Sequence[CoordinatorResolutions]:
+        """Ask all brokers; return what came of those that responded within their time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An open transaction of a host, as it was before the coordinators were asked."""
+
+    host: PartitionHost
+    entry: ProducerEntry
+    transaction: OpenTransaction
+
+
+class HangingTransactions:
+    """Looks for them on the partitions that this broker leads. To be used on the event loop only."""
+
+    def __init__(
+        self,
+        *,
+        table: PartitionTable,
+        resolver: ProducerResolver,
+        check_interval_ms: int,
+        open_ms_max: int,
+        may_end: bool = True,
+    ) -> None:
+        """`open_ms_max` is more than any transaction's time-out. Without `may_end` they are only reported."""
+        self._table = table
+        self._resolver = resolver
+        self._check_interval_ms = check_interval_ms
+        self._open_ms_max = open_ms_max
+        self._may_end = may_end
+        # When each open transaction was seen first, by (partition, producer id, first offset).
+        self._seen_ms: dict[tuple[TopicIdPartition, ProducerId, int], int] = {}
+
+    async def run(self) -> None:
+        """Check periodically until cancelled."""
+        while True:
+            await asyncio.sleep(self._check_interval_ms / 1000)
+            try:
+                await self.check()
+            except Exception as error:
+                _log.error("Looking for hanging transactions failed", exc=error)
+
+    async def check(self) -> None:
+        """Ask about the transactions that have been open for too long, and end those that hang."""
+        found = self._old()
+        for one, outcome in zip(found, await self._outcomes(found), strict=True):
+            if isinstance(outcome, bool):
+                await self._end(one, is_commit=outcome)
+
+    async def end(self, partition: TopicIdPartition, producer_id: ProducerId) -> ErrorCode:
+        """End one transaction for an operator, whatever its age, after the same proof.
+
+        INVALID_TXN_STATE: a coordinator will end it, or there is none. COORDINATOR_NOT_AVAILABLE: one is silent.
+        """
+        host = self._table.by_id.get((partition.topic_id, partition.partition))
+        if host is None or not host.is_leader:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        found = [one for one in _open(host) if one.transaction.producer_id == producer_id]
+        if not found:
+            return ErrorCode.INVALID_TXN_STATE
+        (outcome,) = await self._outcomes(found)
+        if isinstance(outcome, ErrorCode):
+            return outcome
+        return await self._end(found[0], is_commit=outcome, is_by_operator=True)
+
+    def _old(self) -> list[_Found]:
+        """Return the transactions that have been open for too long, and forget those that ended."""
+        now_ms = self._table.clock.boottime_ms()
+        seen_ms: dict[tuple[TopicIdPartition, ProducerId, int], int] = {}
+        old: list[_Found] = []
+        for host in list(self._table.by_id.values()):
+            if not host.is_leader:
+                continue
+            for one in _open(host):
+                first = one.entry.transaction_first_offset
+                key = (host.partition, one.transaction.producer_id, first)
+                seen_ms[key] = self._seen_ms.get(key, now_ms)
+                if now_ms - seen_ms[key] >= self._open_ms_max and len(old) < CHECKED_MAX:
+                    old.append(one)
+        self._seen_ms = seen_ms
+        return old
+
+    async def _outcomes(self, found: Sequence[_Found]) -> list[bool | ErrorCode]:
+        """Ask the coordinators; return for each whether to commit it, or why it must not be ended."""
+        if not found:
+            return []
+        responses = await self._resolver.resolve([one.transaction for one in found])
+        if not self._is_complete(responses):
+            return [ErrorCode.COORDINATOR_NOT_AVAILABLE] * len(found)
+        return [
+            _outcome([response.resolutions[number] for response in responses])
+            for number in range(len(found))
+        ]
+
+    def _is_complete(self, responses: Sequence[CoordinatorResolutions]) -> bool:
+        """Whether every coordinator has responded, and none that is deposed stands for its successor."""
+        image, epochs = self._table.image, self._table.coordinator_epochs
+        topic_id = image.topic_ids.get(TRANSACTIONS_TOPIC)
+        if topic_id is None:
+            return False
+        current = {
+            response.coordinator_partition
+            for response in responses
+            if epochs.heard(response.coordinator_partition, response.coordinator_epoch)
+        }
+        partitions = image.topics[topic_id].partitions
+        return bool(partitions) and all(state.partition in current for state in partitions)
+
+    async def _end(
+        self, found: _Found, *, is_commit: bool, is_by_operator: bool = False
+    ) -> ErrorCode:
+        host, transaction = found.host, found.transaction
+        fields: dict[str, Any] = {
+            "partition": str(host),
+            "producer_id": transaction.producer_id,
+            "producer_epoch": transaction.producer_epoch,
+            "first_offset": found.entry.transaction_first_offset,
+            "outcome": "commit" if is_commit else "abort",
+        }
+        if not self._may_end and not is_by_operator:
+            _log.error(
+                "Transaction hangs: no coordinator will end it",
+                remedy="end it with `odradek transaction find-hanging --abort`",
+                **fields,
+            )
+            return ErrorCode.INVALID_TXN_STATE
+        if host.topic == OFFSETS_TOPIC:
+            # Its marker also decides which offsets are committed, so it is the group coordinator's to write.
+            _log.error("Transaction hangs in the offsets of groups", **fields)
+            return ErrorCode.INVALID_TXN_STATE
+        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def written(codes: Sequence[ErrorCode]) -> None:
+            if not done.done():
+                done.set_result(codes[0])
+
+        host.transactions.end_hanging(
+            transaction.producer_id,
+            found.entry,
+            is_commit=is_commit,
+            on_done=written,
+            deadline_ms=self._table.clock.boottime_ms() + _MARKER_TIMEOUT_MS,
+        )
+        code = await done
+        if code is ErrorCode.NONE:
+            _log.error("Ended a hanging transaction, whose marker was lost", **fields)
+        return code
+
+
+def _open(host: PartitionHost) -> Iterator[_Found]:
+    """Yield the open transactions of a host, oldest first."""
+    producers = host.log.producers
+    for producer_id in producers.ongoing():
+        entry = producers.entry(producer_id)
+        assert entry is not None, producer_id
+        yield _Found(host, entry, OpenTransaction(host.partition, producer_id, entry.epoch))
+
+
+def _outcome(resolutions: Sequence[Resolution]) -> bool | ErrorCode:
+    if Resolution.LIVE in resolutions:
+        return ErrorCode.INVALID_TXN_STATE
+    return Resolution.COMMITTED in resolutions

@@ -1,0 +1,225 @@
+"""Hanging transactions: when they are ended, how, and what must not be taken for one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from odradek_broker.log.producer_state import ProducerStates
+from odradek_broker.replication.hanging_transactions import (
+    CoordinatorResolutions,
+    HangingTransactions,
+    OpenTransaction,
+)
+from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.transactions.messages import Resolution
+from odradek_protocol.identity import (
+    BrokerId,
+    LeaderEpoch,
+    Offset,
+    PartitionIndex,
+    ProducerId,
+    TopicId,
+    TopicIdPartition,
+)
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.records import Partition, Topic
+from odradek_protocol.topic_names import TRANSACTIONS_TOPIC
+from tests.unit.replication.memory_table import served
+from tests.unit.replication.test_committed_fetches import confirm, settle
+from tests.unit.replication.test_transactional_produce import batch, change, produce, transactional
+from tests.worlds.transactions import PRODUCER, CoordinatorRegistrar
+
+COORDINATORS = 2
+LIVE, COMMITTED, ABORTED, UNKNOWN = (
+    Resolution.LIVE,
+    Resolution.COMMITTED,
+    Resolution.ABORTED,
+    Resolution.UNKNOWN,
+)
+
+
+class Resolver:
+    """The coordinators of a cluster; each may be silent, or of an older epoch."""
+
+    def __init__(self) -> None:
+        self.known = [UNKNOWN] * COORDINATORS
+        self.silent: set[int] = set()
+        self.epochs = [4] * COORDINATORS
+        self.asked: list[OpenTransaction] = []
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    async def resolve(
+        self, transactions: Sequence[OpenTransaction]
+    ) -> Sequence[CoordinatorResolutions]:
+        self.asked.extend(transactions)
+        self.meanwhile()
+        return [
+            CoordinatorResolutions(
+                PartitionIndex(index),
+                LeaderEpoch(self.epochs[index]),
+                [self.known[index]] * len(transactions),
+            )
+            for index in range(COORDINATORS)
+            if index not in self.silent
+        ]
+
+
+@asynccontextmanager
+async def hanging(
+    *, open_ms_max: int = 0, may_end: bool = True
+) -> AsyncIterator[tuple[LocalPartitions, Resolver, HangingTransactions, CoordinatorRegistrar]]:
+    """A partition with an open transaction of epoch 0 at offset 3, and two coordinators."""
+    async with transactional() as (partitions, registrar, _):
+        topic_id = TopicId(b"T" * 16)
+        change(
+            partitions,
+            Topic(topic_id=topic_id, name=TRANSACTIONS_TOPIC),
+            *(
+                Partition(
+                    topic_id=topic_id,
+                    partition=PartitionIndex(index),
+                    replicas=(BrokerId(9),),
+                    isr=(BrokerId(9),),
+                    leader=BrokerId(9),
+                    leader_epoch=4,
+                )
+                for index in range(COORDINATORS)
+            ),
+        )
+        produce(partitions, batch(0))
+        await settle()
+        confirm(partitions)
+        resolver = Resolver()
+        check = HangingTransactions(
+            table=partitions._table,
+            resolver=resolver,
+            check_interval_ms=1,
+            open_ms_max=open_ms_max,
+            may_end=may_end,
+        )
+        assert last_stable_offset(partitions) == 3
+        yield partitions, resolver, check, registrar
+
+
+def last_stable_offset(partitions: LocalPartitions) -> Offset:
+    return served(partitions).host.log.last_stable_offset
+
+
+async def checked(check: HangingTransactions, partitions: LocalPartitions) -> None:
+    """A check, whose markers the other replica confirms."""
+    task = asyncio.create_task(check.check())
+    await settle()
+    confirm(partitions)
+    await task
+
+
+@pytest.mark.parametrize(
+    ("known", "aborted"),
+    [((UNKNOWN, UNKNOWN), [3]), ((UNKNOWN, ABORTED), [3]), ((COMMITTED, UNKNOWN), [])],
+)
+async def test_a_transaction_that_no_coordinator_will_end_is_ended(
+    known: tuple[Resolution, Resolution], aborted: list[int]
+) -> None:
+    async with hanging() as (partitions, resolver, check, _):
+        resolver.known = list(known)
+        await checked(check, partitions)
+        (asked,) = resolver.asked
+        assert (asked.producer_id, asked.producer_epoch) == (PRODUCER, 0)
+        assert last_stable_offset(partitions) == 5
+        log = served(partitions).host.log
+        found = log.aborted_transactions(Offset(0), Offset(5))
+        assert [entry.first_offset for entry in found] == aborted
+
+
+async def test_a_live_transaction_is_not_ended() -> None:
+    async with hanging() as (partitions, resolver, check, _):
+        resolver.known = [UNKNOWN, LIVE]
+        await checked(check, partitions)
+        assert last_stable_offset(partitions) == 3
+        code = await check.end(served(partitions).host.partition, PRODUCER)
+        assert code is ErrorCode.INVALID_TXN_STATE
+
+
+async def shard_that_loads_while_leaders_ask() -> None:
+    """The coordinator of this very transaction is loading, so it says nothing."""
+    async with hanging() as (partitions, resolver, check, _):
+        resolver.silent = {1}
+        await checked(check, partitions)
+        assert last_stable_offset(partitions) == 3
+        code = await check.end(served(partitions).host.partition, PRODUCER)
+        assert code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        resolver.silent = set()
+        resolver.epochs = [4, 3]
+        await checked(check, partitions)
+        assert last_stable_offset(partitions) == 3, "a deposed coordinator knows nothing"
+
+
+async def test_nothing_is_ended_while_one_coordinator_is_silent_or_deposed() -> None:
+    await shard_that_loads_while_leaders_ask()
+
+
+def test_a_check_that_acts_although_one_shard_is_silent_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(HangingTransactions, "_is_complete", lambda check, responses: True)
+    with pytest.raises(AssertionError):
+        asyncio.run(shard_that_loads_while_leaders_ask())
+
+
+async def test_a_transaction_whose_producer_comes_back_meanwhile_is_not_ended() -> None:
+    async with hanging() as (partitions, resolver, check, _):
+        resolver.meanwhile = lambda: (produce(partitions, batch(1)), None)[1]
+        await checked(check, partitions)
+        assert last_stable_offset(partitions) == 3
+        assert served(partitions).host.replica.log_end == 5, "its batch, and no marker"
+
+
+async def test_a_transaction_whose_producer_registers_meanwhile_is_not_ended() -> None:
+    async with hanging() as (partitions, resolver, check, registrar):
+        registrar.is_reachable = False
+        resolver.meanwhile = lambda: (produce(partitions, batch(0, epoch=1)), None)[1]
+        await checked(check, partitions)
+        assert last_stable_offset(partitions) == 3
+        assert served(partitions).host.replica.log_end == 4
+
+
+async def test_a_young_transaction_is_not_asked_about_and_an_operator_may() -> None:
+    async with hanging(open_ms_max=60_000) as (partitions, resolver, check, _):
+        await checked(check, partitions)
+        assert resolver.asked == []
+        ending = asyncio.create_task(check.end(served(partitions).host.partition, PRODUCER))
+        await settle()
+        confirm(partitions)
+        assert await ending is ErrorCode.NONE
+        assert last_stable_offset(partitions) == 5
+
+
+async def test_where_it_may_not_end_them_it_only_reports() -> None:
+    async with hanging(may_end=False) as (partitions, resolver, check, _):
+        await checked(check, partitions)
+        assert len(resolver.asked) == 1
+        assert last_stable_offset(partitions) == 3
+
+
+async def test_an_operator_is_told_that_there_is_no_such_transaction() -> None:
+    async with hanging() as (partitions, _, check, _):
+        partition = served(partitions).host.partition
+        assert await check.end(partition, ProducerId(99)) is ErrorCode.INVALID_TXN_STATE
+        elsewhere = TopicIdPartition(partition.topic_id, PartitionIndex(5))
+        assert await check.end(elsewhere, PRODUCER) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_a_restart_begins_the_time_of_a_transaction_again() -> None:
+    """It is measured from the first check that found it, by a clock that never jumps."""
+    async with hanging(open_ms_max=60_000) as (partitions, _, check, _):
+        assert check._old() == []
+        (key,) = check._seen_ms
+        check._seen_ms[key] -= 60_000
+        assert len(check._old()) == 1
+        served(partitions).host.log.producers.become(ProducerStates())
+        assert check._old() == []
+        assert check._seen_ms == {}
