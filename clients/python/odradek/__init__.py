@@ -57,12 +57,13 @@ if TYPE_CHECKING:
     from odradek.cluster.security import SaslCredentials, TlsOptions
     from odradek.consumer.consumer import Consumer
     from odradek.consumer.consumer_record import ConsumerRecord
-    from odradek.consumer.options import ConsumerOptions, GroupOptions
+    from odradek.consumer.options import ConsumerOptions, GroupIdentity, GroupOptions
     from odradek.errors import OdradekError
     from odradek.partitions import OffsetAndTimestamp, TopicPartition
     from odradek.producer.delivery import DeliveryFuture, RecordMetadata
     from odradek.producer.options import ProducerOptions
     from odradek.producer.producer import Producer
+    from odradek.producer.transaction import Transaction
 
 # The fork handlers of gRPC crash one child in five of a busy process before its exec(), for instance a subprocess with
 # `preexec_fn`, as Spark starts its JVM. No call works after a fork anyway (ForkedProcess). gRPC reads the variable when
@@ -88,6 +89,7 @@ _HOMES: Final = {
     "DeliveryFuture": "odradek.producer.delivery",
     "FeatureDescription": "odradek.admin.descriptions",
     "GroupDescription": "odradek.admin.descriptions",
+    "GroupIdentity": "odradek.consumer.options",
     "GroupListing": "odradek.admin.descriptions",
     "GroupMember": "odradek.admin.descriptions",
     "GroupOptions": "odradek.consumer.options",
@@ -112,6 +114,7 @@ _HOMES: Final = {
     "TopicDescription": "odradek.admin.descriptions",
     "TopicOutcome": "odradek.admin.descriptions",
     "TopicPartition": "odradek.partitions",
+    "Transaction": "odradek.producer.transaction",
     "Voter": "odradek.admin.descriptions",
 }
 _MODULES: Final = ("errors", "serializers", "sync", "testing")
@@ -136,6 +139,7 @@ __all__ = [
     "DeliveryFuture",
     "FeatureDescription",
     "GroupDescription",
+    "GroupIdentity",
     "GroupListing",
     "GroupMember",
     "GroupOptions",
@@ -160,6 +164,7 @@ __all__ = [
     "TopicDescription",
     "TopicOutcome",
     "TopicPartition",
+    "Transaction",
     "Voter",
     "errors",
     "serializers",

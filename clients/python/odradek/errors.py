@@ -238,6 +238,35 @@ class TransactionFailed(OdradekError):
     """The transaction cannot be completed."""
 
 
+class TransactionAborted(TransactionFailed):
+    """The transaction was aborted: none of its records and offsets count. The cause is chained."""
+
+    retriable = True
+    default_hint = "run the block of the transaction again (`producer.run_transaction` does)"
+
+
+class TransactionOutcomeUnknown(TransactionFailed):
+    """The coordinator did not respond to the commit in time. The transaction is committed or will be aborted."""
+
+    fatal = True
+    default_hint = (
+        "make a new producer with the same transactional_id, which ends what is open, and look whether the records"
+        " are there"
+    )
+
+
+class TransactionInProgress(OdradekError):
+    """This producer has an open transaction. It has one at a time."""
+
+    default_hint = "end it first, or use another producer with its own transactional_id"
+
+
+class NotInTransaction(OdradekError):
+    """This producer is transactional, and no transaction is open."""
+
+    default_hint = "send within `async with producer.transaction():`"
+
+
 class UnknownGroup(OdradekError):
     """No group of that name has members or offsets."""
 

@@ -49,6 +49,7 @@ class ProduceMessage(NamedTuple):
     timeout_ms: int
     partitions: list[ProducePart]
     size_bytes: int
+    transactional_id: str = ""
 
 
 class WireError(ValueError):
@@ -63,6 +64,7 @@ def produce_request_steps(data: bytes) -> Generator[None, None, ProduceMessage]:
     view = memoryview(data)
     numbers = {1: 0, 2: 0, 3: 0}
     partitions: list[ProducePart] = []
+    transactional_id = ""
     for field, number, content in _fields(view):
         if content is None:
             if field in numbers:
@@ -73,8 +75,18 @@ def produce_request_steps(data: bytes) -> Generator[None, None, ProduceMessage]:
             partitions.append(_produce_part(content))
             if len(partitions) % _PARTITIONS_PER_STEP == 0:
                 yield
+        elif field == 5:
+            try:
+                transactional_id = str(content, "utf-8")
+            except UnicodeDecodeError:
+                raise WireError("a transactional id is not UTF-8") from None
     return ProduceMessage(
-        _signed(numbers[1]), _signed32(numbers[2]), _signed32(numbers[3]), partitions, len(data)
+        _signed(numbers[1]),
+        _signed32(numbers[2]),
+        _signed32(numbers[3]),
+        partitions,
+        len(data),
+        transactional_id,
     )
 
 

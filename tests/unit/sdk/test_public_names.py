@@ -38,6 +38,7 @@ NAMES = [
     "DeliveryFuture",
     "FeatureDescription",
     "GroupDescription",
+    "GroupIdentity",
     "GroupListing",
     "GroupMember",
     "GroupOptions",
@@ -62,6 +63,7 @@ NAMES = [
     "TopicDescription",
     "TopicOutcome",
     "TopicPartition",
+    "Transaction",
     "Voter",
 ]
 

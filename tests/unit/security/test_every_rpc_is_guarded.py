@@ -136,6 +136,13 @@ MATRIX: Final[dict[str, tuple[dict[str, Any], list[Right]]]] = {
     ),
     "InitProducer": ({"transactional_id": "tx"}, transactional_id(Operation.WRITE)),
     "EndTransaction": ({"transactional_id": "tx"}, transactional_id(Operation.WRITE)),
+    "CommitTransactionOffsets": (
+        {
+            "transactional_id": "tx",
+            "commit": {"group_id": "group", "offsets": [{"partition": PARTITION}]},
+        },
+        [*transactional_id(Operation.WRITE), *group(Operation.READ), *topic(Operation.READ)],
+    ),
     "AbortTransaction": ({"transactional_id": "tx"}, transactional_id(Operation.WRITE)),
     "ListTransactions": ({}, []),  # leaves out what may not be described
     "DescribeTransactions": (

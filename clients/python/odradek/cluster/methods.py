@@ -12,11 +12,13 @@ from odradek_protocol.rpc.v1 import admin_service_pb2 as admin
 from odradek_protocol.rpc.v1 import auth_service_pb2 as auth
 from odradek_protocol.rpc.v1 import broker_service_pb2 as broker
 from odradek_protocol.rpc.v1 import group_service_pb2 as group
+from odradek_protocol.rpc.v1 import transaction_service_pb2 as transaction
 
 AUTH_SERVICE: Final = "odradek.v1.AuthService"
 BROKER_SERVICE: Final = "odradek.v1.BrokerService"
 ADMIN_SERVICE: Final = "odradek.v1.AdminService"
 GROUP_SERVICE: Final = "odradek.v1.GroupService"
+TRANSACTION_SERVICE: Final = "odradek.v1.TransactionService"
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -45,6 +47,10 @@ def admin_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]:
 
 def _group_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]:
     return _method(GROUP_SERVICE, name, request, response, MethodKind.UNARY)
+
+
+def _transaction_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]:
+    return _method(TRANSACTION_SERVICE, name, request, response, MethodKind.UNARY)
 
 
 AUTHENTICATE: Final = _method(
@@ -161,4 +167,26 @@ DELETE_GROUPS: Final = _group_call(
 )
 DELETE_OFFSETS: Final = _group_call(
     "DeleteOffsets", group.DeleteOffsetsRequest, group.DeleteOffsetsResponse
+)
+INIT_PRODUCER: Final = _transaction_call(
+    "InitProducer", transaction.InitProducerRequest, transaction.InitProducerResponse
+)
+END_TRANSACTION: Final = _transaction_call(
+    "EndTransaction", transaction.EndTransactionRequest, transaction.EndTransactionResponse
+)
+COMMIT_TRANSACTION_OFFSETS: Final = _transaction_call(
+    "CommitTransactionOffsets",
+    transaction.CommitTransactionOffsetsRequest,
+    transaction.CommitTransactionOffsetsResponse,
+)
+LIST_TRANSACTIONS: Final = _transaction_call(
+    "ListTransactions", transaction.ListTransactionsRequest, transaction.ListTransactionsResponse
+)
+DESCRIBE_TRANSACTIONS: Final = _transaction_call(
+    "DescribeTransactions",
+    transaction.DescribeTransactionsRequest,
+    transaction.DescribeTransactionsResponse,
+)
+ABORT_TRANSACTION: Final = _transaction_call(
+    "AbortTransaction", transaction.AbortTransactionRequest, transaction.AbortTransactionResponse
 )

@@ -14,7 +14,13 @@ from odradek.cluster.security import SaslCredentials, TlsOptions
 from odradek.consumer.consumer_record import ConsumerRecord
 from odradek.consumer.fetch_planner import ResetPolicy
 from odradek.consumer.group_membership import GroupMembership
-from odradek.consumer.options import ConsumerOptions, Deserializer, GroupOptions, IsolationLevel
+from odradek.consumer.options import (
+    ConsumerOptions,
+    Deserializer,
+    GroupIdentity,
+    GroupOptions,
+    IsolationLevel,
+)
 from odradek.consumer.read_ahead import ReadAhead
 from odradek.errors import ClientClosed, InvalidRequest, NotAssigned, RequestTimedOut
 from odradek.partitions import (
@@ -211,6 +217,20 @@ class Consumer:
         member = self._membership()
         self._require_use()
         await member.commit(chosen)
+
+    def group_identity(self) -> GroupIdentity:
+        """This member of its group, for `transaction.send_offsets`.
+
+        Raises:
+            NotAssigned: the consumer has no group.
+        """
+        return self._membership().identity()
+
+    def leave_commits_to_transactions(self) -> GroupIdentity:
+        """Commit no offsets any more, since a transactional producer does it; return this member."""
+        member = self._membership()
+        member.commits_in_transactions = True
+        return member.identity()
 
     async def committed(
         self, partitions: Iterable[PartitionLike] = ()

@@ -29,10 +29,11 @@ from odradek.cluster.background import BackgroundTasks
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.methods import GROUP_COMMIT, GROUP_FETCH, GROUP_HEARTBEAT
-from odradek.consumer.options import GroupListener, GroupOptions
+from odradek.consumer.options import GroupIdentity, GroupListener, GroupOptions
 from odradek.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
+    InvalidRequest,
     MemberFenced,
     OdradekError,
     RequestTimedOut,
@@ -120,6 +121,8 @@ class GroupMembership:
         self._moving: asyncio.Task[None] | None = None
         self._interval_s = 5.0
         self.is_heard = False
+        self.commits_in_transactions = False
+        """Whether a transactional producer commits this member's offsets, so that it must not."""
         self._is_join_under_way = False
         self._is_all_processed = (
             asyncio.Event()
@@ -352,6 +355,11 @@ class GroupMembership:
             MemberFenced: the group removed this member.
             OdradekError: a partition does not exist, the member has no right, or no coordinator responds.
         """
+        if self.commits_in_transactions:
+            raise InvalidRequest(
+                f"offsets of group {self.options.group!r} are committed in transactions",
+                hint="`transaction.send_offsets` commits them",
+            )
         await self._let_in()
         if offsets is None:
             to_commit = self._reader.handed_out()
@@ -382,7 +390,15 @@ class GroupMembership:
         if self.refusal is not None:
             raise self.refusal
 
+    def identity(self) -> GroupIdentity:
+        """Name this member, for offsets that a transaction commits."""
+        return GroupIdentity(
+            self.options.group, self.member_id, self.member_epoch, self.options.instance_id
+        )
+
     async def _commit_new(self, offsets: Offsets) -> None:
+        if self.commits_in_transactions:
+            return
         await self._offsets.commit(self._offsets.unknown(offsets), self)
 
     async def _commit_gone(self, revoked: Sequence[TopicPartition]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from odradek.consumer.fetch_planner import ResetPolicy
 from odradek.errors import InvalidConfig
@@ -82,6 +82,15 @@ def _check(name: str, is_good: bool, value: object, allowed: str) -> None:
 
 
 GroupListener: TypeAlias = Callable[[Sequence[TopicPartition]], "Awaitable[Any] | None"]
+
+
+class GroupIdentity(NamedTuple):
+    """A member of a group, for offsets that a transaction commits. `member_epoch` -1: no member."""
+
+    group: str
+    member_id: str = ""
+    member_epoch: int = -1
+    instance_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

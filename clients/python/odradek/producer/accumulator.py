@@ -55,10 +55,14 @@ class Accumulator:
         limits: AccumulatorLimits,
         *,
         is_idempotent: bool = True,
+        is_transactional: bool = False,
         backoff: Backoff | None = None,
     ) -> None:
         self.limits = limits
         self.is_idempotent = is_idempotent
+        self.is_transactional = is_transactional
+        self.transaction_error: OdradekError | None = None
+        """The first failure of a batch of the open transaction, which can only be aborted then."""
         self.producer_id = -1
         self.producer_epoch = -1
         self.buffered_bytes = 0
@@ -118,6 +122,12 @@ class Accumulator:
         self._pending[queue.name] = queue
         self.has_opened = True
         return batch
+
+    def begin_transaction(self, producer_id: int, producer_epoch: int) -> None:
+        """Send the next records under this identity. No batch of an earlier transaction is left."""
+        assert not self.undone_batches, f"{self.undone_batches} batches of an earlier transaction"
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.transaction_error = None
 
     def release_all(self, now_ms: int) -> bool:
         """Have all present records sent without lingering. Returns False if there are none."""
@@ -207,9 +217,14 @@ class Accumulator:
             self.undone_batches += 1
             return []
         error = error_of(code, str(queue.name), message)
-        if self.is_idempotent and code in (
-            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            ErrorCode.UNKNOWN_PRODUCER_ID,
+        if (
+            self.is_idempotent
+            and not self.is_transactional
+            and code
+            in (
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                ErrorCode.UNKNOWN_PRODUCER_ID,
+            )
         ):
             return self._out_of_order(batch, code, error, now_ms, draw)
         if error.code is not None and error.code.retriable:
@@ -352,6 +367,8 @@ class Accumulator:
         if queue.is_empty:
             self._pending.pop(queue.name, None)
         callbacks = batch.finish(error)
+        if error is not None and self.is_transactional:
+            self.transaction_error = self.transaction_error or error
         if error is not None and not callbacks:
             self.unheard.append(batch)
         return callbacks

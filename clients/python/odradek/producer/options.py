@@ -56,6 +56,13 @@ class ProducerOptions:
     """(key, number of partitions) -> partition; None: Kafka's murmur2."""
     allow_auto_create: bool = True
     """Whether brokers that allow it may create a topic that does not exist."""
+    transactional_id: str | None = None
+    """Name of this producer over restarts. With it, records are sent in transactions; the newest producer of a name
+    fences the others."""
+    transaction_timeout_ms: int = 60_000
+    """Longest time that a transaction may stay open; then the cluster aborts it. 10 to the brokers' maximum."""
+    commit_timeout_ms: int = 120_000
+    """Longest wait for the response to a commit."""
 
     def __post_init__(self) -> None:
         _check("acks", self.acks in _ACKS, self.acks, "0, 1 or 'all'")
@@ -91,6 +98,22 @@ class ProducerOptions:
         )
         names = [c.name.lower() for c in Compression]
         _check("compression", self.compression in names, self.compression, ", ".join(names))
+        if self.transactional_id is not None:
+            _check("transactional_id", bool(self.transactional_id), "", "a name")
+            least_ms = 10
+            _check(
+                "transaction_timeout_ms",
+                self.transaction_timeout_ms >= least_ms,
+                self.transaction_timeout_ms,
+                f"{least_ms} or more",
+            )
+            _check(
+                "commit_timeout_ms", self.commit_timeout_ms > 0, self.commit_timeout_ms, "above 0"
+            )
+            if not self.is_idempotent or self.acks_number != -1:
+                raise InvalidConfig(
+                    "transactional_id needs acks='all' and idempotence", hint="leave both out"
+                )
         if self.enable_idempotence and self.acks_number != -1:
             raise InvalidConfig("enable_idempotence needs acks='all'", hint="set both or neither")
 

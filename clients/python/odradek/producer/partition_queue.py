@@ -23,6 +23,9 @@ written: they are renumbered from 0 under the next producer epoch (epochs of one
 partition), and sent again without a risk of duplicates. If it refuses a later batch, an earlier one has not arrived
 yet. If it refuses the oldest although there is no hole, the log has lost acknowledged records: that batch fails with
 SequenceLost.
+
+In a transaction nothing is renumbered: epochs belong to the transaction's coordinator. A batch that fails for good
+fails the transaction, and the next one begins under a new identity with sequence 0.
 """
 
 from __future__ import annotations
@@ -121,6 +124,7 @@ class ProducerBatch:
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
                 base_sequence=self.base_sequence,
+                transactional=self.queue.is_transactional,
             )
         return self._encoded
 
@@ -196,6 +200,7 @@ class PartitionQueue:
         "in_flight",
         "is_remembered",
         "is_settling",
+        "is_transactional",
         "must_renumber",
         "name",
         "next_sequence",
@@ -207,8 +212,9 @@ class PartitionQueue:
         "waiting",
     )
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, topic: str, partition: int, *, is_transactional: bool = False) -> None:
         self.topic = topic
+        self.is_transactional = is_transactional
         self.partition = partition
         self.name = TopicPartition(topic, partition)
         self.filling: ProducerBatch | None = None
@@ -228,6 +234,15 @@ class PartitionQueue:
         self.batch_bytes_max = 1 << 31
         """The size that the topic accepts, as learned from its refusals."""
         self._next_number = 0
+
+    def begin_transaction(self, producer_id: int, producer_epoch: int) -> None:
+        """Number the batches of the next transaction from 0 under its identity, which the coordinator gave."""
+        assert self.is_empty, f"{self.name} has batches of an earlier transaction"
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.next_sequence = 0
+        self.is_remembered = self.is_settling = self.must_renumber = False
+        self.hole_number = -1
+        self.failures = self.not_before_ms = 0
 
     @property
     def is_empty(self) -> bool:

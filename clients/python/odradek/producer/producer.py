@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster, LinkState, connect
@@ -17,6 +18,7 @@ from odradek.errors import (
     BufferFull,
     ClientClosed,
     FlushTimedOut,
+    InvalidRequest,
     OdradekError,
     SerializationFailed,
 )
@@ -26,9 +28,12 @@ from odradek.producer.options import Acks, ProducerOptions, Serializer
 from odradek.producer.partition_queue import PartitionQueue, ProducerBatch
 from odradek.producer.partitioner import Partitioner, TopicQueues
 from odradek.producer.sender import Sender, monotonic_ms
+from odradek.producer.transaction import ProducerTransactions, Transaction, run_transaction
 from odradek_protocol.records.hashes import partition_for_key
 
 CLOSE_S_MAX = 30.0
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
 _YIELD_EVERY = 500  # records after which other tasks get a turn
 
 
@@ -53,6 +58,9 @@ class ProducerArguments(TypedDict, total=False):
     value_serializer: Serializer | None
     partitioner: Partitioner | None
     allow_auto_create: bool
+    transactional_id: str | None
+    transaction_timeout_ms: int
+    commit_timeout_ms: int
 
 
 class Producer:
@@ -87,11 +95,17 @@ class Producer:
                 delivery_timeout_ms=options.delivery_timeout_ms,
             ),
             is_idempotent=options.is_idempotent,
+            is_transactional=options.transactional_id is not None,
             backoff=Backoff(
                 first_ms=options.retry_backoff_ms, most_ms=options.retry_backoff_max_ms
             ),
         )
         self._sender = Sender(self._cluster, self._accumulator, options)
+        self._transactions: ProducerTransactions | None = None
+        if options.transactional_id is not None:
+            self._transactions = ProducerTransactions(
+                self._cluster, self._sender, self._accumulator, options
+            )
         self._topics: dict[str, TopicQueues] = {}
         self._key_serializer = options.key_serializer
         self._value_serializer = options.value_serializer
@@ -179,6 +193,8 @@ class Producer:
             elif timestamp_ms < 0:
                 raise ValueError(f"its timestamp, {timestamp_ms} ms, is before 1970")
             accumulator = self._accumulator
+            if self._transactions is not None:
+                self._transactions.require_open()
             batch = accumulator.append(queue, key, value, headers, timestamp_ms, now_ms)
             if batch is None:
                 batch = await self._append_when_space(queue, key, value, headers, timestamp_ms)
@@ -221,6 +237,43 @@ class Producer:
         """Send several values in order, with the same key and partition if given."""
         return [await self.send(topic, value, key=key, partition=partition) for value in values]
 
+    def transaction(self) -> Transaction:
+        """A transaction, for `async with producer.transaction() as transaction:`.
+
+        The records that are sent in the block, to any partitions, count all or not at all for read_committed readers.
+        The block's end commits, an exception aborts. A producer has one transaction at a time.
+
+        Raises:
+            InvalidRequest: the producer has no `transactional_id`.
+        """
+        return Transaction(self._require_transactions())
+
+    async def run_transaction(
+        self, work: Callable[[Transaction], Awaitable[T]], *, attempts: int = 5
+    ) -> T:
+        """Run `work(transaction)` in a transaction, and again while the transaction is aborted.
+
+        Raises:
+            TransactionAborted: the last of `attempts` was aborted.
+            OdradekError: the producer is unusable, or `work` raised it.
+        """
+        return await run_transaction(self.transaction, work, attempts=attempts)
+
+    async def init(self) -> None:
+        """Take the transactional id over: fence older producers of it, and abort what they left open.
+
+        The first transaction does it, too.
+        """
+        self._require_open()
+        await self._require_transactions().init()
+
+    def _require_transactions(self) -> ProducerTransactions:
+        if self._transactions is None:
+            raise InvalidRequest(
+                "this producer sends without transactions", hint="give it transactional_id=..."
+            )
+        return self._transactions
+
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every record sent before this call is acknowledged or failed.
 
@@ -253,7 +306,9 @@ class Producer:
         self._is_closed = True
         reason = ClientClosed("the producer was closed before this record was acknowledged")
         try:
-            if timeout_s > 0:
+            if self._transactions is not None:
+                await self._abort_open(self._transactions, timeout_s)
+            elif timeout_s > 0:
                 await self.flush(timeout_s)
         except FlushTimedOut as error:
             reason = ClientClosed(f"the producer was closed: {error.message}")
@@ -262,6 +317,17 @@ class Producer:
             await self._sender.close(reason)
             if self._owns_cluster:
                 await self._cluster.close()
+
+    async def _abort_open(self, transactions: ProducerTransactions, timeout_s: float) -> None:
+        """Abort an open transaction, so that readers need not wait for its time-out."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await transactions.close()
+        except (OdradekError, TimeoutError) as error:
+            _log.warning(
+                "A transaction was left open when its producer closed; its time-out will abort it: %s",
+                error,
+            )
 
     async def partitions_for(self, topic: str) -> int:
         """The number of partitions of a topic."""
@@ -331,6 +397,8 @@ class Producer:
                         raise ClientClosed(
                             "the producer was closed while a record waited for space"
                         )
+                    if self._transactions is not None:
+                        self._transactions.require_open()
                     batch = self._accumulator.append(
                         queue, key, value, headers, timestamp_ms, monotonic_ms()
                     )

@@ -73,6 +73,7 @@ class ProduceStream:
         *,
         acks: int,
         timeout_ms: int,
+        transactional_id: str = "",
         on_response: OnResponse,
         on_broken: OnBroken,
     ) -> None:
@@ -80,6 +81,7 @@ class ProduceStream:
         self._transport = transport
         self._acks = acks
         self._timeout_ms = timeout_ms
+        self._transactional_id = transactional_id
         self._on_response = on_response
         self._on_broken = on_broken
         self._outgoing: asyncio.Queue[tuple[SentRequest, pb.ProduceRequest]] = asyncio.Queue(
@@ -116,7 +118,10 @@ class ProduceStream:
         assert self.can_take
         self._next_request_id += 1
         message = pb.ProduceRequest(
-            request_id=self._next_request_id, acks=self._acks, timeout_ms=self._timeout_ms
+            request_id=self._next_request_id,
+            acks=self._acks,
+            timeout_ms=self._timeout_ms,
+            transactional_id=self._transactional_id,
         )
         size_bytes = 0
         for batch, encoded in batches:
@@ -245,8 +250,23 @@ class Sender:
         """The queue of a partition, made at its first use."""
         queue = self._queues.get((topic, partition))
         if queue is None:
-            queue = self._queues[topic, partition] = PartitionQueue(topic, partition)
+            queue = self._queues[topic, partition] = PartitionQueue(
+                topic, partition, is_transactional=self._accumulator.is_transactional
+            )
         return queue
+
+    def begin_transaction(self, producer_id: int, producer_epoch: int) -> None:
+        """Send the next records under this identity."""
+        self._accumulator.begin_transaction(producer_id, producer_epoch)
+        for queue in self._queues.values():
+            queue.begin_transaction(producer_id, producer_epoch)
+
+    def drop_all(self, reason: OdradekError) -> None:
+        """Fail all records of a transaction that is aborted. Nobody has to be told of it in a log."""
+        callbacks = self._accumulator.fail_all(lambda _: reason)
+        self._accumulator.unheard.clear()
+        self._run(callbacks)
+        self._signal_progress()
 
     def kick(self) -> None:
         """Pump soon. Raises WrongLoop."""
@@ -330,6 +350,7 @@ class Sender:
             self._cluster.transport,
             acks=self._options.acks_number,
             timeout_ms=self._options.request_timeout_ms,
+            transactional_id=self._options.transactional_id or "",
             on_response=self._on_response,
             on_broken=self._on_broken,
         )
@@ -463,6 +484,8 @@ class Sender:
         accumulator = self._accumulator
         if not accumulator.is_idempotent:
             return True
+        if accumulator.is_transactional:
+            return accumulator.producer_id >= 0
         is_needed = accumulator.producer_id < 0 or any(
             q.is_epoch_used_up and q.producer_id == accumulator.producer_id
             for q in accumulator.pending

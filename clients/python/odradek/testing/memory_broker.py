@@ -1,4 +1,4 @@
-"""The BrokerService and GroupService of a broker in the in-memory cluster."""
+"""The BrokerService, GroupService and TransactionService of a broker in the in-memory cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odradek.testing.memory_log import MemoryPartition
 from odradek.testing.memory_state import MemoryState
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
-from odradek_protocol.rpc.v1 import group_service_pb2
+from odradek_protocol.rpc.v1 import group_service_pb2, transaction_service_pb2
 
 Call = Callable[[MemoryState, int, Any], Message]
 StreamHandler = Callable[[MemoryState, int, AsyncIterator[Any]], AsyncGenerator[Any, None]]
@@ -52,6 +52,8 @@ async def _produce(
             code, partition = find(cluster, broker_id, *name)
             if code is ErrorCode.NONE:
                 code = cluster.take_fault("produce", name)
+            if code is ErrorCode.NONE:
+                code = cluster.transactions.admit(request.transactional_id, name, item.records)
             if partition is None or code is not ErrorCode.NONE:
                 result.error_code = code
                 if partition is not None and code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -121,7 +123,8 @@ def _list_offsets(
             continue
         log = partition.log
         if item.timestamp_ms == -1:
-            result.offset = log.log_end_offset
+            is_committed = request.read_committed
+            result.offset = log.last_stable_offset if is_committed else log.log_end_offset
         elif item.timestamp_ms == -2:
             result.offset = log.log_start_offset
         elif item.timestamp_ms == -3:
@@ -164,7 +167,7 @@ class _Session:
 
     def __init__(self) -> None:
         self.wanted: dict[TopicPartition, pb.FetchPartition] = {}
-        self.sent_state: dict[TopicPartition, tuple[int, int]] = {}
+        self.sent_state: dict[TopicPartition, tuple[int, int, int]] = {}
         self.credit_bytes = 0
         self.settings = pb.FetchSettings()
 
@@ -226,7 +229,8 @@ def _look(
     )
     if partition is not None and code is ErrorCode.NONE:
         log = partition.log
-        data.high_watermark = data.last_stable_offset = log.log_end_offset
+        data.high_watermark = log.log_end_offset
+        data.last_stable_offset = log.last_stable_offset
         data.log_start_offset = log.log_start_offset
         if not log.log_start_offset <= item.offset <= log.log_end_offset:
             code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -239,7 +243,12 @@ def _look(
     taken = []
     if session.credit_bytes > 0:
         bytes_max = session.settings.message_bytes_max or MESSAGE_BYTES_MAX
-        taken = list(partition.log.read(item.offset, min(bytes_max, session.credit_bytes)))
+        end_offset = partition.log.last_stable_offset if session.settings.read_committed else None
+        taken = list(
+            partition.log.read(
+                item.offset, min(bytes_max, session.credit_bytes), end_offset=end_offset
+            )
+        )
     if taken:
         data.records = b"".join(batch.data for batch in taken)
         session.credit_bytes -= len(data.records)
@@ -252,7 +261,7 @@ def _look(
         data.end_reached = True
         del session.wanted[name]
         return data
-    state = (data.next_offset, data.high_watermark)
+    state = (data.next_offset, data.high_watermark, data.last_stable_offset)
     if taken or session.sent_state.get(name) != state:
         session.sent_state[name] = state
         return data
@@ -306,6 +315,32 @@ GROUP_CALLS: Final[dict[str, tuple[type[Message], Callable[[Any, int, Any], Mess
 }
 
 
+TRANSACTION_CALLS: Final[dict[str, tuple[type[Message], Call]]] = {
+    "InitProducer": (
+        transaction_service_pb2.InitProducerRequest,
+        lambda c, _, q: c.transactions.init(q),
+    ),
+    "EndTransaction": (
+        transaction_service_pb2.EndTransactionRequest,
+        lambda c, _, q: c.transactions.end(q),
+    ),
+    "CommitTransactionOffsets": (
+        transaction_service_pb2.CommitTransactionOffsetsRequest,
+        lambda c, _, q: c.transactions.commit_offsets(q, _now_s()),
+    ),
+    "ListTransactions": (
+        transaction_service_pb2.ListTransactionsRequest,
+        lambda c, _, q: c.transactions.listing(q),
+    ),
+    "DescribeTransactions": (
+        transaction_service_pb2.DescribeTransactionsRequest,
+        lambda c, _, q: c.transactions.descriptions(q),
+    ),
+    "AbortTransaction": (
+        transaction_service_pb2.AbortTransactionRequest,
+        lambda c, _, q: c.transactions.abort(q),
+    ),
+}
 BROKER_CALLS: Final[dict[str, tuple[type[Message], Call]]] = {
     "Metadata": (pb.MetadataRequest, _metadata),
     "ListOffsets": (pb.ListOffsetsRequest, _list_offsets),

@@ -11,7 +11,8 @@ and identifies topics by id. Consumer groups share partitions, rebalance, and fe
 replicate: all brokers share one log per partition, so killing a broker loses nothing; `lose_records` does.
 
 Faults: `kill`, `start`, `freeze`, `thaw`, `move_leader`, `fail_next` (error codes for the next produces or fetches of a
-partition), `lose_next_answers` (the broker writes, and its response is lost), `lose_records`.
+partition), `lose_next_answers` (the broker writes, and its response is lost), `lose_records`, `time_out_transaction`,
+`fail_next_call` (an error code for the next calls of a method of transactions).
 """
 
 from __future__ import annotations
@@ -33,7 +34,12 @@ from odradek.errors import (
 )
 from odradek.partitions import TopicPartition
 from odradek.testing.memory_admin import ADMIN_CALLS
-from odradek.testing.memory_broker import BROKER_CALLS, BROKER_STREAMS, GROUP_CALLS
+from odradek.testing.memory_broker import (
+    BROKER_CALLS,
+    BROKER_STREAMS,
+    GROUP_CALLS,
+    TRANSACTION_CALLS,
+)
 from odradek.testing.memory_log import MemoryLog
 from odradek.testing.memory_state import MemoryState
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -119,6 +125,14 @@ class MemoryCluster(MemoryState):
         """
         self._faults[kind, TopicPartition(name, index)].extend(codes)
 
+    def fail_next_call(self, method: str, *codes: ErrorCode) -> None:
+        """Respond to the next calls of a method of transactions ("EndTransaction", ...) with these codes, undecided."""
+        self.transactions.faults[method].extend(codes)
+
+    def lose_next_ends(self, count: int = 1) -> None:
+        """Decide the next ends of transactions, and lose the responses."""
+        self.transactions.responses_to_lose["EndTransaction"] += count
+
     def lose_next_answers(self, name: str, index: int, count: int = 1) -> None:
         """Write the next produces, then break the connection instead of responding."""
         self._responses_to_lose[TopicPartition(name, index)] += count
@@ -128,6 +142,10 @@ class MemoryCluster(MemoryState):
         partition = self.topics[name].partitions[index]
         partition.log.truncate_to(from_offset)
         self.move_leader(name, index, partition.leader_id)
+
+    def time_out_transaction(self, transactional_id: str) -> None:
+        """Abort the open transaction of this id, as its time-out does; its producer may go on after an abort."""
+        self.transactions.time_out(transactional_id)
 
     def _break_if_frozen(self, broker_id: int) -> None:
         if broker_id in self.frozen:
@@ -166,7 +184,7 @@ class MemoryTransport:
         except TimeoutError:
             raise RequestTimedOut(f"{method.name} got no response from {endpoint}") from None
         _reach(self._cluster, endpoint)
-        for table in (BROKER_CALLS, ADMIN_CALLS, GROUP_CALLS):
+        for table in (BROKER_CALLS, ADMIN_CALLS, GROUP_CALLS, TRANSACTION_CALLS):
             if method.name in table:
                 kind, handler = table[method.name]
                 message = kind.FromString(method.encode(request))

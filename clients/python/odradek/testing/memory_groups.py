@@ -242,9 +242,7 @@ class MemoryGroups:
 
     def commit(self, request: pb.CommitOffsetsRequest, now_s: float) -> pb.CommitOffsetsResponse:
         """Commit all offsets, or none if a partition does not exist."""
-        group = self._groups.setdefault(request.group_id, MemoryGroup())
-        self._expire(group, now_s)
-        code = _commit_error(group, request)
+        code = self.commit_error(request, now_s)
         if code is not ErrorCode.NONE:
             return pb.CommitOffsetsResponse(error_code=code)
         response = pb.CommitOffsetsResponse()
@@ -257,15 +255,25 @@ class MemoryGroups:
                 error_code=ErrorCode.NONE if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
             )
         if all(result.error_code == ErrorCode.NONE for result in response.offsets):
-            for item in request.offsets:
-                name = item.partition
-                group.offsets[name.topic, name.partition] = CommittedOffset(
-                    self._topics[name.topic].topic_id,
-                    item.offset,
-                    item.leader_epoch,
-                    item.metadata,
-                )
+            self.store(request)
         return response
+
+    def commit_error(self, request: pb.CommitOffsetsRequest, now_s: float) -> ErrorCode:
+        """Whether this member may commit offsets now."""
+        group = self._groups.setdefault(request.group_id, MemoryGroup())
+        self._expire(group, now_s)
+        return _commit_error(group, request)
+
+    def store(self, request: pb.CommitOffsetsRequest) -> None:
+        """Commit these offsets, without a check of the member."""
+        group = self._groups.setdefault(request.group_id, MemoryGroup())
+        for item in request.offsets:
+            name = item.partition
+            topic = self._topics.get(name.topic)
+            if topic is not None:
+                group.offsets[name.topic, name.partition] = CommittedOffset(
+                    topic.topic_id, item.offset, item.leader_epoch, item.metadata
+                )
 
     def fetch_offsets(self, request: pb.FetchOffsetsRequest) -> pb.FetchOffsetsResponse:
         """The committed offsets of these partitions, or of all; -1 for a partition without one."""

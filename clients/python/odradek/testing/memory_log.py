@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.batch_header import BatchHeader, iter_headers, read_header, stamp
 from odradek_protocol.records.batch_reader import decode_batch
+from odradek_protocol.records.control import ControlType, encode_marker
 from odradek_protocol.records.errors import CorruptBatch
 
 _REMEMBERED_BATCHES = 5
@@ -46,6 +48,31 @@ class MemoryLog:
         self.aborted: list[tuple[int, int, int]] = []
         """(producer id, first offset, last offset) of aborted transactions."""
         self._producers: dict[int, _ProducerState] = {}
+        self._open: dict[int, int] = {}
+        """The first offset of each open transaction, by producer id."""
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The offset before which every transaction has ended."""
+        return min(self._open.values(), default=self.log_end_offset)
+
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, *, is_commit: bool, leader_epoch: int
+    ) -> None:
+        """Append the marker that ends the transaction of a producer, as a leader does."""
+        first_offset = self._open.pop(producer_id, None)
+        marker = encode_marker(
+            ControlType.COMMIT if is_commit else ControlType.ABORT,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=0,
+            timestamp_ms=time.time_ns() // 1_000_000,
+        )
+        offset = self.log_end_offset
+        self._store(marker, read_header(marker), leader_epoch)
+        if first_offset is not None and not is_commit:
+            self.aborted.append((producer_id, first_offset, offset))
+        self._producers[producer_id] = _ProducerState(producer_epoch)
 
     def append(self, records: bytes, leader_epoch: int) -> tuple[ErrorCode, int]:
         """Append whole batches as a leader does. Returns (error code, base offset of the first)."""
@@ -67,10 +94,14 @@ class MemoryLog:
             first_offset = base_offset if first_offset < 0 else first_offset
         return ErrorCode.NONE, first_offset
 
-    def read(self, offset: int, bytes_max: int) -> Iterator[StoredBatch]:
+    def read(
+        self, offset: int, bytes_max: int, *, end_offset: int | None = None
+    ) -> Iterator[StoredBatch]:
         """Read batches from the one that has `offset` on; the first one regardless of its size."""
         remaining_bytes = bytes_max
         for number, batch in enumerate(self.batches[self._find(offset) :]):
+            if end_offset is not None and batch.base_offset >= end_offset:
+                return
             if number and len(batch.data) > remaining_bytes:
                 return
             remaining_bytes -= len(batch.data)
@@ -127,6 +158,14 @@ class MemoryLog:
             code, offset = self._check_sequence(header)
             if code is not ErrorCode.NONE or offset >= 0:
                 return code, offset
+        base_offset = self._store(data, header, leader_epoch)
+        if header.is_transactional:
+            self._open.setdefault(header.producer_id, base_offset)
+        if header.has_producer_id:
+            self._remember(header, base_offset)
+        return ErrorCode.NONE, base_offset
+
+    def _store(self, data: bytes, header: BatchHeader, leader_epoch: int) -> int:
         base_offset = self.log_end_offset
         buffer = bytearray(data)
         stamp(buffer, 0, base_offset, leader_epoch)
@@ -137,9 +176,7 @@ class MemoryLog:
         self.batches.append(
             StoredBatch(base_offset, self.log_end_offset, stamped, read_header(stamped))
         )
-        if header.has_producer_id:
-            self._remember(header, base_offset)
-        return ErrorCode.NONE, base_offset
+        return base_offset
 
     def _check_sequence(self, header: BatchHeader) -> tuple[ErrorCode, int]:
         """Check sequence numbers: NONE and -1 to append; NONE and an offset for a repeat.

@@ -228,6 +228,11 @@ RULES: Final[dict[str, Rule]] = {
     _TRANSACTIONS + "InitProducer": _writes_transactions,
     _TRANSACTIONS + "EndTransaction": _writes_transactions,
     _TRANSACTIONS + "AbortTransaction": _writes_transactions,
+    _TRANSACTIONS + "CommitTransactionOffsets": lambda request: chain(
+        _writes_transactions(request),
+        ([_group(Operation.READ, request.commit.group_id)],),
+        _commit(request.commit),
+    ),
     _TRANSACTIONS + "ListTransactions": _nothing,  # the response omits what the caller may not see
     _TRANSACTIONS + "DescribeTransactions": lambda request: [
         [_transactional(Operation.DESCRIBE, name)] for name in request.transactional_ids

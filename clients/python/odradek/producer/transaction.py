@@ -1,0 +1,417 @@
+"""Transactions of one producer: records of several partitions and offsets of groups that count all or not at all.
+
+The transaction's coordinator gives out identities (producer id and epoch), one for each transaction. The producer
+asks for the first one (`InitProducer`), which fences older producers of the same transactional id; the response to
+each end of a transaction has the next one. A repeated request finds the decision that it made before, so ends are
+repeated until the coordinator responds.
+
+    begin    needs an identity; asks for one at first, and after an end whose outcome did not arrive
+    commit   waits for the acknowledgement of every record; if one failed, aborts and raises TransactionAborted
+    abort    drops what was not sent; the markers of the next epoch fence what is on its way
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from google.protobuf.message import Message
+
+from odradek.cluster.backoff import Backoff
+from odradek.cluster.cluster import Cluster
+from odradek.cluster.methods import (
+    COMMIT_TRANSACTION_OFFSETS,
+    END_TRANSACTION,
+    INIT_PRODUCER,
+)
+from odradek.cluster.transport import Method
+from odradek.consumer.options import GroupIdentity
+from odradek.errors import (
+    ClientClosed,
+    InvalidRequest,
+    NotInTransaction,
+    OdradekError,
+    ProducerFenced,
+    RequestTimedOut,
+    TransactionAborted,
+    TransactionInProgress,
+    TransactionOutcomeUnknown,
+    error_code,
+    error_of,
+)
+from odradek.partitions import ByPartition, as_partition
+from odradek.producer.accumulator import Accumulator
+from odradek.producer.options import ProducerOptions
+from odradek.producer.sender import Sender, monotonic_ms
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import common_pb2, group_service_pb2
+from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from odradek.consumer.consumer import Consumer
+
+CALL_S_MAX: Final = 10.0
+_FENCED: Final = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+_ABORTABLE: Final = (
+    ErrorCode.TRANSACTION_ABORTABLE,
+    # The coordinator does not know this producer any more: the id was unused for a long time.
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    # The consumer lost its partitions, and with them the right to commit their offsets.
+    ErrorCode.ILLEGAL_GENERATION,
+    ErrorCode.UNKNOWN_MEMBER_ID,
+    ErrorCode.FENCED_INSTANCE_ID,
+    ErrorCode.STALE_MEMBER_EPOCH,
+    ErrorCode.FENCED_MEMBER_EPOCH,
+)
+_log = logging.getLogger(__name__)
+Q = TypeVar("Q", bound=Message)
+R = TypeVar("R", bound=Message)
+T = TypeVar("T")
+
+
+class Transaction:
+    """One transaction: `async with producer.transaction() as transaction:`.
+
+    The block's end commits; an exception aborts and goes on. `commit` and `abort` may be called earlier, and end it.
+    """
+
+    def __init__(self, transactions: ProducerTransactions) -> None:
+        self._transactions = transactions
+
+    async def __aenter__(self) -> Self:
+        await self._transactions.begin(self)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self.is_open:
+            return
+        if error is None:
+            await self.commit()
+            return
+        try:
+            await self.abort()
+        except OdradekError as failure:
+            # The block's own exception says more.
+            _log.warning("A transaction could not be aborted; its time-out will: %s", failure)
+
+    @property
+    def is_open(self) -> bool:
+        return self._transactions.open is self
+
+    async def send_offsets(
+        self, offsets: ByPartition[int], group: Consumer | GroupIdentity
+    ) -> None:
+        """Commit these offsets (of the next records to read) for the consumer's group when the transaction commits.
+
+        The consumer does not commit by itself any more: `consumer.commit()` and automatic commits are off.
+
+        Raises:
+            TransactionAborted: the consumer lost its partitions, or the transaction timed out.
+        """
+        await self._transactions.send_offsets(self, offsets, group)
+
+    async def commit(self) -> None:
+        """Wait until all records are acknowledged, and commit.
+
+        Raises:
+            TransactionAborted: a record failed, or the transaction timed out; nothing of it counts.
+            ProducerFenced: another producer has the transactional id now.
+            TransactionOutcomeUnknown: no response came within `commit_timeout_ms`.
+        """
+        await self._transactions.commit(self)
+
+    async def abort(self) -> None:
+        """Abort: none of its records and offsets count."""
+        await self._transactions.abort(self)
+
+
+class ProducerTransactions:
+    """The transactions of one producer, one at a time."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        sender: Sender,
+        accumulator: Accumulator,
+        options: ProducerOptions,
+    ) -> None:
+        assert options.transactional_id is not None
+        self.open: Transaction | None = None
+        self._id = options.transactional_id
+        self._cluster = cluster
+        self._sender = sender
+        self._accumulator = accumulator
+        self._options = options
+        self._identity: pb.ProducerIdentity | None = None
+        self._needs_init = True
+        self._fatal: OdradekError | None = None
+        self._batches_before = 0
+        self._has_offsets = False
+        self._is_ending = False
+
+    def require_open(self) -> None:
+        """Raise NotInTransaction if no transaction is open, or what made this producer unusable."""
+        if self._fatal is not None:
+            raise self._fatal
+        if self.open is None or self._is_ending:
+            raise NotInTransaction(f"the producer {self._id!r} sends in transactions only")
+
+    async def init(self) -> None:
+        """Take the transactional id over: fence older producers, and abort what they left open."""
+        if self._fatal is not None:
+            raise self._fatal
+        if not self._needs_init:
+            return
+        request = pb.InitProducerRequest(
+            transactional_id=self._id,
+            transaction_timeout_ms=self._options.transaction_timeout_ms,
+            identity=self._identity,
+        )
+        subject = f"taking over the transactional id {self._id!r}"
+        response = await self._call(
+            INIT_PRODUCER, request, subject, self._options.max_block_ms / 1000
+        )
+        code = error_code(response.error_code)
+        if code in _FENCED:
+            raise self._fenced(code, subject)
+        if code is not ErrorCode.NONE:
+            raise error_of(code, subject)
+        self._identity, self._needs_init = response.identity, False
+
+    async def begin(self, transaction: Transaction) -> None:
+        if self.open is not None:
+            raise TransactionInProgress(f"the producer {self._id!r} has an open transaction")
+        self.open = transaction
+        try:
+            await self.init()
+            identity = self._identity
+            assert identity is not None, "an initialized producer has an identity"
+            self._sender.begin_transaction(identity.producer_id, identity.producer_epoch)
+        except BaseException:
+            self.open = None
+            raise
+        self._batches_before = self._batches
+        self._has_offsets = self._is_ending = False
+
+    @property
+    def _batches(self) -> int:
+        return self._accumulator.done_batches + self._accumulator.undone_batches
+
+    @property
+    def _has_work(self) -> bool:
+        return self._has_offsets or self._batches != self._batches_before
+
+    def _require(self, transaction: Transaction) -> None:
+        if self._fatal is not None:
+            raise self._fatal
+        if self.open is not transaction or self._is_ending:
+            raise NotInTransaction(f"this transaction of the producer {self._id!r} has ended")
+
+    async def send_offsets(
+        self, transaction: Transaction, offsets: ByPartition[int], group: Consumer | GroupIdentity
+    ) -> None:
+        self._require(transaction)
+        member = (
+            group if isinstance(group, GroupIdentity) else group.leave_commits_to_transactions()
+        )
+        commit = group_service_pb2.CommitOffsetsRequest(
+            group_id=member.group,
+            member_id=member.member_id,
+            member_epoch=member.member_epoch,
+            instance_id=member.instance_id,
+        )
+        for partition, offset in offsets.items():
+            name = as_partition(partition)
+            if offset < 0:
+                raise ValueError(f"offset {offset} of {name} is negative")
+            named = common_pb2.TopicPartition(topic=name.topic, partition=name.partition)
+            commit.offsets.add(partition=named, offset=offset, leader_epoch=-1)
+        if not commit.offsets:
+            return
+        self._has_offsets = True
+        request = pb.CommitTransactionOffsetsRequest(
+            transactional_id=self._id, identity=self._identity, commit=commit
+        )
+        subject = f"offsets of group {member.group!r} in a transaction of {self._id!r}"
+        response = await self._call(
+            COMMIT_TRANSACTION_OFFSETS, request, subject, self._options.max_block_ms / 1000
+        )
+        code = error_code(response.error_code)
+        for result in response.offsets:
+            code = code or error_code(result.error_code)
+        if code is ErrorCode.NONE:
+            return
+        error = error_of(code, subject)
+        if code in _ABORTABLE or code in _FENCED:
+            await self._abort_for(transaction, error)
+        raise error
+
+    async def commit(self, transaction: Transaction) -> None:
+        self._require(transaction)
+        self._is_ending = True
+        try:
+            error = await self._all_acknowledged()
+            if error is None and self._has_work:
+                code = await self._end(True, self._options.commit_timeout_ms / 1000)
+                if code is not ErrorCode.NONE:
+                    error = error_of(code, f"commit of a transaction of {self._id!r}")
+        except asyncio.CancelledError:
+            self._give_up()
+            raise
+        if error is not None:
+            await self._abort_for(transaction, error)
+        self.open = None
+
+    async def abort(self, transaction: Transaction) -> None:
+        self._require(transaction)
+        await self._abort()
+
+    async def _abort_for(self, transaction: Transaction, error: OdradekError) -> None:
+        """Abort because of an error, and raise TransactionAborted, or what makes this producer unusable."""
+        try:
+            await self._abort()
+        except OdradekError as failure:
+            if self._fatal is not None:
+                raise
+            # Nothing was committed, and the next transaction begins by ending this one.
+            _log.warning("A transaction of %r could not be aborted yet: %s", self._id, failure)
+        raise TransactionAborted(
+            f"a transaction of {self._id!r} was aborted: {error.message}", code=error.code
+        ) from error
+
+    async def _abort(self) -> None:
+        self._is_ending = True
+        has_work = self._has_work
+        try:
+            self._sender.drop_all(
+                TransactionAborted(f"the transaction of {self._id!r} was aborted", hint="")
+            )
+            if has_work and self._identity is not None:
+                await self._end(False, self._options.max_block_ms / 1000)
+        finally:
+            self.open = None
+
+    def _give_up(self) -> None:
+        """Leave a transaction whose end was not decided, or not heard of: the next Init ends it."""
+        self._sender.drop_all(ClientClosed(f"the commit of {self._id!r} was cancelled"))
+        self._needs_init = True
+        self.open = None
+
+    async def _all_acknowledged(self) -> OdradekError | None:
+        """Wait for all records; return the first failure at once, since it dooms the transaction."""
+        if self._accumulator.release_all(monotonic_ms()):
+            self._sender.kick()
+        while self._accumulator.transaction_error is None and self._accumulator.undone_batches:
+            await self._sender.progress()
+        return self._accumulator.transaction_error
+
+    async def _end(self, is_commit: bool, timeout_s: float) -> ErrorCode:
+        """End the transaction at the coordinator. Returns NONE, or an abortable code."""
+        request = pb.EndTransactionRequest(
+            transactional_id=self._id, identity=self._identity, is_commit=is_commit
+        )
+        subject = f"{'commit' if is_commit else 'abort'} of a transaction of {self._id!r}"
+        # Until a response says otherwise, only an Init can tell which identity is next.
+        self._needs_init = True
+        try:
+            response = await self._call(END_TRANSACTION, request, subject, timeout_s)
+        except OdradekError as error:
+            if not is_commit:
+                raise
+            self._fatal = TransactionOutcomeUnknown(
+                f"{subject} got no response within {timeout_s} s: {error.message}"
+            )
+            self.open = None
+            raise self._fatal from error
+        code = error_code(response.error_code)
+        if code is ErrorCode.NONE:
+            self._identity, self._needs_init = response.next_identity, False
+            return code
+        if code in _FENCED:
+            raise self._fenced(code, subject)
+        # The id was unused for so long that the coordinator has forgotten it.
+        if code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
+            self._identity = None
+        if code in _ABORTABLE:
+            # The abort that follows gets the next identity, and an Init if it does not.
+            return code
+        self._fatal = error_of(code, subject)
+        self.open = None
+        raise self._fatal
+
+    def _fenced(self, code: ErrorCode, subject: str) -> ProducerFenced:
+        self._fatal = ProducerFenced(
+            f"{subject}: another producer has the transactional id now", code=code
+        )
+        self.open = None
+        return self._fatal
+
+    async def _call(self, method: Method[Q, R], request: Q, subject: str, timeout_s: float) -> R:
+        """Repeat a call until a coordinator has decided it.
+
+        Raises:
+            OdradekError: none did in time, or repeating does not help.
+        """
+        backoff = Backoff(
+            first_ms=self._options.retry_backoff_ms, most_ms=self._options.retry_backoff_max_ms
+        )
+        failures, deadline_s = 0, time.monotonic() + timeout_s
+        while True:
+            left_s = deadline_s - time.monotonic()
+            try:
+                response = await self._cluster.call_any(
+                    method, request, timeout_s=max(0.001, min(CALL_S_MAX, left_s))
+                )
+                code = error_code(response.error_code)  # type: ignore[attr-defined]  # each response has it
+                if not code.retriable:
+                    return response
+                error: OdradekError = error_of(code, subject)
+            except OdradekError as caught:
+                error = caught
+                if not error.retriable:
+                    raise
+            if time.monotonic() >= deadline_s:
+                raise RequestTimedOut(
+                    f"{subject} was not decided within {timeout_s} s; last error: {error}"
+                ) from error
+            failures += 1
+            await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
+
+    async def close(self) -> None:
+        """Abort what is open, as far as the coordinator responds."""
+        try:
+            if self.open is not None and self._fatal is None and not self._is_ending:
+                await self._abort()
+        finally:
+            self._fatal = self._fatal or ClientClosed("the producer is closed")
+
+
+async def run_transaction(
+    begin: Callable[[], Transaction],
+    work: Callable[[Transaction], Awaitable[T]],
+    *,
+    attempts: int,
+) -> T:
+    """Run `work` in a transaction, and again in a new one while it is aborted."""
+    if attempts < 1:
+        raise InvalidRequest(f"attempts is {attempts}", hint="at least 1")
+    backoff = Backoff(first_ms=50, most_ms=2_000)
+    for attempt in range(1, attempts + 1):
+        try:
+            async with begin() as transaction:
+                return await work(transaction)
+        except TransactionAborted:
+            if attempt == attempts:
+                raise
+        await asyncio.sleep(backoff.after(attempt, random.random()) / 1000)
+    raise AssertionError("unreachable")
