@@ -9,6 +9,12 @@ import pytest
 
 from odradek.embedded import ClusterPlan, EmbeddedCluster
 
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The Java tools come from a module of tests/e2e/kafka, whose conftest declares this mark.
+    config.addinivalue_line("markers", "scenario(client, *scenarios): a cell of docs/clients.md")
+
+
 SETTINGS = (
     "group.initial.rebalance.delay.ms=0",
     "group.min.session.timeout.ms=1000",

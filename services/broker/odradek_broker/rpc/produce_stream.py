@@ -14,13 +14,15 @@ import grpc
 import grpc.aio
 
 from odradek_broker.access.quotas import PRODUCE_RATE, Quotas
+from odradek_broker.partition.events import RegistrationMode
+from odradek_broker.replication.client_requests import ProduceTransaction
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.outcomes import ProduceOutcome, Topic
 from odradek_broker.replication.partition import Partition
 from odradek_broker.rpc.callers import Caller, in_turns
 from odradek_broker.rpc.intake import call_errors
 from odradek_broker.rpc.metadata_view import leader_hint
-from odradek_protocol.access import Operation
+from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.record_messages import (
@@ -130,12 +132,17 @@ class ProduceStream:
         self._bytes_in_flight += waiting.size_bytes
         self._requests_in_flight += 1
         timeout_ms = min(max(request.timeout_ms, 0), TIMEOUT_MS_MAX)
+        transactional_id = request.transactional_id
+        refused_all, transaction = self._transaction_refusal(transactional_id), None
+        if transactional_id:
+            # Clients of this protocol leave it to the leaders to add partitions to a transaction (KIP-890).
+            transaction = ProduceTransaction(transactional_id, RegistrationMode.ADD)
         pace = self._caller.pace
         for number, part in enumerate(request.partitions):
             if number % _PARTITIONS_A_PIECE == _PARTITIONS_A_PIECE - 1 and pace is not None:
                 await pace.turn()
             topic: Topic = TopicId(part.topic_id) if part.topic_id else TopicName(part.topic)
-            refused = self._refusal(part.topic, part.topic_id)
+            refused = refused_all or self._refusal(part.topic, part.topic_id)
             if refused is not None:
                 self._completed(waiting, number, refused)
                 continue
@@ -148,11 +155,22 @@ class ProduceStream:
                 part.records,
                 acks=request.acks,
                 timeout_ms=timeout_ms,
+                transaction=transaction,
                 on_done=lambda outcome, n=number: self._completed(waiting, n, outcome),  # type: ignore[misc]
             )
         if not waiting.names:
             self._finished(waiting)
         return waiting.throttle_ms
+
+    def _transaction_refusal(self, transactional_id: str) -> ProduceOutcome | None:
+        """Return why the caller may not use a transactional id; None if it may, or uses none."""
+        need = [(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)]
+        if not transactional_id or self._caller.has(need):
+            return None
+        return ProduceOutcome(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            message=self._caller.denied("Produce", need),
+        )
 
     def _refusal(self, name: str, topic_id: bytes) -> ProduceOutcome | None:
         """Return why the caller may not write to a topic; None if it may."""

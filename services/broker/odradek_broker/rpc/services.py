@@ -59,6 +59,8 @@ def add_services(
     transactions = transaction_servicer.TransactionServicer(
         broker_id=broker.broker_id,
         coordinator=broker.transactions.coordinator,
+        offsets=broker.transactions.offsets,
+        groups=broker.groups.placement,
         partitions=partitions,
         peers=peers,
     )

@@ -13,8 +13,13 @@ import grpc.aio
 import re2
 
 from odradek_broker.coordination.hosted_shard import CoordinatorError
+from odradek_broker.coordination.placement import Placement
 from odradek_broker.coordination.transaction_coordinator import TransactionCoordinator
+from odradek_broker.coordination.transactional_offsets import TransactionalOffsets
+from odradek_broker.groups.messages import CommitInTransaction
+from odradek_broker.partition.events import RegistrationMode
 from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.rpc import group_wire
 from odradek_broker.rpc.callers import ServerContext, client_caller
 from odradek_broker.rpc.coordinator_routing import CoordinatorRouting, Request, Response
 from odradek_broker.transactions.identity import ProducerIdentity
@@ -44,10 +49,14 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
         *,
         broker_id: BrokerId,
         coordinator: TransactionCoordinator,
+        offsets: TransactionalOffsets,
+        groups: Placement,
         partitions: LocalPartitions,
         peers: InternalChannels,
     ) -> None:
+        """`groups` tells which broker coordinates a group."""
         self._coordinator = coordinator
+        self._offsets = offsets
         self._partitions = partitions
         self._routing: CoordinatorRouting[Stub] = CoordinatorRouting(
             broker_id=broker_id,
@@ -56,6 +65,14 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
             peers=peers,
             stub=pb_grpc.TransactionServiceStub,
             nameless=ErrorCode.INVALID_REQUEST,
+        )
+        self._group_routing: CoordinatorRouting[Stub] = CoordinatorRouting(
+            broker_id=broker_id,
+            placement=groups,
+            partitions=partitions,
+            peers=peers,
+            stub=pb_grpc.TransactionServiceStub,
+            nameless=ErrorCode.INVALID_GROUP_ID,
         )
 
     async def InitProducer(
@@ -109,6 +126,42 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
         )
         return pb.EndTransactionResponse(
             error_code=ended.error, next_identity=_wire(ended.next_identity)
+        )
+
+    async def CommitTransactionOffsets(
+        self, request: pb.CommitTransactionOffsetsRequest, context: ServerContext
+    ) -> pb.CommitTransactionOffsetsResponse:
+        """Commit offsets of a group when the transaction commits; the coordinator of the group serves it."""
+
+        def refuse(code: ErrorCode) -> pb.CommitTransactionOffsetsResponse:
+            return pb.CommitTransactionOffsetsResponse(error_code=code)
+
+        if not self._partitions.image.has_transactions:
+            return refuse(ErrorCode.UNSUPPORTED_VERSION)
+        return await self._group_routing.at_coordinator(
+            request.commit.group_id,
+            "CommitTransactionOffsets",
+            request,
+            context,
+            here=self._commit_offsets,
+            refuse=refuse,
+        )
+
+    async def _commit_offsets(
+        self, request: pb.CommitTransactionOffsetsRequest
+    ) -> pb.CommitTransactionOffsetsResponse:
+        identity = _identity(request.identity)
+        committed = await self._offsets.commit(
+            CommitInTransaction(
+                commit=group_wire.commit(request.commit),
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+            ),
+            transactional_id=request.transactional_id,
+            mode=RegistrationMode.ADD,
+        )
+        return pb.CommitTransactionOffsetsResponse(
+            error_code=committed.error, offsets=group_wire.results(committed)
         )
 
     async def AbortTransaction(
