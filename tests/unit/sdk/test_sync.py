@@ -179,8 +179,8 @@ def test_failures_that_nobody_waits_for_are_logged(
         producer.send("t", b"refused")
         producer.flush(5)
         producer.send("t", "no bytes")
-    assert "a record for 't' failed: t-0: topic authorization failed" in caplog.text
-    assert "a record for 't' failed: a record for 't' cannot be encoded" in caplog.text
+    assert "Record for 't' failed: t-0: topic authorization failed" in caplog.text
+    assert "Record for 't' failed: a record for 't' cannot be encoded" in caplog.text
 
 
 def test_a_full_queue_makes_send_wait_and_then_fail(

@@ -289,7 +289,7 @@ class Producer:
             self._lost_records += 1
             self._loss = self._loss or error
         elif not delivery._is_awaited:
-            _log.warning("a record for %r failed: %s", topic, error)
+            _log.warning("Record for %r failed: %s", topic, error)
         delivery._finish(None, error)
 
     async def _flush(self, timeout_s: float | None) -> None:

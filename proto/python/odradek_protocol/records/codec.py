@@ -48,7 +48,7 @@ else:
         IMPLEMENTATION = "python"
         if not _CHOOSES_PYTHON:
             logging.getLogger("odradek").warning(
-                "the record codec in C was not built: records cost about 20 times more"
+                "The record codec in C is not built: records cost about 20 times more CPU"
             )
 
 __all__ = [
