@@ -228,3 +228,24 @@ def test_only_the_leader_of_the_term_may_ask_to_campaign() -> None:
     voter.receive(2, wire.TIMEOUT_NOW, term=3)
     voter.settle()
     assert voter.node.raft.term == 4
+
+
+def test_a_voter_that_hears_no_leader_names_none() -> None:
+    voter = LoneVoter()
+    voter.append(2, 1, (1, 0), [1], commit=1)
+    voter.settle()
+    assert voter.node.raft.leader_id == 2
+    voter.hear_pre_votes(rounds=1)
+    assert voter.node.raft.leader_id is None
+    voter.append(2, 1, (2, 1), [], commit=1)
+    assert voter.node.raft.leader_id == 2, "it is back"
+
+
+def test_a_leader_agrees_to_nobodys_campaign() -> None:
+    voter = LoneVoter()
+    term = voter.campaign(grants=(2,))
+    voter.receive(2, wire.RESPONSE_VOTE, term=term)
+    assert voter.node.raft.is_leader
+    voter.receive(3, wire.PRE_VOTE, term=term + 1, round=1, last_log_index=9, last_log_term=term)
+    voter.settle()
+    assert [m["granted"] for _, m in voter.take_sent(wire.PRE_VOTE_REPLY)] == [False]

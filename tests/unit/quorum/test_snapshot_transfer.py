@@ -279,3 +279,17 @@ def test_a_received_snapshot_is_decoded_on_the_disks_thread_and_put_in_place_on_
     world.converge()
     assert decoded_in_job == [True]
     assert replaced_in_job == [False]
+
+
+def test_few_entries_of_many_bytes_are_a_reason_for_a_snapshot() -> None:
+    """A log of few large entries would never be trimmed otherwise."""
+    limits = replace(LIMITS, snapshot_interval_entries=1000, snapshot_interval_bytes=10_000)
+    voter = LoneVoter(limits=limits)
+    voter.append(2, 1, (1, 0), [1] * 9, commit=10, text=b"x" * 1_000)
+    voter.world.run(0.5)
+    assert voter.node.raft.state.snapshot is None
+    voter.append(2, 1, (10, 1), [1] * 2, commit=12, text=b"x" * 1_000)
+    voter.world.run(0.5)
+    snapshot = voter.node.raft.state.snapshot
+    assert snapshot is not None
+    assert snapshot.offset == 12
