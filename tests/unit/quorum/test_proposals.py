@@ -10,7 +10,7 @@ import pytest
 
 from odradek_metadata_quorum.errors import NotLeader, ProposalTooLarge
 from odradek_metadata_quorum.network import wire
-from odradek_metadata_quorum.raft.quorum import Quorum
+from odradek_metadata_quorum.raft.quorum import HeldProposal, Quorum
 from odradek_metadata_quorum.settings import QuorumSettings
 from odradek_metadata_quorum.storage.data_directory import format_storage
 from tests.sim.quorum.world import World
@@ -110,3 +110,29 @@ def test_the_largest_entry_travels_in_one_message() -> None:
     voter.world.run(0.05)
     sent = [m for peer, m in voter.take_sent(wire.APPEND_ENTRIES) if peer == 2 and m["entries"]]
     assert [len(message["entries"]) for message in sent] == [1]
+
+
+async def test_a_proposal_that_waited_for_a_hand_over_is_appended_unless_its_caller_has_gone() -> (
+    None
+):
+    loop = asyncio.get_running_loop()
+    appended: list[tuple[bytes, int]] = []
+    outcome: asyncio.Future[int] = loop.create_future()
+
+    def append(payload: bytes, epoch: int) -> tuple[int, asyncio.Future[int]]:
+        appended.append((payload, epoch))
+        if payload == b"late":
+            raise NotLeader("another leads", leader_id=None)
+        return 7, outcome
+
+    waiting, gone, late = (
+        HeldProposal(payload=payload, epoch=3, admitted=loop.create_future())
+        for payload in (b"waiting", b"gone", b"late")
+    )
+    gone.admitted.cancel()
+    for proposal in (waiting, gone, late):
+        proposal.admit(append)
+    assert appended == [(b"waiting", 3), (b"late", 3)]
+    assert waiting.admitted.result() == (7, outcome)
+    with pytest.raises(NotLeader):
+        late.admitted.result()

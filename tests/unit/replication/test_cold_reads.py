@@ -132,3 +132,13 @@ async def test_what_was_read_goes_to_the_follower() -> None:
     shared.pool.finish()
     (message,) = await _next(stream)
     assert message.data.records == b"a" * 100
+
+
+async def test_a_message_that_is_full_takes_nothing_more() -> None:
+    stream = _stream()  # 500 bytes of a partition, 1,000 of a message
+    hosts = [Host(index) for index in range(3)]
+    for host in hosts:
+        host.log_end = 5
+        stream.mark_due(host)  # type: ignore[arg-type]
+    sizes = [[len(m.data.records) for m in await _next(stream)] for _ in range(2)]
+    assert sizes == [[500, 500], [500]]

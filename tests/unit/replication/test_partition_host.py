@@ -102,3 +102,29 @@ async def test_a_log_that_was_not_cut_where_its_replica_asked_is_not_used(
         else:
             assert told == [(host.partition,)]
             assert host.replica.role is Role.FAILED
+
+
+@pytest.mark.parametrize(
+    ("cleanup_compact", "key", "error"),
+    [
+        (True, None, ErrorCode.INVALID_RECORD),
+        (True, b"k", ErrorCode.NONE),
+        (False, None, ErrorCode.NONE),
+    ],
+)
+async def test_a_compacted_topic_takes_no_record_that_compaction_could_not_keep(
+    cleanup_compact: bool, key: bytes | None, error: ErrorCode
+) -> None:
+    outcomes: list[ErrorCode] = []
+    async with table_of(memory_broker(CONFIG), 1, leader=OWN) as (table, _):
+        host = table.by_id[TOPIC_ID, 0]
+        host.log.config = replace(host.log.config, cleanup_compact=cleanup_compact)
+        host.produce(
+            batch(0, keys=[key]),
+            acks=1,
+            timeout_ms=60_000,
+            on_done=lambda o: outcomes.append(o.error),
+        )
+        await table.pool.idle()
+        assert outcomes == [error]
+        assert host.log.log_end_offset == (0 if error else 1)

@@ -181,3 +181,30 @@ async def test_a_stop_is_called_clean_only_if_the_next_start_will_find_it_so(
     assert record.odradek_fields["clean"] is not has_failed  # type: ignore[attr-defined]
     broker.start()
     assert (broker.restart_class is RestartClass.CLEAN) is not has_failed
+
+
+async def test_files_of_a_log_are_removed_once_their_delay_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = memory_broker(replace(CONFIG, segment_bytes=600, file_delete_delay_ms=60_000))
+    while broker.log.segment_count < 2:
+        broker.append(3, value_bytes=100)
+    broker.checkpoint()
+    log = broker.log
+    log.set_high_watermark(log.log_end_offset)
+    log.advance_log_start(log.log_end_offset)
+    assert log.apply_retention(now_ms=0) == 1
+    assert broker.files(".log.deleted")
+    monkeypatch.setattr(upkeep, "_SWEEP_INTERVAL_S", 0.001)
+    clock = TwoClocks()
+    async with table_of(broker, 1, clock=clock) as (table, _):
+        sweeping = asyncio.create_task(upkeep_of(table, broker).sweep())
+
+        def are_removed() -> bool:
+            clock.boottime += 60_001  # the first sweep after the log let go of them sets the delay
+            return not broker.files(".log.deleted")
+
+        await until(are_removed)
+        assert not sweeping.done(), "it goes on"
+        sweeping.cancel()
+        await asyncio.gather(sweeping, return_exceptions=True)
