@@ -22,6 +22,7 @@ RECIPES = (
     "at_most_once.py",
     "exactly_once_with_the_result.py",
     "idempotent_consumer.py",
+    "transactional_copy.py",  # tests/unit/sdk/test_transactional_copy.py
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import Final, Self, cast
 
@@ -31,6 +32,7 @@ from odradek.admin.descriptions import (
     TopicDescription,
     TopicOutcome,
 )
+from odradek.admin.transaction_admin import TransactionAdmin
 from odradek.admin.wire import (
     acl_entry,
     acl_of,
@@ -330,6 +332,11 @@ class Admin:
             read_committed=read_committed,
             timeout_s=self._timeout_s,
         )
+
+    @cached_property
+    def transactions(self) -> TransactionAdmin:
+        """The transactions of the cluster's producers."""
+        return TransactionAdmin(self._calls)
 
     async def list_groups(self) -> list[GroupListing]:
         """All groups of the cluster, sorted by name."""

@@ -24,6 +24,7 @@ from odradek.cli import (
     quorum,
     storage,
     topic,
+    transaction,
 )
 from odradek.cli.output import one_line_errors, printable
 
@@ -35,7 +36,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 COMMANDS_BY_TASK: Final = {
     "Read and write records": ("produce", "consume", "bench"),
-    "Administer a cluster": ("topic", "group", "cluster", "feature", "user", "acl"),
+    "Administer a cluster": ("topic", "group", "transaction", "cluster", "feature", "user", "acl"),
     "Run a cluster": (
         *("dev", "demo", "quorum", "broker", "gateway", "pipeline"),
         *("storage", "tls", "config"),
@@ -60,6 +61,10 @@ EXAMPLES: Final = {
     "group": (
         "odradek group describe billing",
         "odradek group seek billing --topic orders --to start --dry-run",
+    ),
+    "transaction": (
+        "odradek transaction list --state Ongoing --older-than 10m",
+        "odradek transaction abort orders-1",
     ),
     "cluster": ("odradek cluster health", "odradek cluster config --set min.insync.replicas=2"),
     "feature": ("odradek feature list", "odradek feature set metadata.version 2"),
@@ -118,7 +123,7 @@ class CommandsByTask(TyperGroup):
                     # Without the default, range and variable that click adds: each option takes one line.
                     (names, text.partition("  [")[0])
                     for names, text in filter(None, records)
-                    if names != "--show-completion"
+                    if names not in ("--show-completion", "-h, --help")
                 ]
             )
         self.format_commands(ctx, formatter)
@@ -195,6 +200,7 @@ def _options(
 
 app.add_typer(topic.app, name="topic", epilog=_examples("topic"))
 app.add_typer(group.app, name="group", epilog=_examples("group"))
+app.add_typer(transaction.app, name="transaction", epilog=_examples("transaction"))
 app.add_typer(cluster.app, name="cluster", epilog=_examples("cluster"))
 app.add_typer(quorum.feature_app, name="feature", epilog=_examples("feature"))
 app.add_typer(quorum.quorum_app, name="quorum", epilog=_examples("quorum"))

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
@@ -403,15 +403,21 @@ async def run_transaction(
     attempts: int,
 ) -> T:
     """Run `work` in a transaction, and again in a new one while it is aborted."""
-    if attempts < 1:
-        raise InvalidRequest(f"attempts is {attempts}", hint="at least 1")
-    backoff = Backoff(first_ms=50, most_ms=2_000)
-    for attempt in range(1, attempts + 1):
+    for pause_s in (*retry_pauses_s(attempts), None):
         try:
             async with begin() as transaction:
                 return await work(transaction)
         except TransactionAborted:
-            if attempt == attempts:
+            if pause_s is None:
                 raise
-        await asyncio.sleep(backoff.after(attempt, random.random()) / 1000)
+        await asyncio.sleep(pause_s)
     raise AssertionError("unreachable")
+
+
+def retry_pauses_s(attempts: int) -> Iterator[float]:
+    """Return the pauses between this many attempts of a transaction."""
+    if attempts < 1:
+        raise InvalidRequest(f"attempts is {attempts}", hint="at least 1")
+    backoff = Backoff(first_ms=50, most_ms=2_000)
+    for failures in range(1, attempts):
+        yield backoff.after(failures, random.random()) / 1000

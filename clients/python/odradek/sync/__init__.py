@@ -10,5 +10,6 @@ threads, except that only one thread at a time may read from a consumer.
 
 from odradek.sync.client import Admin, Client, Consumer
 from odradek.sync.producer import Delivery, Producer
+from odradek.sync.transaction import Transaction
 
-__all__ = ["Admin", "Client", "Consumer", "Delivery", "Producer"]
+__all__ = ["Admin", "Client", "Consumer", "Delivery", "Producer", "Transaction"]

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from odradek.admin.admin import Admin as AsyncAdmin
+from odradek.admin.transaction_admin import TransactionAdmin as AsyncTransactionAdmin
 from odradek.client import CONNECT_S_MAX
 from odradek.client import Client as AsyncClient
 from odradek.cluster.cluster import LinkState
@@ -28,8 +29,21 @@ if TYPE_CHECKING:
     from odradek.producer.producer import ProducerArguments
 
 
+class TransactionAdmin(Facade[AsyncTransactionAdmin]):
+    """`client.admin.transactions` without `await`."""
+
+    list = waits(AsyncTransactionAdmin.list)
+    describe = waits(AsyncTransactionAdmin.describe)
+    abort = waits(AsyncTransactionAdmin.abort)
+
+
 class Admin(Facade[AsyncAdmin]):
     """`odradek.Admin` without `await`."""
+
+    @cached_property
+    def transactions(self) -> TransactionAdmin:
+        """The transactions of the cluster's producers."""
+        return TransactionAdmin(self._thread, self._core.transactions)
 
     create_topic = waits(AsyncAdmin.create_topic)
     create_topics = waits(AsyncAdmin.create_topics)
@@ -130,6 +144,8 @@ class Consumer(Facade[AsyncConsumer]):
     commit = waits(AsyncConsumer.commit)
     committed = waits(AsyncConsumer.committed)
     lag = waits(AsyncConsumer.lag)
+    group_identity = calls(AsyncConsumer.group_identity)
+    leave_commits_to_transactions = calls(AsyncConsumer.leave_commits_to_transactions)
     offsets_for_times = waits(AsyncConsumer.offsets_for_times)
 
 

@@ -10,23 +10,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from operator import length_hint
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
-from odradek.errors import BufferFull, ClientClosed, FlushTimedOut, RequestTimedOut
+from odradek.errors import (
+    BufferFull,
+    ClientClosed,
+    FlushTimedOut,
+    NotInTransaction,
+    RequestTimedOut,
+    TransactionAborted,
+)
 from odradek.producer.accumulator import Headers
 from odradek.producer.delivery import RecordMetadata
 from odradek.producer.producer import CLOSE_S_MAX
 from odradek.producer.producer import Producer as AsyncProducer
+from odradek.producer.transaction import Transaction as AsyncTransaction
+from odradek.producer.transaction import retry_pauses_s
 from odradek.sync.loop_thread import LoopThread
+from odradek.sync.transaction import Transaction
 
 WAITING_RECORDS_MAX: Final = 10_000
 EXIT_FLUSH_S_MAX: Final = 10.0
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Delivery:
@@ -114,6 +126,10 @@ class Producer:
         self._drain: asyncio.Task[None] | None = None
         self._unsent: Iterator[_Item] = iter(())
         """The records that the drain task has taken and not sent yet; its own iterator."""
+        self._is_transactional = producer.options.transactional_id is not None
+        self._transaction: AsyncTransaction | None = None
+        self._unsendable: BaseException | None = None
+        """Why a record of the open transaction could not be sent; the transaction must not commit without it."""
         self._is_closed = False
         self._is_exiting = False
         self._lost_records = 0
@@ -149,6 +165,7 @@ class Producer:
 
         Raises:
             BufferFull: no space within `max_block_ms`.
+            NotInTransaction: the producer is transactional, and no transaction is open.
         """
         delivery = Delivery(self._lock)
         with self._lock:
@@ -156,6 +173,8 @@ class Producer:
                 raise ClientClosed("the producer is closed")
             if not self._thread.is_usable:
                 self._thread.refuse()
+            if self._is_transactional and self._transaction is None:
+                raise NotInTransaction("this producer sends in transactions only")
             if len(self._waiting) >= WAITING_RECORDS_MAX:
                 self._wait_for_space(topic)
             self._waiting.append((topic, value, key, headers, partition, timestamp_ms, delivery))
@@ -185,6 +204,58 @@ class Producer:
     ) -> list[Delivery]:
         """Send several values in order."""
         return [self.send(topic, value, key=key, partition=partition) for value in values]
+
+    def transaction(self) -> Transaction:
+        """A transaction, for `with producer.transaction() as transaction:`. See `odradek.Producer.transaction`."""
+        return Transaction(self, self._producer.transaction())
+
+    def run_transaction(self, work: Callable[[Transaction], T], *, attempts: int = 5) -> T:
+        """Run `work(transaction)` in a transaction, and again while the transaction is aborted."""
+        for pause_s in (*retry_pauses_s(attempts), None):
+            try:
+                with self.transaction() as transaction:
+                    return work(transaction)
+            except TransactionAborted:
+                if pause_s is None:
+                    raise
+                time.sleep(pause_s)
+        raise AssertionError("unreachable")
+
+    def init(self) -> None:
+        """Take the transactional id over: fence older producers of it, and abort what they left open."""
+        self._thread.run(self._producer.init())
+
+    def begin_transaction(self, transaction: AsyncTransaction) -> None:
+        """Begin; called by `Transaction`."""
+        self._thread.run(transaction.__aenter__())
+        with self._lock:
+            self._transaction, self._unsendable = transaction, None
+
+    def drain_transaction(self) -> BaseException | None:
+        """Take no more records, pass all to the producer, and return why one could not be sent, or None."""
+        with self._lock:
+            self._transaction = None
+        self._thread.run(self._drained())
+        return self._unsendable
+
+    def call_in_transaction(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a call of the open transaction; called by `Transaction`."""
+        return self._thread.run(work)
+
+    def end_transaction(self, work: Coroutine[Any, Any, None]) -> None:
+        """Commit or abort, after all records have been passed to the producer; called by `Transaction`."""
+        with self._lock:
+            self._transaction = None
+
+        async def end() -> None:
+            await self._drained()
+            await work
+
+        self._thread.run(end())
+
+    async def _drained(self) -> None:
+        while self._drain is not None and not self._drain.done():
+            await asyncio.wait({self._drain})
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every record sent before this call is acknowledged or failed. Raises FlushTimedOut."""
@@ -285,7 +356,9 @@ class Producer:
         future.add_done_callback(finish)
 
     def _fail(self, delivery: Delivery, topic: str, error: BaseException) -> None:
-        if self._is_exiting:
+        if self._is_transactional:
+            self._unsendable = self._unsendable or error
+        elif self._is_exiting:
             self._lost_records += 1
             self._loss = self._loss or error
         elif not delivery._is_awaited:

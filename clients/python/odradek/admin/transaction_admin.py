@@ -1,0 +1,116 @@
+"""Transactions as administrators see them: which are open, what they hold up, and how to end one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from odradek.admin.admin_calls import AdminCalls, check
+from odradek.cluster import methods
+from odradek.errors import error_of
+from odradek.partitions import TopicPartition
+from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionListing:
+    """An entry of the list of transactional ids; `state` is Kafka's name, such as Ongoing."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionDescription:
+    """A transactional id with the partitions of its open transaction."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    started_ms: int | None
+    """When the open transaction began, ms since the epoch; None if none is open."""
+    partitions: tuple[TopicPartition, ...]
+
+
+class TransactionAdmin:
+    """Lists, describes and aborts transactions: `client.admin.transactions`."""
+
+    def __init__(self, calls: AdminCalls) -> None:
+        self._calls = calls
+
+    async def list(
+        self,
+        *,
+        states: Iterable[str] = (),
+        older_than_ms: int = -1,
+        pattern: str = "",
+    ) -> list[TransactionListing]:
+        """The transactional ids of the cluster, by name.
+
+        Args:
+            states: Only ids in one of these states, by Kafka's names (Ongoing, PrepareCommit, ...).
+            older_than_ms: Only ids whose transaction has been open for longer.
+            pattern: Only ids that match this regular expression (RE2).
+        """
+        request = pb.ListTransactionsRequest(
+            states=list(states), older_than_ms=older_than_ms, pattern=pattern
+        )
+        response = await self._calls.send(
+            methods.LIST_TRANSACTIONS, request, codes=lambda r: [r.error_code]
+        )
+        check(response.error_code, "listing transactions")
+        listings = [
+            TransactionListing(
+                transactional_id=listed.transactional_id,
+                producer_id=listed.producer_id,
+                state=listed.state,
+            )
+            for listed in response.transactions
+        ]
+        return sorted(listings, key=lambda listing: listing.transactional_id)
+
+    async def describe(self, transactional_id: str) -> TransactionDescription:
+        """One transactional id. Raises OdradekError if no producer uses it."""
+        response = await self._calls.send(
+            methods.DESCRIBE_TRANSACTIONS,
+            pb.DescribeTransactionsRequest(transactional_ids=[transactional_id]),
+            codes=lambda r: [described.error_code for described in r.transactions],
+        )
+        (described,) = response.transactions
+        check(described.error_code, f"transactional id {transactional_id!r}")
+        return TransactionDescription(
+            transactional_id=transactional_id,
+            state=described.state,
+            producer_id=described.identity.producer_id,
+            producer_epoch=described.identity.producer_epoch,
+            timeout_ms=described.timeout_ms,
+            started_ms=described.started_ms if described.started_ms >= 0 else None,
+            partitions=tuple(
+                TopicPartition(partition.topic, partition.partition)
+                for partition in described.partitions
+            ),
+        )
+
+    async def abort(self, transactional_id: str, *, force: bool = False) -> None:
+        """Abort the open transaction of an id, whose producer may go on with another one.
+
+        Args:
+            force: Abort a transaction that is prepared and waits for its step, too.
+
+        Raises:
+            TransactionFailed: no transaction is open.
+        """
+        response = await self._calls.send(
+            methods.ABORT_TRANSACTION,
+            pb.AbortTransactionRequest(transactional_id=transactional_id, is_forced=force),
+            codes=lambda r: [r.error_code],
+        )
+        if response.error_code:
+            raise error_of(
+                response.error_code,
+                f"aborting the transaction of {transactional_id!r}",
+                response.error_message,
+            )

@@ -1,0 +1,121 @@
+"""`odradek transaction`: list, describe and abort transactions."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from odradek.cli.connection import with_client
+from odradek.cli.output import (
+    DEFAULT_BOOTSTRAP,
+    EXIT_USAGE,
+    Bootstrap,
+    Output,
+    OutputFormat,
+    fail,
+    print_facts,
+    print_rows,
+)
+
+if TYPE_CHECKING:
+    from odradek.client import Client
+
+app = typer.Typer(help="List, describe and abort transactions.", no_args_is_help=True)
+TransactionalId = Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")]
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@app.command("list")
+def list_transactions(
+    state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only ids in this state, such as Ongoing. Repeatable."),
+    ] = None,
+    older_than: Annotated[
+        str, typer.Option(metavar="TIME", help="Only transactions open for longer, such as 10m.")
+    ] = "",
+    match: Annotated[
+        str, typer.Option(metavar="PATTERN", help="Only ids that match this regular expression.")
+    ] = "",
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """List transactional ids."""
+    older_than_ms = _duration_ms(older_than) if older_than else -1
+
+    async def work(client: Client) -> list[dict[str, Any]]:
+        listings = await client.admin.transactions.list(
+            states=state or (), older_than_ms=older_than_ms, pattern=match
+        )
+        return [
+            {
+                "transactional_id": listing.transactional_id,
+                "state": listing.state,
+                "producer_id": listing.producer_id,
+            }
+            for listing in listings
+        ]
+
+    print_rows(with_client(bootstrap, work), output, empty="no transactional ids")
+
+
+@app.command()
+def describe(
+    transactional_id: TransactionalId,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Show a transactional id and the partitions of its transaction."""
+
+    async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        described = await client.admin.transactions.describe(transactional_id)
+        facts = {
+            "transactional_id": described.transactional_id,
+            "state": described.state,
+            "producer_id": described.producer_id,
+            "producer_epoch": described.producer_epoch,
+            "timeout_ms": described.timeout_ms,
+            "started_ms": described.started_ms,
+        }
+        return facts, [
+            {"topic": name.topic, "partition": name.partition} for name in described.partitions
+        ]
+
+    facts, rows = with_client(bootstrap, work)
+    if output is OutputFormat.JSON:
+        print_facts({**facts, "partitions": rows}, output)
+        return
+    print_facts(facts, output)
+    print()
+    print_rows(rows, output, empty="no transaction is open")
+
+
+@app.command()
+def abort(
+    transactional_id: TransactionalId,
+    force: Annotated[
+        bool, typer.Option("--force", help="Abort a transaction that is prepared, too.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Abort the open transaction of an id.
+
+    Its records are skipped by read_committed readers, which go on. Its producer may begin another transaction.
+    """
+
+    async def work(client: Client) -> list[dict[str, Any]]:
+        await client.admin.transactions.abort(transactional_id, force=force)
+        return [{"transactional_id": transactional_id, "aborted": True}]
+
+    print_rows(with_client(bootstrap, work), output, empty="")
+
+
+def _duration_ms(text: str) -> int:
+    matched = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text)
+    if matched is None:
+        fail(f"--older-than {text}: write a number and ms, s, m, h or d", status=EXIT_USAGE)
+    number, unit = matched.groups()
+    return int(number) * _UNITS_MS[unit]

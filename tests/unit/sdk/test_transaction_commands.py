@@ -1,0 +1,156 @@
+"""Transactions as administrators see them, by program and by command; and from plain threads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from odradek import Client, GroupIdentity, TopicPartition, sync
+from odradek.cli import connection
+from odradek.cli.main import app
+from odradek.errors import (
+    NotInTransaction,
+    OdradekError,
+    TransactionAborted,
+    TransactionFailed,
+    TransactionInProgress,
+)
+from odradek.testing import MemoryCluster
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    cluster = MemoryCluster()
+    cluster.create_topic("out")
+    return cluster
+
+
+@pytest.fixture
+def client(cluster: MemoryCluster) -> Iterator[sync.Client]:
+    with sync.Client(cluster.bootstrap, transport=cluster.transport()) as client:
+        yield client
+
+
+@pytest.fixture
+def opened(client: sync.Client) -> Iterator[sync.Producer]:
+    """A producer with an open transaction, and another transactional id without one."""
+    with client.producer(transactional_id="idle") as idle:
+        idle.init()
+    with client.producer(transactional_id="orders-1") as producer:
+        producer.transaction().__enter__()
+        producer.send("out", b"a").result(5)
+        yield producer
+
+
+def test_transactions_are_listed_described_and_aborted(
+    client: sync.Client, opened: sync.Producer
+) -> None:
+    admin = client.admin.transactions
+    assert [(listed.transactional_id, listed.state) for listed in admin.list()] == [
+        ("idle", "Empty"),
+        ("orders-1", "Ongoing"),
+    ]
+    assert [listed.transactional_id for listed in admin.list(states=["Ongoing"])] == ["orders-1"]
+    described = admin.describe("orders-1")
+    assert described.partitions == (TopicPartition("out", 0),)
+    assert (described.state, described.producer_epoch, described.timeout_ms) == (
+        "Ongoing",
+        0,
+        60_000,
+    )
+    admin.abort("orders-1")
+    assert admin.describe("orders-1").state == "CompleteAbort"
+    with pytest.raises(TransactionFailed, match="no open transaction"):
+        admin.abort("orders-1")
+    with pytest.raises(OdradekError):
+        admin.describe("unknown")
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, ["transaction", *words])
+
+
+def test_the_commands_do_the_same(
+    cluster: MemoryCluster, opened: sync.Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_client(bootstrap: str) -> Client:
+        return cluster.client()
+
+    monkeypatch.setattr(connection, "open_client", open_client)
+    listed = json.loads(run("list", "--state", "Ongoing", "-o", "json").stdout)
+    assert [row["transactional_id"] for row in listed] == ["orders-1"]
+    described = json.loads(run("describe", "orders-1", "-o", "json").stdout)
+    assert described["partitions"] == [{"topic": "out", "partition": 0}]
+    assert "Ongoing" in run("describe", "orders-1").stdout
+    assert run("abort", "orders-1").exit_code == 0
+    again = run("abort", "orders-1")
+    assert isinstance(again.exception, TransactionFailed)
+    assert "no open transaction" in str(again.exception)
+    wrong = run("list", "--older-than", "soon")
+    assert wrong.exit_code == 2
+    assert "10m" in run("list", "--help").output
+
+
+def values(client: sync.Client, count: int) -> list[bytes]:
+    with client.consumer(
+        "out", isolation_level="read_committed", auto_offset_reset="earliest"
+    ) as consumer:
+        return [next(consumer).value for _ in range(count)]
+
+
+def test_a_thread_sends_in_transactions(client: sync.Client, cluster: MemoryCluster) -> None:
+    with client.producer(transactional_id="t") as producer:
+        with pytest.raises(NotInTransaction):
+            producer.send("out", b"x")
+        with pytest.raises(KeyError), producer.transaction():
+            raise _send(producer, b"aborted")
+        with producer.transaction() as transaction:
+            producer.send("out", b"a")
+            transaction.send_offsets({("out", 0): 1}, GroupIdentity("g"))
+            with pytest.raises(TransactionInProgress):
+                producer.transaction().__enter__()
+        with producer.transaction() as transaction:
+            producer.send("out", b"dropped")
+            transaction.abort()
+        with producer.transaction() as transaction:
+            producer.send("out", b"b")
+            transaction.commit()
+    assert values(client, 2) == [b"a", b"b"]
+    assert client.admin.group_offsets("g") == {TopicPartition("out", 0): 1}
+
+
+def _send(producer: sync.Producer, value: bytes) -> KeyError:
+    producer.send("out", value)
+    return KeyError()
+
+
+def test_a_record_that_cannot_be_sent_aborts_the_transaction(client: sync.Client) -> None:
+    with client.producer(transactional_id="t") as producer:
+        with (  # noqa: PT012
+            pytest.raises(TransactionAborted, match="could not be sent"),
+            producer.transaction(),
+        ):
+            producer.send("out", b"a")
+            producer.send("out", "text is no bytes")
+        with producer.transaction():
+            producer.send("out", b"b")
+    assert values(client, 1) == [b"b"]
+
+
+def test_run_transaction_repeats_from_a_thread(client: sync.Client, cluster: MemoryCluster) -> None:
+    cluster.fail_next("produce", "out", 0, ErrorCode.INVALID_RECORD, ErrorCode.INVALID_RECORD)
+    with client.producer(transactional_id="t") as producer:
+        runs: list[int] = []
+
+        def work(transaction: sync.Transaction) -> int:
+            runs.append(1)
+            producer.send("out", b"%d" % len(runs))
+            return len(runs)
+
+        assert producer.run_transaction(work) == 3
+    assert values(client, 1) == [b"3"]
