@@ -9,10 +9,15 @@ from typing import Any
 from odradek_broker.coordinator_step import RequestId, Step
 from odradek_broker.transactions.identity import ProducerIdentity
 from odradek_broker.transactions.messages import (
+    AbortStaged,
     AbortTransaction,
     AddPartitions,
+    CompleteStep,
     EndTransaction,
     InitProducer,
+    OpenStaged,
+    PrepareStaged,
+    RenewStaged,
     SendMarkers,
     VerifyPartitions,
 )
@@ -106,6 +111,16 @@ class Coordinator:
                 self.take(self.shard.handle_end(request_id, request, **clocks))
             case AbortTransaction():
                 self.take(self.shard.handle_abort(request_id, request, **clocks))
+            case OpenStaged():
+                self.take(self.shard.staged.handle_open(request_id, request, **clocks))
+            case RenewStaged():
+                self.take(self.shard.staged.handle_renew(request_id, request, now_ms=self.now_ms))
+            case PrepareStaged():
+                self.take(self.shard.staged.handle_prepare(request_id, request, **clocks))
+            case CompleteStep():
+                self.take(self.shard.staged.handle_complete(request_id, request, **clocks))
+            case AbortStaged():
+                self.take(self.shard.staged.handle_abort(request_id, request, **clocks))
             case _:
                 raise AssertionError(request)
         return request_id

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from odradek_broker.coordinator_step import respond
+from odradek_broker.coordinator_step import NOTHING, respond
 from odradek_broker.transactions import transaction_codec
 from odradek_broker.transactions.identity import Match, ProducerIdentity
 from odradek_broker.transactions.markers_due import DueMarkers, MarkersDue
-from odradek_broker.transactions.messages import Added
+from odradek_broker.transactions.messages import AbortStaged, Added, SlotIdentity
+from odradek_broker.transactions.staged_steps import StagedSteps
 from odradek_broker.transactions.transaction import (
     Transaction,
     TransactionPartition,
@@ -26,7 +27,12 @@ from odradek_broker.transactions.transaction import (
 )
 from odradek_broker.transactions.transaction_shard import TransactionShard
 from odradek_broker.transactions.transaction_table import TransactionTable
-from tests.unit.transactions import test_completion, test_identities, test_timeouts
+from tests.unit.transactions import (
+    test_completion,
+    test_identities,
+    test_staged_steps,
+    test_timeouts,
+)
 from tests.unit.transactions.coordinator import WALL_MS
 from tests.unit.transactions.test_shard_model import ShardMachine
 
@@ -139,7 +145,42 @@ def held_add_answered_before_the_completion(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TransactionShard, "_hold", hold)
 
 
+def step_completed_without_the_ledger(patch: pytest.MonkeyPatch) -> None:
+    """59"""
+    patch.setattr(StagedSteps, "_move_ledger", lambda self, request, wall_ms: NOTHING)
+
+
+def abort_of_all_of_the_step(patch: pytest.MonkeyPatch) -> None:
+    """60"""
+    original = StagedSteps.handle_abort
+
+    def handle_abort(self: StagedSteps, request_id: Any, request: Any, **clocks: int) -> Any:
+        table = self._shard.table
+        members = tuple(
+            SlotIdentity(name, state.next_identity)
+            for member in request.members
+            for name, state in table.slots_of(member.transactional_id.partition("\x1f")[0])
+        )
+        return original(self, request_id, AbortStaged(members=members), **clocks)
+
+    patch.setattr(StagedSteps, "handle_abort", handle_abort)
+
+
+def prepared_member_timed_out(patch: pytest.MonkeyPatch) -> None:
+    """61"""
+    patch.setattr(Transaction, "has_lease", property(lambda self: self.staged is not None))
+
+
 NAMED: list[tuple[Patch, Test]] = [
+    (
+        step_completed_without_the_ledger,
+        test_staged_steps.test_a_step_that_is_complete_swallows_what_comes_for_it,
+    ),
+    (abort_of_all_of_the_step, test_staged_steps.test_two_drivers_on_one_checkpoint),
+    (
+        prepared_member_timed_out,
+        test_staged_steps.test_a_prepared_member_is_not_timed_out_while_its_step_is_heard,
+    ),
     (
         complete_after_the_first_marker,
         partial(

@@ -48,8 +48,8 @@ class ProducerIdReserve:
     size_max: int
     _ids: deque[ProducerId] = field(default_factory=deque)
 
-    def __bool__(self) -> bool:
-        return bool(self._ids)
+    def __len__(self) -> int:
+        return len(self._ids)
 
     @property
     def missing(self) -> int:

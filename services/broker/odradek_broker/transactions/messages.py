@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from odradek_broker.transactions.identity import ProducerIdentity
 from odradek_broker.transactions.transaction import (
@@ -104,6 +104,84 @@ class AbortTransaction:
 class Aborted:
     error: ErrorCode = ErrorCode.NONE
     error_message: str = ""
+
+
+class SlotIdentity(NamedTuple):
+    """A member of a staged step: the transactional id of its slot, and the identity that it has there."""
+
+    transactional_id: TransactionalId
+    identity: ProducerIdentity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenStaged:
+    """A task of a step wants to write. `member` names the attempt, so that a repeated request gets the same slot."""
+
+    query: str
+    step: int
+    member: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """`is_completed`: the step is complete already, so that its rows need not be written."""
+
+    error: ErrorCode = ErrorCode.NONE
+    error_message: str = ""
+    is_completed: bool = False
+    slot: SlotIdentity | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewStaged:
+    """The leases of these members go on."""
+
+    members: tuple[SlotIdentity, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortStaged:
+    """Exactly these members are aborted; another driver may be at work on others of their step."""
+
+    members: tuple[SlotIdentity, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MembersChecked:
+    """The response to RenewStaged and AbortStaged: an error for each member."""
+
+    errors: Mapping[SlotIdentity, ErrorCode]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareStaged:
+    """A member has written and flushed everything. From now on only its step decides about it."""
+
+    member: SlotIdentity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    error: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteStep:
+    """Commit these members of a step, and abort all others of the query up to this step, in one append."""
+
+    query: str
+    step: int
+    members: tuple[SlotIdentity, ...]
+    is_final: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCompleted:
+    """`is_completed`: it had been complete already. `unfit` are members that cannot be committed."""
+
+    error: ErrorCode = ErrorCode.NONE
+    is_completed: bool = False
+    unfit: tuple[SlotIdentity, ...] = ()
 
 
 HoldableRequest: TypeAlias = InitProducer | AddPartitions | EndTransaction

@@ -63,6 +63,8 @@ from odradek_protocol.identity import (
 
 TransactionalId = NewType("TransactionalId", str)
 NO_TIME: Final = -1
+SLOT_SEPARATOR: Final = "\x1f"
+"""Precedes the number of a slot in its transactional id; what is before it is the id of the query."""
 NO_TIMEOUT_MS: Final = (1 << 31) - 1
 """The time-out of a producer that takes part in a two-phase commit (KIP-939): its transactions have none."""
 
@@ -144,7 +146,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """This id is a slot of a staged write: the step and the member that it works for."""
+    """This id is a slot of a staged write: the step and the member that it works for, until it is decided."""
 
     step: int
     member: str
@@ -210,6 +212,11 @@ class Transaction:
         )
 
     @property
+    def has_lease(self) -> bool:
+        """Whether this is a staged member that lives while it is renewed."""
+        return self.staged is not None and not self.is_prepared
+
+    @property
     def retry_identity(self) -> ProducerIdentity | None:
         """Return the identity before the last bump, if its producer may still repeat the request that bumped it.
 
@@ -222,6 +229,8 @@ class Transaction:
 
     def match(self, identity: ProducerIdentity) -> Match:
         """Compare the identity of a request with this state."""
+        if identity.producer_id == NO_PRODUCER_ID:
+            return Match.FOREIGN
         if identity == self.next_identity:
             return Match.CURRENT
         if identity == self.retry_identity:
@@ -248,7 +257,11 @@ class Transaction:
         )
 
     def aborted_without_partitions(
-        self, fresh_id: ProducerId | None, *, wall_ms: int
+        self,
+        fresh_id: ProducerId | None,
+        *,
+        wall_ms: int,
+        ended_by: EndedBy = EndedBy.CLIENT,
     ) -> Transaction:
         """Return the state after an abort of a transaction that registered no partition: no markers are due."""
         return replace(
@@ -257,7 +270,8 @@ class Transaction:
             update_ms=wall_ms,
             start_ms=NO_TIME,
             client_version=2,
-            ended_by=EndedBy.CLIENT,
+            ended_by=ended_by,
+            staged=None,
         )
 
     def _bumped(self, fresh_id: ProducerId | None, *, keeps_last: bool) -> Transaction:
@@ -311,6 +325,7 @@ class Transaction:
             else TransactionStatus.PREPARE_ABORT,
             update_ms=wall_ms,
             ended_by=ended_by,
+            staged=None,
             last_outcome=Outcome(
                 ProducerIdentity(self.producer_id, self.producer_epoch), is_commit
             ),
@@ -363,6 +378,13 @@ def created(producer_id: ProducerId, *, timeout_ms: int, wall_ms: int) -> Transa
         producer_epoch=ProducerEpoch(0),
         timeout_ms=timeout_ms,
         update_ms=wall_ms,
+    )
+
+
+def created_ledger(*, wall_ms: int) -> Transaction:
+    """Return the state of a query id that has no producer of its own, only the ledger of its steps."""
+    return Transaction(
+        producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH, timeout_ms=0, update_ms=wall_ms
     )
 
 

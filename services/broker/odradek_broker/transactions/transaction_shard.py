@@ -11,7 +11,7 @@ decided in the same step as the completion, so that the two become one append.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 from odradek_broker.coordinator_step import NOTHING, RequestId, Response, Step, judges, respond
@@ -38,9 +38,11 @@ from odradek_broker.transactions.messages import (
     VerifyPartitions,
 )
 from odradek_broker.transactions.settings import TransactionSettings
+from odradek_broker.transactions.staged_steps import StagedSteps
 from odradek_broker.transactions.transaction import (
     MOVES,
     NO_TIMEOUT_MS,
+    SLOT_SEPARATOR,
     EndedBy,
     Transaction,
     TransactionalId,
@@ -50,12 +52,11 @@ from odradek_broker.transactions.transaction import (
     created,
 )
 from odradek_broker.transactions.transaction_table import TransactionTable
-from odradek_protocol.identity import ProducerId
+from odradek_protocol.identity import NO_PRODUCER_ID, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 TransactionStep: TypeAlias = Step[TransactionRecord]
 ID_BYTES_MAX: Final = 32_767
-SLOT_SEPARATOR: Final = "\x1f"
 _MARKER_DONE: Final = frozenset(
     {
         ErrorCode.NONE,
@@ -78,12 +79,14 @@ class TransactionShard:
     held: HeldRequests[TransactionalId, HoldableRequest] = field(init=False)
     markers_due: MarkersDue = field(default_factory=MarkersDue)
     reserve: ProducerIdReserve = field(init=False)
+    staged: StagedSteps = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
         self.table = TransactionTable(settings=settings)
         self.held = HeldRequests(of_key_max=settings.held_of_id_max, total_max=settings.held_max)
         self.reserve = ProducerIdReserve(settings.reserve_size)
+        self.staged = StagedSteps(self)
 
     def handle_init(
         self, request_id: RequestId, init: InitProducer, *, now_ms: int, wall_ms: int
@@ -94,13 +97,15 @@ class TransactionShard:
             return respond(request_id, Initialized(error=error))
         timeout_ms = NO_TIMEOUT_MS if init.is_two_phase else init.timeout_ms
         state = self.table.get(init.transactional_id)
-        if state is None:
+        if state is None or state.producer_id == NO_PRODUCER_ID:
+            ledger = None if state is None else state.ledger
             state = created(self.reserve.take(), timeout_ms=timeout_ms, wall_ms=wall_ms)
+            state = replace(state, ledger=ledger)
             return self._initialized(request_id, init.transactional_id, state)
         if state.status is TransactionStatus.ONGOING:
             # The producer that began the transaction is gone, or has given it up: it sends its present identity.
             ended_by = EndedBy.FENCE if init.identity is None else EndedBy.CLIENT
-            step = self._decide(
+            step = self.decide(
                 init.transactional_id,
                 state,
                 is_commit=False,
@@ -126,7 +131,7 @@ class TransactionShard:
     def _initialized(
         self, request_id: RequestId, transactional_id: TransactionalId, state: Transaction
     ) -> TransactionStep:
-        return self._move(transactional_id, state) + respond(
+        return self.move(transactional_id, state) + respond(
             request_id, Initialized(identity=state.next_identity)
         )
 
@@ -141,6 +146,8 @@ class TransactionShard:
         if state is None:
             if len(self.table) >= self.settings.ids_max:
                 return ErrorCode.POLICY_VIOLATION
+            return self._need_fresh_id()
+        if state.producer_id == NO_PRODUCER_ID:
             return self._need_fresh_id()
         if init.identity is not None:
             match = state.match(init.identity)
@@ -174,7 +181,7 @@ class TransactionShard:
             return added
         begins = state.status is not TransactionStatus.ONGOING
         state = state.with_partitions(add.partitions, is_tv2=add.is_tv2, wall_ms=wall_ms)
-        step = self._move(add.transactional_id, state)
+        step = self.move(add.transactional_id, state)
         if begins and state.has_timeout:
             self.table.start_timeout(add.transactional_id, now_ms + state.timeout_ms)
         return step + added
@@ -191,6 +198,8 @@ class TransactionShard:
         if state.status.is_decided:
             return ErrorCode.NONE
         if len(state.partitions.union(add.partitions)) > self.settings.partitions_max:
+            return ErrorCode.TRANSACTION_ABORTABLE
+        if state.staged is not None and not self.staged.has_room_for(add):
             return ErrorCode.TRANSACTION_ABORTABLE
         return ErrorCode.NONE
 
@@ -252,7 +261,7 @@ class TransactionShard:
         if state.status.is_decided:
             return self._hold(request_id, end, now_ms=now_ms)
         if state.status is TransactionStatus.ONGOING:
-            step = self._decide(
+            step = self.decide(
                 end.transactional_id,
                 state,
                 is_commit=end.is_commit,
@@ -263,7 +272,7 @@ class TransactionShard:
             )
         else:
             fresh_id = self.reserve.take() if state.needs_fresh_id else None
-            step = self._move(
+            step = self.move(
                 end.transactional_id, state.aborted_without_partitions(fresh_id, wall_ms=wall_ms)
             )
         return step + respond(request_id, self._ended(end))
@@ -281,7 +290,7 @@ class TransactionShard:
         if error is not ErrorCode.NONE:
             return Ended(error=error)
         assert state is not None
-        if state.is_prepared or state.status is TransactionStatus.EMPTY:
+        if state.staged is not None or state.status is TransactionStatus.EMPTY:
             return Ended(error=ErrorCode.INVALID_TXN_STATE)
         if state.status is TransactionStatus.ONGOING:
             return None
@@ -315,7 +324,8 @@ class TransactionShard:
 
     def _judge_current_end(self, end: EndTransaction, state: Transaction) -> Ended | None:
         is_open = state.status is TransactionStatus.ONGOING
-        if state.is_prepared or (end.is_commit and not is_open):
+        # Members of a staged step are decided together, by CompleteStep.
+        if state.staged is not None or (end.is_commit and not is_open):
             return Ended(error=ErrorCode.INVALID_TXN_STATE)
         if state.needs_fresh_id and not state.status.is_decided and not self.reserve:
             return Ended(error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -330,7 +340,12 @@ class TransactionShard:
             return respond(request_id, refusal)
         state = self.table.get(abort.transactional_id)
         assert state is not None
-        step = self._decide(
+        if state.staged is not None:
+            step = self.staged.abort(
+                abort.transactional_id, state, EndedBy.OPERATOR, now_ms=now_ms, wall_ms=wall_ms
+            )
+            return step + respond(request_id, Aborted())
+        step = self.decide(
             abort.transactional_id,
             state,
             is_commit=False,
@@ -349,7 +364,7 @@ class TransactionShard:
                 error=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
                 error_message=f"transactional id {name} is unknown",
             )
-        if state.status is not TransactionStatus.ONGOING:
+        if state.status is not TransactionStatus.ONGOING and state.staged is None:
             return Aborted(
                 error=ErrorCode.INVALID_TXN_STATE,
                 error_message=f"{name} has no open transaction: it is {state.status.kafka_name}",
@@ -366,7 +381,7 @@ class TransactionShard:
             )
         return None
 
-    def _decide(
+    def decide(
         self,
         transactional_id: TransactionalId,
         state: Transaction,
@@ -385,7 +400,7 @@ class TransactionShard:
             fresh_id, is_commit=is_commit, ended_by=ended_by, is_bumped=is_bumped, wall_ms=wall_ms
         )
         order = self._send_markers(transactional_id, decided, now_ms=now_ms)
-        return self._move(transactional_id, decided) + Step(orders=(order,))
+        return self.move(transactional_id, decided) + Step(orders=(order,))
 
     def _send_markers(
         self, transactional_id: TransactionalId, state: Transaction, *, now_ms: int
@@ -429,7 +444,7 @@ class TransactionShard:
             ended_by=completed.ended_by,
             decided_for_ms=now_ms - due.decided_ms,
         )
-        step = self._move(due.transactional_id, completed) + Step(orders=(report,))
+        step = self.move(due.transactional_id, completed) + Step(orders=(report,))
         for held in self.held.take(due.transactional_id):
             step += self._handle_held(held, now_ms=now_ms, wall_ms=wall_ms)
         return step
@@ -475,8 +490,9 @@ class TransactionShard:
             if transactional_id is None:
                 break
             step += self._time_out(transactional_id, now_ms=now_ms, wall_ms=wall_ms)
+        step += self.staged.tick(now_ms=now_ms, wall_ms=wall_ms)
         for transactional_id in self.table.expired(now_ms=now_ms, wall_ms=wall_ms):
-            step += self._move(transactional_id, None)
+            step += self.move(transactional_id, None)
         return step
 
     def _time_out(
@@ -484,11 +500,15 @@ class TransactionShard:
     ) -> TransactionStep:
         state = self.table.get(transactional_id)
         assert state is not None, f"{transactional_id} has a deadline and no state"
-        assert state.has_timeout, f"{transactional_id} has a deadline: {state}"
+        assert state.has_timeout or state.has_lease, f"{transactional_id} has a deadline: {state}"
         if state.needs_fresh_id and not self.reserve:
             self.table.start_timeout(transactional_id, now_ms + _POSTPONED_MS)
             return NOTHING
-        return self._decide(
+        if state.has_lease:
+            return self.staged.abort(
+                transactional_id, state, EndedBy.TIMEOUT, now_ms=now_ms, wall_ms=wall_ms
+            )
+        return self.decide(
             transactional_id,
             state,
             is_commit=False,
@@ -501,6 +521,7 @@ class TransactionShard:
     def loaded(self, *, now_ms: int, wall_ms: int) -> TransactionStep:
         """Finish loading: send the markers of all decisions that are not complete, and start the time-outs."""
         self.table.loaded(now_ms=now_ms, wall_ms=wall_ms)
+        self.staged.loaded(now_ms=now_ms)
         orders = [
             self._send_markers(transactional_id, state, now_ms=now_ms)
             for transactional_id, state in self.table.items()
@@ -508,9 +529,7 @@ class TransactionShard:
         ]
         return Step(orders=tuple(orders))
 
-    def _move(
-        self, transactional_id: TransactionalId, state: Transaction | None
-    ) -> TransactionStep:
+    def move(self, transactional_id: TransactionalId, state: Transaction | None) -> TransactionStep:
         """Replay a record of a move that the state machine has."""
         before = self.table.get(transactional_id)
         moved_from = None if before is None else before.status

@@ -9,11 +9,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from odradek_broker.transactions.identity import ProducerIdentity
 from odradek_broker.transactions.messages import Resolution
 from odradek_broker.transactions.settings import TransactionSettings
 from odradek_broker.transactions.transaction import (
+    SLOT_SEPARATOR,
     Transaction,
     TransactionalId,
     TransactionRecord,
@@ -21,6 +23,8 @@ from odradek_broker.transactions.transaction import (
     assert_legal,
 )
 from odradek_protocol.identity import NO_PRODUCER_ID, PartitionIndex, ProducerId, TopicId
+
+_FINAL_LEDGER_MS: Final = 3_600_000  # a write that has one step only is not replayed for long
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,6 +39,8 @@ class TransactionTable:
     """A heap that may have deadlines of transactions that have ended; `_deadline_ms` has the valid ones."""
     _expiry_due_ms: int | None = None
     _unexamined: list[TransactionalId] = field(default_factory=list)
+    _slots: dict[str, dict[TransactionalId, None]] = field(default_factory=dict)
+    """The slots of each query of staged writes."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -46,6 +52,10 @@ class TransactionTable:
         """Return all ids with their states, as of this call."""
         return iter(list(self._states.items()))
 
+    def slots_of(self, query: str) -> list[tuple[TransactionalId, Transaction]]:
+        """Return the slots of a query of staged writes, with their states."""
+        return [(name, self._states[name]) for name in self._slots.get(query, ())]
+
     def replay(self, record: TransactionRecord) -> None:
         """Apply one record."""
         transactional_id, state = record.transactional_id, record.state
@@ -53,16 +63,21 @@ class TransactionTable:
         if before is not None:
             for producer_id in (before.producer_id, before.previous_id):
                 self._by_producer.pop(producer_id, None)
+        query, separator, _ = transactional_id.partition(SLOT_SEPARATOR)
         if state is None:
             self._states.pop(transactional_id, None)
             self._deadline_ms.pop(transactional_id, None)
+            if separator:
+                self._slots.get(query, {}).pop(transactional_id, None)
             return
+        if separator:
+            self._slots.setdefault(query, {})[transactional_id] = None
         assert_legal(state)
         self._states[transactional_id] = state
         for producer_id in (state.producer_id, state.previous_id):
             if producer_id != NO_PRODUCER_ID:
                 self._by_producer[producer_id] = transactional_id
-        if not state.has_timeout:
+        if not state.has_timeout and not state.has_lease:
             self._deadline_ms.pop(transactional_id, None)
 
     def start_timeout(self, transactional_id: TransactionalId, deadline_ms: int) -> None:
@@ -85,6 +100,9 @@ class TransactionTable:
                 left_ms = min(max(0, state.start_ms + state.timeout_ms - wall_ms), state.timeout_ms)
                 left_ms = max(left_ms, self.settings.load_grace_ms)
                 self.start_timeout(transactional_id, now_ms + left_ms)
+            elif state.has_lease:
+                # Renewals are in memory only, so each member has one full lease after a load.
+                self.start_timeout(transactional_id, now_ms + self.settings.staged_lease_ms)
 
     def timed_out(self, now_ms: int) -> TransactionalId | None:
         """Return a transaction whose time-out is over; the caller ends it, or the next call returns it again."""
@@ -112,10 +130,12 @@ class TransactionTable:
 
     def _has_expired(self, transactional_id: TransactionalId, wall_ms: int) -> bool:
         state = self._states.get(transactional_id)
-        if state is None or not state.status.is_between or state.is_prepared:
+        if state is None or not state.status.is_between or state.staged is not None:
             return False
         expiration_ms = self.settings.id_expiration_ms
-        if state.ledger is not None:
+        if state.ledger is not None and state.ledger.is_final:
+            expiration_ms = _FINAL_LEDGER_MS
+        elif state.ledger is not None:
             expiration_ms = max(expiration_ms, self.settings.ledger_expiration_ms)
         return wall_ms - state.update_ms >= expiration_ms
 

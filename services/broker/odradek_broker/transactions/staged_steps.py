@@ -1,0 +1,428 @@
+"""Staged writes: the tasks of one step write in transactions of their own, which are decided together.
+
+A *query* writes in numbered *steps*. Each task attempt of a step is a *member*: an ordinary transaction whose
+transactional id is a *slot* of the query, `query U+001F number`. Slots are used again, with a higher epoch each time,
+so that there are as many producer ids as tasks run at once. The query's own id has the *ledger*: the last step that
+is complete.
+
+    open       a member gets a slot and an identity, unless its step is complete already
+    renew      an unprepared member lives while it is renewed (its lease); it has no transaction time-out
+    prepare    everything is written; from here on only the step decides, and no partition may be added
+    complete   the listed members commit, all others of the query up to this step abort, and the ledger moves on
+
+All slots of a query and its ledger are in one shard, and what `complete` writes is one batch. A load replays a batch
+whole or not at all, so that append is the commit of the step. The ledger makes a repeated step harmless: whoever
+repeats it hears that it is complete, and whatever was written for it again is aborted.
+
+Prepared members are aborted by time only if nothing was heard of their step for `prepared_timeout_ms`: a slow task
+keeps the others of its step alive. Leases and what was heard are in memory only; after a load each begins anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final, Protocol, TypeAlias
+
+from odradek_broker.coordinator_step import NOTHING, RequestId, Step, judges, respond
+from odradek_broker.transactions.identity import Match, ProducerIdReserve
+from odradek_broker.transactions.messages import (
+    AbortStaged,
+    AddPartitions,
+    CompleteStep,
+    MembersChecked,
+    Opened,
+    OpenStaged,
+    Prepared,
+    PrepareStaged,
+    RenewStaged,
+    SlotIdentity,
+    StepCompleted,
+)
+from odradek_broker.transactions.settings import TransactionSettings
+from odradek_broker.transactions.transaction import (
+    NO_TIMEOUT_MS,
+    SLOT_SEPARATOR,
+    EndedBy,
+    Ledger,
+    Staged,
+    Transaction,
+    TransactionalId,
+    TransactionPartition,
+    TransactionRecord,
+    TransactionStatus,
+    created,
+    created_ledger,
+)
+from odradek_broker.transactions.transaction_table import TransactionTable
+from odradek_protocol.identity import ProducerId
+from odradek_protocol.kafka.error_codes import ErrorCode
+
+TransactionStep: TypeAlias = Step[TransactionRecord]
+SLOTS_MAX: Final = 10_000
+QUERY_BYTES_MAX: Final = 32_000
+STEP_BYTES_MAX: Final = 8 * 1024 * 1024
+"""The most bytes of the batch that completes a step; the host never splits a batch of this size."""
+_RECORD_BYTES: Final = 200  # the most that a record takes besides its id and its partitions
+_PARTITION_BYTES: Final = 32  # the most that a partition takes besides the name of its topic
+
+
+class Decisions(Protocol):
+    """The moves of the shard, which all its transactions share."""
+
+    settings: TransactionSettings
+    table: TransactionTable
+    reserve: ProducerIdReserve
+
+    def move(
+        self, transactional_id: TransactionalId, state: Transaction | None
+    ) -> TransactionStep: ...
+
+    def decide(
+        self,
+        transactional_id: TransactionalId,
+        state: Transaction,
+        *,
+        is_commit: bool,
+        ended_by: EndedBy,
+        is_bumped: bool,
+        now_ms: int,
+        wall_ms: int,
+    ) -> TransactionStep: ...
+
+
+class StagedSteps:
+    """The handlers of the staged writes of one shard."""
+
+    __slots__ = ("_heard_ms", "_shard")
+
+    def __init__(self, shard: Decisions) -> None:
+        self._shard = shard
+        self._heard_ms: dict[tuple[str, int], int] = {}
+        """When a member of each (query, step) was last heard, on the monotonic clock."""
+
+    def handle_open(
+        self, request_id: RequestId, request: OpenStaged, *, now_ms: int, wall_ms: int
+    ) -> TransactionStep:
+        """Give a task attempt a slot of its query."""
+        verdict = self._judge_open(request)
+        if isinstance(verdict, Opened):
+            return respond(request_id, verdict)
+        state = self._shard.table.get(verdict)
+        self._hear(request.query, request.step, now_ms)
+        step: TransactionStep = NOTHING
+        if not _is_of(state, request):
+            state = self._opened(state, request, wall_ms)
+            step = self._shard.move(verdict, state)
+        assert state is not None
+        self._renew(verdict, now_ms)
+        slot = SlotIdentity(verdict, state.next_identity)
+        return step + respond(request_id, Opened(slot=slot))
+
+    def _opened(self, state: Transaction | None, request: OpenStaged, wall_ms: int) -> Transaction:
+        reserve = self._shard.reserve
+        if state is None:
+            opened = created(reserve.take(), timeout_ms=NO_TIMEOUT_MS, wall_ms=wall_ms)
+        else:
+            opened = state.initialized(
+                reserve.take() if state.needs_fresh_id else None,
+                timeout_ms=NO_TIMEOUT_MS,
+                is_same_producer=False,
+                wall_ms=wall_ms,
+            )
+        return replace(opened, staged=Staged(request.step, request.member))
+
+    @judges
+    def _judge_open(self, request: OpenStaged) -> Opened | TransactionalId:
+        """Return the slot for a member: the one that it has already, or the lowest free one."""
+        if not _is_query(request.query) or request.step < 0:
+            return Opened(error=ErrorCode.INVALID_REQUEST)
+        ledger = self.ledger_of(request.query)
+        if ledger is not None and request.step == ledger.last_step:
+            return Opened(is_completed=True)
+        if ledger is not None and request.step < ledger.last_step:
+            return Opened(
+                error=ErrorCode.INVALID_TXN_STATE,
+                error_message=f"step {request.step} of {request.query} is older than step"
+                f" {ledger.last_step}, which is complete: the checkpoint was restored from a backup",
+            )
+        table = self._shard.table
+        for transactional_id, state in table.slots_of(request.query):
+            if _is_of(state, request):
+                return transactional_id
+        for number in range(SLOTS_MAX):
+            slot = TransactionalId(f"{request.query}{SLOT_SEPARATOR}{number}")
+            state_of_slot = table.get(slot)
+            if state_of_slot is None and len(table) >= self._shard.settings.ids_max:
+                return Opened(error=ErrorCode.POLICY_VIOLATION)
+            if state_of_slot is None or _is_free(state_of_slot):
+                needs_id = state_of_slot is None or state_of_slot.needs_fresh_id
+                if needs_id and not self._shard.reserve:
+                    return Opened(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+                return slot
+        return Opened(error=ErrorCode.POLICY_VIOLATION)
+
+    def ledger_of(self, query: str) -> Ledger | None:
+        """Return the last step of a query that is complete."""
+        state = self._shard.table.get(TransactionalId(query))
+        return None if state is None else state.ledger
+
+    def has_room_for(self, add: AddPartitions) -> bool:
+        """Return whether the batch that completes the step of this member stays within its bound."""
+        query, _, _ = add.transactional_id.partition(SLOT_SEPARATOR)
+        slots = self._shard.table.slots_of(query)
+        size_bytes = sum(
+            _RECORD_BYTES + len(name) + _size_bytes(state.partitions) for name, state in slots
+        )
+        return size_bytes + _size_bytes(add.partitions) <= STEP_BYTES_MAX
+
+    @judges
+    def _match(self, member: SlotIdentity) -> tuple[Transaction | None, ErrorCode]:
+        """Return the state of a staged member, or why it is none any more."""
+        state = self._shard.table.get(member.transactional_id)
+        match = Match.FOREIGN if state is None else state.match(member.identity)
+        if state is None or match is Match.FOREIGN:
+            return None, ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if match is Match.CURRENT and state.staged is not None:
+            return state, ErrorCode.NONE
+        if match is Match.STALE:
+            return None, ErrorCode.PRODUCER_FENCED
+        # It was decided, or lost its lease.
+        return None, ErrorCode.TRANSACTION_ABORTABLE
+
+    def handle_renew(
+        self, request_id: RequestId, request: RenewStaged, *, now_ms: int
+    ) -> TransactionStep:
+        """Give these members a whole lease again."""
+        errors = {}
+        for member in request.members:
+            state, errors[member] = self._match(member)
+            if state is not None and state.staged is not None:
+                query, _, _ = member.transactional_id.partition(SLOT_SEPARATOR)
+                self._hear(query, state.staged.step, now_ms)
+                if state.has_lease:
+                    self._renew(member.transactional_id, now_ms)
+        return respond(request_id, MembersChecked(errors=errors))
+
+    def handle_prepare(
+        self, request_id: RequestId, request: PrepareStaged, *, now_ms: int, wall_ms: int
+    ) -> TransactionStep:
+        """Make it durable that a member waits for the decision of its step."""
+        state, error = self._match(request.member)
+        if state is None or state.staged is None:
+            return respond(request_id, Prepared(error=error))
+        transactional_id = request.member.transactional_id
+        query, _, _ = transactional_id.partition(SLOT_SEPARATOR)
+        self._hear(query, state.staged.step, now_ms)
+        if state.is_prepared:
+            return respond(request_id, Prepared())
+        prepared = replace(
+            state, staged=replace(state.staged, prepared_ms=wall_ms), update_ms=wall_ms
+        )
+        return self._shard.move(transactional_id, prepared) + respond(request_id, Prepared())
+
+    def handle_complete(
+        self, request_id: RequestId, request: CompleteStep, *, now_ms: int, wall_ms: int
+    ) -> TransactionStep:
+        """Commit the listed members and abort the others of the query, up to this step; the records are one batch."""
+        refusal = self._refuse_complete(request)
+        if refusal is not None:
+            return respond(request_id, refusal)
+        ledger = self.ledger_of(request.query)
+        is_completed = ledger is not None and ledger.last_step >= request.step
+        committed = (
+            {} if is_completed else {member.transactional_id: None for member in request.members}
+        )
+        step: TransactionStep = NOTHING
+        if not is_completed:
+            step += self._move_ledger(request, wall_ms)
+        for transactional_id, state in self._open_members(request.query, request.step):
+            assert state.staged is not None
+            # A step that was complete already may have been written again, by its own repetition only.
+            if is_completed and state.staged.step != request.step:
+                continue
+            if transactional_id in committed:
+                step += self._commit(transactional_id, state, now_ms=now_ms, wall_ms=wall_ms)
+            else:
+                step += self.abort(
+                    transactional_id, state, EndedBy.CLIENT, now_ms=now_ms, wall_ms=wall_ms
+                )
+        self._forget_heard(request.query, request.step)
+        return step + respond(request_id, StepCompleted(is_completed=is_completed))
+
+    @judges
+    def _refuse_complete(self, request: CompleteStep) -> StepCompleted | None:
+        if not _is_query(request.query) or request.step < 0:
+            return StepCompleted(error=ErrorCode.INVALID_REQUEST)
+        ledger = self.ledger_of(request.query)
+        if ledger is None or ledger.last_step < request.step:
+            unfit = tuple(member for member in request.members if not self._fits(member, request))
+            if unfit:
+                return StepCompleted(error=ErrorCode.TRANSACTION_ABORTABLE, unfit=unfit)
+            table = self._shard.table
+            if (
+                table.get(TransactionalId(request.query)) is None
+                and len(table) >= self._shard.settings.ids_max
+            ):
+                return StepCompleted(error=ErrorCode.POLICY_VIOLATION)
+        needed = sum(
+            state.needs_fresh_id for _, state in self._open_members(request.query, request.step)
+        )
+        if needed > len(self._shard.reserve):
+            return StepCompleted(error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return None
+
+    def _fits(self, member: SlotIdentity, request: CompleteStep) -> bool:
+        query, _, _ = member.transactional_id.partition(SLOT_SEPARATOR)
+        state, _ = self._match(member)
+        return (
+            query == request.query
+            and state is not None
+            and state.is_prepared
+            and state.staged is not None
+            and state.staged.step == request.step
+        )
+
+    def _open_members(self, query: str, step: int) -> list[tuple[TransactionalId, Transaction]]:
+        """Return the members of this step and earlier ones that are not decided."""
+        return [
+            (transactional_id, state)
+            for transactional_id, state in self._shard.table.slots_of(query)
+            if state.staged is not None and state.staged.step <= step
+        ]
+
+    def _move_ledger(self, request: CompleteStep, wall_ms: int) -> TransactionStep:
+        query = TransactionalId(request.query)
+        state = self._shard.table.get(query) or created_ledger(wall_ms=wall_ms)
+        ledger = Ledger(request.step, len(request.members), request.is_final)
+        assert state.ledger is None or state.ledger.last_step < request.step, state.ledger
+        return self._shard.move(query, replace(state, ledger=ledger, update_ms=wall_ms))
+
+    def _commit(
+        self, transactional_id: TransactionalId, state: Transaction, *, now_ms: int, wall_ms: int
+    ) -> TransactionStep:
+        if state.status is TransactionStatus.ONGOING:
+            return self._shard.decide(
+                transactional_id,
+                state,
+                is_commit=True,
+                ended_by=EndedBy.CLIENT,
+                is_bumped=True,
+                now_ms=now_ms,
+                wall_ms=wall_ms,
+            )
+        # The member wrote nothing: its slot is free at once.
+        freed = state.initialized(
+            self._fresh_id(state),
+            timeout_ms=NO_TIMEOUT_MS,
+            is_same_producer=True,
+            wall_ms=wall_ms,
+        )
+        return self._shard.move(transactional_id, replace(freed, staged=None))
+
+    def abort(
+        self,
+        transactional_id: TransactionalId,
+        state: Transaction,
+        ended_by: EndedBy,
+        *,
+        now_ms: int,
+        wall_ms: int,
+    ) -> TransactionStep:
+        """Abort a staged member. If it needs a producer id, the caller has seen that there is one."""
+        if state.status is TransactionStatus.ONGOING:
+            return self._shard.decide(
+                transactional_id,
+                state,
+                is_commit=False,
+                ended_by=ended_by,
+                is_bumped=True,
+                now_ms=now_ms,
+                wall_ms=wall_ms,
+            )
+        aborted = state.aborted_without_partitions(
+            self._fresh_id(state), wall_ms=wall_ms, ended_by=ended_by
+        )
+        return self._shard.move(transactional_id, aborted)
+
+    def _fresh_id(self, state: Transaction) -> ProducerId | None:
+        return self._shard.reserve.take() if state.needs_fresh_id else None
+
+    def handle_abort(
+        self, request_id: RequestId, request: AbortStaged, *, now_ms: int, wall_ms: int
+    ) -> TransactionStep:
+        """Abort exactly these members; one that is decided already is no error."""
+        step: TransactionStep = NOTHING
+        errors = {}
+        for member in request.members:
+            state, _ = self._match(member)
+            errors[member] = ErrorCode.NONE
+            if state is None:
+                continue
+            if state.needs_fresh_id and not self._shard.reserve:
+                errors[member] = ErrorCode.COORDINATOR_NOT_AVAILABLE
+                continue
+            step += self.abort(
+                member.transactional_id, state, EndedBy.CLIENT, now_ms=now_ms, wall_ms=wall_ms
+            )
+        return step + respond(request_id, MembersChecked(errors=errors))
+
+    def tick(self, *, now_ms: int, wall_ms: int) -> TransactionStep:
+        """Abort the prepared members of steps of which nothing has been heard for `prepared_timeout_ms`."""
+        settings, step = self._shard.settings, NOTHING
+        for (query, number), heard_ms in list(self._heard_ms.items()):
+            if now_ms - heard_ms < settings.prepared_timeout_ms:
+                continue
+            is_left = False
+            for transactional_id, state in self._open_members(query, number):
+                assert state.staged is not None
+                if state.staged.step != number:
+                    continue
+                if state.needs_fresh_id and not self._shard.reserve:
+                    is_left = True
+                    continue
+                step += self.abort(
+                    transactional_id, state, EndedBy.TIMEOUT, now_ms=now_ms, wall_ms=wall_ms
+                )
+            if not is_left:
+                del self._heard_ms[query, number]
+        return step
+
+    def loaded(self, *, now_ms: int) -> None:
+        """Count every open step as heard now."""
+        for transactional_id, state in self._shard.table.items():
+            if state.staged is not None:
+                query, _, _ = transactional_id.partition(SLOT_SEPARATOR)
+                self._hear(query, state.staged.step, now_ms)
+
+    def _hear(self, query: str, step: int, now_ms: int) -> None:
+        self._heard_ms[query, step] = now_ms
+
+    def _forget_heard(self, query: str, step: int) -> None:
+        for heard in [key for key in self._heard_ms if key[0] == query and key[1] <= step]:
+            del self._heard_ms[heard]
+
+    def _renew(self, transactional_id: TransactionalId, now_ms: int) -> None:
+        settings, table = self._shard.settings, self._shard.table
+        table.start_timeout(transactional_id, now_ms + settings.staged_lease_ms)
+
+
+def _is_query(query: str) -> bool:
+    return bool(query) and SLOT_SEPARATOR not in query and len(query.encode()) <= QUERY_BYTES_MAX
+
+
+def _is_free(state: Transaction) -> bool:
+    return state.status.is_between and state.staged is None
+
+
+def _is_of(state: Transaction | None, request: OpenStaged) -> bool:
+    """Return whether a slot is what an earlier copy of this request opened, and nothing was done with it."""
+    return (
+        state is not None
+        and state.status is TransactionStatus.EMPTY
+        and state.staged == Staged(request.step, request.member)
+    )
+
+
+def _size_bytes(partitions: Iterable[TransactionPartition]) -> int:
+    return sum(_PARTITION_BYTES + len(partition.topic.encode()) for partition in partitions)
