@@ -29,6 +29,8 @@ REGISTRIES = (
     ("Log and disk", "tests.unit.log.test_planted_bugs", "NAMED"),
     ("Replication", "tests.unit.replication.test_planted_bugs", "NAMED"),
     ("Transactions at a partition", "tests.unit.partition.test_transaction_schedules", "SCHEDULES"),
+    ("Transactions at their coordinator", "tests.unit.transactions.test_planted_bugs", "NAMED"),
+    ("Offsets of groups in transactions", "tests.unit.groups.test_planted_bugs", "NAMED"),
     ("Metadata quorum", "tests.unit.quorum.test_planted_bugs", "DIRECTED"),
     ("Disk of the metadata quorum", "tests.unit.quorum.test_planted_disk_bugs", "DIRECTED"),
     ("Features and identity", "tests.unit.controller.test_planted_feature_bugs", "BUGS"),
