@@ -16,6 +16,7 @@ RELEASES: Final[dict[str, tuple[str, ...]]] = {
         "1.61.1 as to Kafka 1.0",
         "1.61.1 as to Kafka 2.1",
     ),
+    "sarama (Shopify)": ("1.38.1", "1.38.1 as to Kafka 2.1"),
     "kafka-go": ("0.4.51",),
     "franz-go": ("1.0.0", "1.22.2"),
     "kafkajs": ("1.16.0", "2.2.4"),
