@@ -533,14 +533,15 @@ class PartitionTable:
         At a Tick a leader judges its followers' lag, by a clock that also advances while the machine is
         suspended. So before each slice this method detects stalls of the loop, by the same clock.
         """
-        slices = self._tick_slices
-        pause_ms = self._tick_ms // slices
         event = ev.Tick()
         before_ms = self.clock.boottime_ms()
         while True:
             hosts = self._ticked = self._awake
             self._awake = []
             self._stalls.write_due(before_ms)
+            # A broker whose replicas are all asleep wakes up less often, too.
+            slices = self._tick_slices if hosts else 1
+            pause_ms = self._tick_ms // slices
             for number in range(slices):
                 now_ms = self.clock.boottime_ms()
                 if now_ms - before_ms - pause_ms > STALL_MS:
