@@ -57,7 +57,7 @@ def test_json_values_become_their_own_text(values: list[Any]) -> None:
     texts = [json.dumps(value, ensure_ascii=False) for value in values]
     body = '{"records": [' + ",".join(f'{{"value": {text}}}' for text in texts) + "]}"
     form = FORMATS["json"]
-    sent = form.outgoing(form.body.decode(body.encode()))
+    sent = [form.outgoing(record) for record in form.body.decode(body.encode()).records]
     expected = [
         None if value is None else text.encode() for value, text in zip(values, texts, strict=True)
     ]
@@ -68,7 +68,8 @@ def test_json_values_become_their_own_text(values: list[Any]) -> None:
 def test_binary_values_are_what_base64_says(values: list[bytes | None]) -> None:
     form = FORMATS["binary"]
     records = [{"value": form.from_bytes(value)} for value in values]
-    sent = form.outgoing(form.body.decode(json.dumps({"records": records}).encode()))
+    body = form.body.decode(json.dumps({"records": records}).encode())
+    sent = [form.outgoing(record) for record in body.records]
     assert [record.value for record in sent] == values
 
 

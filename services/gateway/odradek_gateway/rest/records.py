@@ -7,10 +7,11 @@ A missing key or value is null, and stays null.
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, NamedTuple, Protocol
+from typing import Annotated, Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -31,6 +32,8 @@ from odradek_gateway.rest.requests import INT32_MAX, INT64_MAX, JsonBody
 
 BASE64_PATTERN: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 RECORDS_MAX: Final = 50_000
+RECORDS_PER_TURN: Final = 200
+T = TypeVar("T")
 NULL: Final = msgspec.Raw(b"null")
 Base64 = Annotated[bytes, msgspec.Meta(extra_json_schema={"pattern": BASE64_PATTERN})]
 Partition = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
@@ -96,8 +99,8 @@ class EmbeddedFormat(Protocol):
     def body(self) -> JsonBody[Any]:
         """The body of a produce request of v2."""
 
-    def outgoing(self, request: Any) -> list[OutgoingRecord]:
-        """Return the records of a request as bytes. Raises RestError 422."""
+    def outgoing(self, record: Any) -> OutgoingRecord:
+        """Return a record of a request as bytes. Raises RestError 422."""
 
     def to_bytes(self, data: msgspec.Raw, where: str) -> bytes | None:
         """Convert one JSON value to bytes for the log. Raises RestError 422 if it is not of the format."""
@@ -113,12 +116,10 @@ class BinaryFormat:
         self.body = JsonBody(BinaryRecords, media_types=(BINARY_V2, PLAIN, LEGACY), is_v2=True)
         self._decoder: msgspec.json.Decoder[bytes | None] = msgspec.json.Decoder(bytes | None)
 
-    def outgoing(self, request: BinaryRecords) -> list[OutgoingRecord]:
-        """Return the records with keys and values decoded from base64."""
-        return [
-            OutgoingRecord(r.key, r.value, r.partition, headers_of(r.headers), r.timestamp)
-            for r in request.records
-        ]
+    def outgoing(self, record: BinaryRecord) -> OutgoingRecord:
+        """Return a record with key and value decoded from base64."""
+        headers = headers_of(record.headers)
+        return OutgoingRecord(record.key, record.value, record.partition, headers, record.timestamp)
 
     def to_bytes(self, data: msgspec.Raw, where: str) -> bytes | None:
         """Decode a base64 string."""
@@ -139,14 +140,12 @@ class JsonFormat:
         self.body = JsonBody(JsonRecords, media_types=(JSON_V2,), is_v2=True)
         self._check = msgspec.json.Decoder(msgspec.Raw)
 
-    def outgoing(self, request: JsonRecords) -> list[OutgoingRecord]:
-        """Return the records with keys and values as they were written."""
-        return [
-            OutgoingRecord(
-                _kept(r.key), _kept(r.value), r.partition, headers_of(r.headers), r.timestamp
-            )
-            for r in request.records
-        ]
+    def outgoing(self, record: JsonRecord) -> OutgoingRecord:
+        """Return a record with key and value as they were written."""
+        headers = headers_of(record.headers)
+        return OutgoingRecord(
+            _kept(record.key), _kept(record.value), record.partition, headers, record.timestamp
+        )
 
     def to_bytes(self, data: msgspec.Raw, where: str) -> bytes | None:
         """Return the JSON as it was written; null is no bytes."""
@@ -214,8 +213,22 @@ async def send_all(
     producer: Producer, topic: str, records: Sequence[OutgoingRecord], partition_count: int
 ) -> list[RecordMetadata | RecordFailure]:
     """Send all records and wait for their acknowledgements. Returns an outcome for each, in order."""
-    futures = [await hand_over(producer, topic, record, partition_count) for record in records]
-    return [f if isinstance(f, RecordFailure) else await outcome(f) for f in futures]
+    futures = [
+        await hand_over(producer, topic, record, partition_count)
+        async for record in in_turns(records)
+    ]
+    return [
+        future if isinstance(future, RecordFailure) else await outcome(future)
+        async for future in in_turns(futures)
+    ]
+
+
+async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """Iterate over the records of a request, with a turn of the event loop after each `RECORDS_PER_TURN`."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % RECORDS_PER_TURN == 0:
+            await asyncio.sleep(0)
 
 
 async def hand_over(

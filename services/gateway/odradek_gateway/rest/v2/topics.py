@@ -15,7 +15,13 @@ from odradek.partitions import TopicPartition
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import PARTITION_NOT_FOUND, errors_of
 from odradek_gateway.rest.media_types import accepted_without_records, embedded_format
-from odradek_gateway.rest.records import FORMATS, RecordFailure, require_partition, send_all
+from odradek_gateway.rest.records import (
+    FORMATS,
+    RecordFailure,
+    in_turns,
+    require_partition,
+    send_all,
+)
 from odradek_gateway.rest.requests import Cluster, PartitionId, TopicName, describe_partition
 from odradek_gateway.rest.v2.shapes import (
     BrokerIds,
@@ -175,14 +181,15 @@ async def _produce(
     headers = request.headers
     media_type = accepted_without_records(headers.get("accept"))
     form = FORMATS[embedded_format(headers.get("content-type"))]
-    records = form.outgoing(await form.body.read(request))
+    body = await form.body.read(request)
+    records = [form.outgoing(record) async for record in in_turns(body.records)]
     producer = cluster.producer
     count = await require_partition(producer, topic, partition)
     if partition is not None:
-        records = [record._replace(partition=partition) for record in records]
+        records = [record._replace(partition=partition) async for record in in_turns(records)]
     outcomes: list[_Outcome] = []
     status = 200
-    for outcome in await send_all(producer, topic, records, count):
+    async for outcome in in_turns(await send_all(producer, topic, records, count)):
         if isinstance(outcome, RecordFailure):
             outcomes.append(_Outcome(None, None, outcome.error_code, outcome.message))
             if outcome.status in (401, 403):
