@@ -90,12 +90,14 @@ class Stage:
 
     # --- the script's verbs ----------------------------------------------------------------------
 
-    def until(self, condition: Callable[[], bool], limit_ms: int = 20_000) -> None:
-        """Run, in steps of 1 ms, until it holds; it must, within `limit_ms`."""
+    def until(
+        self, condition: Callable[[], bool], limit_ms: int = 20_000, *, step_us: int = MS
+    ) -> None:
+        """Run, in steps of `step_us`, until it holds; it must, within `limit_ms`."""
         deadline = self.scheduler.now_us + limit_ms * MS
         while not condition():
             assert self.scheduler.now_us < deadline, f"not within {limit_ms} ms"
-            self.run(1)
+            self.scheduler.run(self.scheduler.now_us + step_us)
 
     def run(self, duration_ms: int) -> None:
         self.scheduler.run(self.scheduler.now_us + duration_ms * MS)
