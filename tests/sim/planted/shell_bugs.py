@@ -5,10 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-from odradek_broker.cluster import isr_proposals
+from odradek_broker.cluster import isr_proposals, metadata_feed
 from odradek_broker.cluster.heartbeat import SentBeats
 from odradek_broker.cluster.membership import Membership
-from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.disk.log_work import LogWork
 from odradek_broker.replication.partition import Partition
@@ -28,7 +27,7 @@ def _registration_of_an_older_life(stack: ExitStack) -> None:
 
 
 def _gap_in_the_feed(stack: ExitStack) -> None:
-    replace_in(stack, MetadataFeed, "_require_next", lambda self, offset: None)
+    replace_in(stack, metadata_feed, "_require_next", lambda image, offset: None)
 
 
 def _lease_from_the_response(stack: ExitStack) -> None:

@@ -529,7 +529,6 @@ class PartitionTable:
         """Give every awake replica a Tick every `tick_ms`, one slice of them at a time, until cancelled.
 
         Any event wakes a replica. It sleeps again after a Tick when it waits for nothing that time alone brings.
-
         At a Tick a leader judges its followers' lag, by a clock that also advances while the machine is
         suspended. So before each slice this method detects stalls of the loop, by the same clock.
         """
