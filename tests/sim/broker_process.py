@@ -185,7 +185,8 @@ class BrokerProcess:
         self.node.disk.forget_departed()
         self.is_serving = True
         await broker.membership.ask_unfenced()
-        self._background.append(self.loop.spawn(self._delete_some()))
+        if self.cluster.deletes_records:
+            self._background.append(self.loop.spawn(self._delete_some()))
 
     def _settings(self) -> BrokerSettings:
         controllers = tuple((node, f"c{node}", 1) for node in sorted(self.cluster.controllers))

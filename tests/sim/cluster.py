@@ -84,11 +84,14 @@ class Cluster:
         credit_bytes: int = CREDIT_BYTES,
         tick_ms: int = 100,
         acks_all_without_controller: bool = False,
+        deletes_records: bool = True,
     ) -> None:
         """`credit_bytes` bounds what is on its way to a follower.
 
         `acks_all_without_controller`: the brokers' `acks.all.without.controller.enable`.
+        `deletes_records`: an operator deletes records of partitions now and then.
         """
+        self.deletes_records = deletes_records
         self.acks_all_without_controller = acks_all_without_controller
         self.scheduler = scheduler
         self.has_groups = has_groups

@@ -15,6 +15,7 @@ from odradek_metadata_quorum.controller import (
     configs,
     leaders,
     partitions,
+    producer_ids,
     registration,
     topics,
 )
@@ -53,6 +54,11 @@ RPCS: dict[str, tuple[Callable[[Any], Any], Callable[..., Any], Callable[[Any, i
         leaders.report_log_ends,
         lambda error, _: pb.ReportLogEndsResponse(error_code=error),
     ),
+    "AllocateProducerIds": (
+        wire.allocate_request,
+        producer_ids.allocate_producer_ids,
+        lambda response, _: wire.allocate_response(response),
+    ),
 }
 """What brokers call: from the message, the handler, to the message."""
 REFUSALS: dict[str, Callable[[int, int], Any]] = {
@@ -61,6 +67,9 @@ REFUSALS: dict[str, Callable[[int, int], Any]] = {
     ),
     "AlterPartition": lambda error, _: pb.AlterPartitionResponse(error_code=error),
     "ReportLogEnds": lambda error, _: pb.ReportLogEndsResponse(error_code=error),
+    "AllocateProducerIds": lambda error, _: pb.AllocateProducerIdsResponse(
+        error_code=error, producer_id_start=-1
+    ),
 }
 
 

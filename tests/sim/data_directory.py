@@ -402,11 +402,11 @@ def read_values(log: PartitionLog, start: int, end: int) -> Iterator[tuple[int, 
 
 
 def values_in(data: Any) -> Iterator[tuple[int, int]]:
-    """(offset, value) of each record of some batches: what its client wrote, or for a record that a
-    coordinator wrote, a checksum."""
+    """(offset, value) of each record of some batches: what its client wrote, or for a record or a marker
+    that a coordinator wrote, a checksum."""
     for position, header in iter_headers(data):
         for record in decode_batch(data, position):
-            if header.producer_id < 0:
+            if header.producer_id < 0 or header.is_control:
                 written = b"%d %b %b" % (record.offset, record.key or b"", record.value or b"")
                 yield record.offset, crc32(written)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,14 +148,23 @@ class World:
                 await asyncio.sleep(0.005)
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
+@asynccontextmanager
+async def sending() -> AsyncIterator[World]:
+    """A world that runs until the block ends."""
     made = World()
     task = asyncio.create_task(made.sender.run())
     await asyncio.sleep(0)
-    yield made
-    task.cancel()
-    await asyncio.wait([task])
+    try:
+        yield made
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with sending() as made:
+        yield made
 
 
 async def settled() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any
 
@@ -156,15 +157,24 @@ class World:
         return state.status.kafka_name
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
+@asynccontextmanager
+async def coordinating() -> AsyncIterator[World]:
+    """A world that runs until the block ends."""
     made = World()
     task = asyncio.create_task(made.coordinator.run())
     await made.partitions.watchers.get()
     made.lead()
-    yield made
-    task.cancel()
-    await asyncio.wait([task])
+    try:
+        yield made
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with coordinating() as made:
+        yield made
 
 
 async def test_a_transaction_from_its_begin_to_its_completion(world: World) -> None:

@@ -1,0 +1,106 @@
+"""Each rule of the coordinator's runtime, taken out by a patch, must be missed by its named test."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from odradek_broker.coordination.connection_order import ConnectionOrder
+from odradek_broker.coordination.hosted_shard import HostedShard, Order
+from odradek_broker.coordination.marker_sender import MarkerSender
+from odradek_protocol.identity import NO_BROKER
+from odradek_protocol.kafka.error_codes import ErrorCode
+from tests.unit.transactions import test_marker_sender, test_transaction_coordinator
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def late_end_ends_the_next_transaction(patch: pytest.MonkeyPatch) -> None:
+    """Bug 13: requests of connections that were given up are decided."""
+    patch.setattr(ConnectionOrder, "is_outdated", lambda *_: False)
+
+
+def markers_leave_before_the_decision_is_committed(patch: pytest.MonkeyPatch) -> None:
+    """Bug 40."""
+    take = HostedShard.take
+
+    def take_and_release(self: HostedShard[Any], step: Any) -> None:
+        self._release([*step.responses, *map(Order, step.orders)])
+        take(self, step)
+
+    patch.setattr(HostedShard, "take", take_and_release)
+
+
+def partition_without_leader_is_skipped(patch: pytest.MonkeyPatch) -> None:
+    """Bug 46: it counts as deleted."""
+    send = MarkerSender._send
+
+    def send_or_skip(self: MarkerSender, due: Any) -> None:
+        state = self._partitions.image.partition(due.partition.topic_id, due.partition.partition)
+        if state is not None and state.leader == NO_BROKER:
+            self._settle(due, ErrorCode.UNKNOWN_TOPIC_ID)
+        else:
+            send(self, due)
+
+    patch.setattr(MarkerSender, "_send", send_or_skip)
+
+
+def acknowledgements_are_matched_by_their_decision_alone(patch: pytest.MonkeyPatch) -> None:
+    """Bug 47: one of an earlier life of the coordinator, which numbers decisions from 1 again, counts."""
+    responded = MarkerSender._responded
+
+    def respond_to_any(self: MarkerSender, due: Any, attempt: int, code: ErrorCode) -> None:
+        for present in self._due.get(due.shard, {}):
+            if (present.decision, present.partition) == (due.decision, due.partition):
+                due = present
+                break
+        responded(self, due, attempt, code)
+
+    patch.setattr(MarkerSender, "_responded", respond_to_any)
+
+
+async def on_coordinator(test: Callable[[Any], Awaitable[None]]) -> None:
+    async with test_transaction_coordinator.coordinating() as world:
+        await test(world)
+
+
+async def on_sender(test: Callable[[Any], Awaitable[None]]) -> None:
+    async with test_marker_sender.sending() as world:
+        await test(world)
+
+
+BUGS = [
+    (
+        late_end_ends_the_next_transaction,
+        on_coordinator,
+        test_transaction_coordinator.test_end_on_a_connection_given_up,
+    ),
+    (
+        markers_leave_before_the_decision_is_committed,
+        on_coordinator,
+        test_transaction_coordinator.test_coordinator_dies_with_an_unreplicated_decision,
+    ),
+    (
+        partition_without_leader_is_skipped,
+        on_sender,
+        test_marker_sender.test_registered_partition_without_a_leader,
+    ),
+    (
+        acknowledgements_are_matched_by_their_decision_alone,
+        on_sender,
+        test_marker_sender.test_late_acknowledgement_of_a_marker,
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("plant", "run", "named_test"), BUGS, ids=lambda part: getattr(part, "__name__", "")
+)
+async def test_a_planted_bug_is_found(plant: Patch, run: Any, named_test: Any) -> None:
+    await run(named_test)
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        with pytest.raises((AssertionError, pytest.fail.Exception, ValueError)):
+            await run(named_test)
