@@ -14,7 +14,7 @@ import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 import pytest
 
@@ -85,6 +85,16 @@ def need(*names: str) -> None:
     for name in names:
         if not TOOLS[name].is_here():
             pytest.skip(f"{_PREFIX}{name}")
+
+
+def leave_out_module(name: str) -> NoReturn:
+    """Leave out all tests of the module that is being imported, for want of this tool, and have that counted.
+
+    Raises:
+        KeyError: a name that is not in TOOLS.
+    """
+    assert TOOLS[name].bring
+    pytest.skip(f"{_PREFIX}{name}", allow_module_level=True)
 
 
 def tool_of(reason: str) -> str | None:

@@ -59,6 +59,16 @@ def test_a_run_that_may_leave_nothing_out_fails(tmp_path: Path) -> None:
     assert "need a tool that nobody has" in done.stdout
 
 
+def test_a_module_that_cannot_be_imported_for_want_of_a_tool_is_left_out_and_counted(
+    tmp_path: Path,
+) -> None:
+    module = "from tests.tools import leave_out_module\nleave_out_module('a C compiler')\n"
+    (tmp_path / "test_codec.py").write_text(module)
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"    1 tests  need a C compiler: {TOOLS['a C compiler'].bring}" in done.stdout
+
+
 def test_only_skips_for_want_of_a_tool_are_counted() -> None:
     kcat = "Skipped: left out: needs kcat"
     assert table([kcat, "Skipped: another reason", kcat]) == [
