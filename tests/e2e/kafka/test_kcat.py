@@ -99,6 +99,7 @@ class GroupMember:
 
 @pytest.mark.scenario("kcat", "rebalance")
 def test_members_share_the_partitions_and_take_over(bootstrap: str, topic: str) -> None:
+    need("kcat")
     assert_shared_and_taken_over(bootstrap, topic, GroupMember)
 
 
