@@ -176,7 +176,7 @@ class ClientShell:
         records: list[tuple[int, int]] = []
         try:
             for data in read.records:
-                records += values_in(data)
+                records += values_in(bytes(data))
         except CorruptBatch as error:
             self._life.cluster.invariants.fail("P13", f"a damaged batch is served: {error}")
         host = self._life.host(name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from unittest.mock import patch
@@ -74,7 +75,7 @@ class OracleLog:
         self.is_truncating = False
         self._synced_before = min(synced_before, log.log_end_offset)  # in earlier lives
         self._values: dict[int, int] = {}
-        self._read_to = log.log_start_offset
+        self.read_to = log.log_start_offset
         self.catch_up()
 
     @property
@@ -93,16 +94,16 @@ class OracleLog:
     def catch_up(self) -> None:
         """Read what was appended."""
         end = self.log.log_end_offset
-        start = max(self._read_to, self.log.log_start_offset)
+        start = max(self.read_to, self.log.log_start_offset)
         if start < end and not self.is_truncating:
             for offset, value in read_values(self.log, start, end):
                 self._values[offset] = value
-            self._read_to = end
+            self.read_to = end
 
     def cut(self, end: int) -> None:
         """The log is to end there."""
         self._synced_before = min(self._synced_before, end)
-        self._read_to = Offset(min(self._read_to, end))
+        self.read_to = Offset(min(self.read_to, end))
         for offset in [offset for offset in self._values if offset >= end]:
             del self._values[offset]
 
@@ -397,13 +398,18 @@ def read_values(log: PartitionLog, start: int, end: int) -> Iterator[tuple[int, 
         if not result.size_bytes:
             return
         for part in result.slices:
-            yield from values_in(part)
+            yield from values_in(bytes(part))
         start = result.end_offset
 
 
-def values_in(data: Any) -> Iterator[tuple[int, int]]:
-    """(offset, value) of each record of some batches: what its client wrote, or for a record or a marker
-    that a coordinator wrote, a checksum."""
+@lru_cache(maxsize=4_096)
+def values_in(data: bytes) -> tuple[tuple[int, int], ...]:
+    """(offset, value) of each record of some batches: what its client wrote, or for a record or a
+    marker that a coordinator wrote, a checksum. Each replica has the same batches, so most are known."""
+    return tuple(_values_in(data))
+
+
+def _values_in(data: bytes) -> Iterator[tuple[int, int]]:
     for position, header in iter_headers(data):
         for record in decode_batch(data, position):
             if header.producer_id < 0 or header.is_control:

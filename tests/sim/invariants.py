@@ -110,9 +110,10 @@ class Invariants:
         start = end
         while start > 0 and start - 1 not in committed:
             start -= 1
-        host.oracle.catch_up()
-        begin = max(host.oracle.log_start, min(start, end - 50))
-        for offset, value in host.oracle.values(begin, end):
+        oracle = host.oracle
+        oracle.catch_up()
+        begin = max(oracle.log_start, min(start, end - 50))
+        for offset, value in oracle.values(begin, end):
             if committed.setdefault(offset, value) != value:
                 self.fail(
                     "I4",

@@ -7,10 +7,12 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 MS = 1_000  # simulated time is counted in microseconds
 SECOND = 1_000_000
+# Its time, its number, the process that it is delivered to, and what is to be done.
+_Event: TypeAlias = "tuple[int, int, Process | None, Callable[..., None], tuple[Any, ...]]"
 
 
 class Scheduler:
@@ -29,17 +31,25 @@ class Scheduler:
         self.recent: deque[str] = deque(maxlen=400)  # what a failing seed prints
         self.is_verbose = False
         self.failure: BaseException | None = None
-        self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._queue: list[_Event] = []
         self._made = 0
 
     def at(self, time_us: int, action: Callable[..., None], *args: Any) -> None:
         """Do it at this time, or now if that is past."""
         self._made += 1
         time_us = time_us if time_us > self.now_us else self.now_us
-        heapq.heappush(self._queue, (time_us, self._made, action, args))
+        heapq.heappush(self._queue, (time_us, self._made, None, action, args))
 
     def after(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
         self.at(self.now_us + delay_us, action, *args)
+
+    def deliver_after(
+        self, delay_us: int, process: Process, action: Callable[..., None], args: tuple[Any, ...]
+    ) -> None:
+        """Deliver it to a process then. Most events are such, so this and `run` make no further calls."""
+        self._made += 1
+        time_us = self.now_us + delay_us if delay_us > 0 else self.now_us
+        heapq.heappush(self._queue, (time_us, self._made, process, action, args))
 
     def between(self, low: int, high: int) -> int:
         """A whole number from `low` to `high`, both included."""
@@ -65,10 +75,19 @@ class Scheduler:
         queue = self._queue
         pop = heapq.heappop
         while queue and queue[0][0] <= until_us:
-            time_us, made, action, args = pop(queue)
+            time_us, made, process, action, args = pop(queue)
             self.now_us = time_us
-            self.digest = zlib.crc32(b"%d.%d" % (time_us, made), self.digest)
-            action(*args)
+            self.digest = (1_000_003 * self.digest + time_us + made) & 0xFFFFFFFF
+            if process is None:
+                action(*args)
+            elif process.waiting or time_us < process.stalled_until_us:
+                process.deliver(action, *args)
+            elif process.is_alive:
+                try:
+                    action(*args)
+                except ProcessKilled:
+                    if process.is_alive:
+                        raise
             if self.failure is not None:
                 failure, self.failure = self.failure, None
                 raise failure
@@ -87,7 +106,7 @@ class Process:
         self.node_id = node_id
         self.is_alive = True
         self.stalled_until_us = 0
-        self._waiting: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self.waiting: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
 
     @property
     def is_running(self) -> bool:
@@ -95,18 +114,22 @@ class Process:
 
     def after(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
         """A timer of this process."""
-        self.scheduler.after(delay_us, self.deliver, action, *args)
+        self.scheduler.deliver_after(delay_us, self, action, args)
 
     def deliver(self, action: Callable[..., None], *args: Any) -> None:
         """Run it now, after the stall, or never."""
         if not self.is_alive:
             return
-        if self._waiting or self.scheduler.now_us < self.stalled_until_us:
-            if not self._waiting:
+        if self.waiting or self.scheduler.now_us < self.stalled_until_us:
+            if not self.waiting:
                 self.scheduler.at(self.stalled_until_us, self._wake)
-            self._waiting.append((action, args))  # in order, however often it is stopped again
+            self.waiting.append((action, args))  # in order, however often it is stopped again
             return
-        self._run(action, args)
+        try:
+            action(*args)
+        except ProcessKilled:
+            if self.is_alive:
+                raise
 
     def _run(self, action: Callable[..., None], args: tuple[Any, ...]) -> None:
         try:
@@ -116,12 +139,12 @@ class Process:
                 raise
 
     def _wake(self) -> None:
-        while self._waiting and self.is_alive:
+        while self.waiting and self.is_alive:
             if self.scheduler.now_us < self.stalled_until_us:
                 self.scheduler.at(self.stalled_until_us, self._wake)
                 return
-            self._run(*self._waiting[0])
-            self._waiting.popleft()
+            self._run(*self.waiting[0])
+            self.waiting.popleft()
 
     def stall(self, duration_us: int) -> None:
         """SIGSTOP, a collection of garbage, a virtual machine that is moved."""

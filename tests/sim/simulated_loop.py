@@ -20,6 +20,30 @@ from tests.sim.scheduler import SECOND, Process, ProcessKilled
 _DRAIN_MAX = 10_000
 
 
+class SimulatedHandle:
+    """A callback that is due, now or later; the part of asyncio.Handle that asyncio and the production code use."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled")
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> None:
+        self.callback = callback
+        self.args = args
+        self.context = contextvars.copy_context() if context is None else context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.args = ()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """The loop of one process; `close` when that has ended."""
 
@@ -28,7 +52,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._scheduler = process.scheduler
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._tasks_swept_at = 100
-        self._ready: deque[asyncio.Handle] = deque()
+        self._ready: deque[SimulatedHandle] = deque()
         self._is_turn_due = False
         self._failure: BaseException | None = None
         self._is_closed = False
@@ -81,13 +105,18 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _turn(self) -> None:
         """Run what was ready when the turn began; what becomes ready meanwhile has the next one."""
         self._is_turn_due = False
-        ready = self._ready
-        for _ in range(len(ready)):
-            if not ready:
-                break
-            self._run(ready.popleft())
-            if not self._process.is_alive:
-                return
+        ready, process = self._ready, self._process
+        before = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            for _ in range(len(ready)):
+                if not ready:
+                    break
+                self._call(ready.popleft())
+                if not process.is_alive:
+                    return
+        finally:
+            events._set_running_loop(before)
         if ready:
             self._wake()
 
@@ -96,15 +125,26 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._is_turn_due = True
             self._process.after(1, self._turn)
 
-    def _run(self, handle: asyncio.Handle) -> None:
-        if handle.cancelled():
+    def _run(self, handle: SimulatedHandle) -> None:
+        if handle.is_cancelled:
             return
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:
-            handle._run()
+            self._call(handle)
         finally:
             events._set_running_loop(before)
+
+    def _call(self, handle: SimulatedHandle) -> None:
+        """Run a callback, while this is the running loop."""
+        if handle.is_cancelled:
+            return
+        try:
+            handle.context.run(handle.callback, *handle.args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self._failed(error)
         if self._failure is not None and not self._is_closed:
             failure, self._failure = self._failure, None
             raise failure
@@ -116,10 +156,11 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+    ) -> SimulatedHandle:
+        handle = SimulatedHandle(callback, args, context)
         self._ready.append(handle)
-        self._wake()
+        if not self._is_turn_due:
+            self._wake()
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
@@ -127,7 +168,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> asyncio.Handle:
+    ) -> SimulatedHandle:
         return self.call_soon(callback, *args, context=context)
 
     def call_later(  # type: ignore[override]
@@ -136,7 +177,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
+    ) -> SimulatedHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
@@ -145,8 +186,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+    ) -> SimulatedHandle:
+        handle = SimulatedHandle(callback, args, context)
         if not self._is_closed:
             delay_us = round(when * SECOND) - self._scheduler.now_us
             self._process.after(max(delay_us, 1), self._run, handle)
@@ -181,9 +222,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
     def is_closed(self) -> bool:
         return self._is_closed
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        pass
 
 
 def _leaf(error: BaseException) -> BaseException:

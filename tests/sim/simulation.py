@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import traceback
 from collections import Counter
@@ -30,6 +31,11 @@ SETTLED_US_MAX = 60 * SECOND  # P9, P15: and groups are stable
 FULL_ISR_US_MAX = 120 * SECOND  # P15: and have their full ISR
 START_US_MAX = 20 * SECOND
 OPERATIONS_MIN = 300
+GC_THRESHOLDS = (
+    50_000,
+    20,
+    100,
+)  # a seed makes few cycles, and looking for them took a tenth of its time
 FAULTS_MIN = 8
 
 TOPICS = (
@@ -289,4 +295,9 @@ class Simulation:
 
 def run_seed(seed: int, *, is_verbose: bool = False) -> Result:
     """Run one seed from its beginning to its judgement."""
-    return Simulation(seed, is_verbose=is_verbose).run()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*GC_THRESHOLDS)
+    try:
+        return Simulation(seed, is_verbose=is_verbose).run()
+    finally:
+        gc.set_threshold(*thresholds)
