@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_metadata_quorum.controller.requests import NewTopic
-from odradek_protocol.identity import Offset, TopicIdPartition
-from odradek_protocol.records import ControlType, decode_batch, iter_headers, read_control
+from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.topic_names import TRANSACTIONS_TOPIC
 from tests.sim.cluster import FIRST_CLIENT, Cluster
 from tests.sim.history import Violation
@@ -18,6 +17,7 @@ from tests.sim.invariants import InvariantBroken
 from tests.sim.machine import deterministic
 from tests.sim.nemesis import Nemesis
 from tests.sim.scheduler import MS, SECOND, Scheduler
+from tests.sim.transactions.log_fold import differences, fold
 from tests.sim.transactions.transactional_producer import (
     DATA_TOPIC,
     TIMEOUT_MS,
@@ -90,6 +90,7 @@ class TransactionsRun:
             end_us = self.scheduler.now_us + STORM_US
             while self.scheduler.now_us < end_us:
                 self.scheduler.run(self.scheduler.now_us + self.scheduler.between(1, 3) * SECOND)
+                self._look_at_logs()
                 if self.scheduler.chance(0.4):
                     victim = self.scheduler.random.choice(self.producers)
                     victim.die()
@@ -114,6 +115,24 @@ class TransactionsRun:
             if self.scheduler.now_us >= deadline_us:
                 raise InvariantBroken("P15", f"{what} within {limit_us // SECOND} s")
             self.scheduler.run(self.scheduler.now_us + 100 * MS)
+        self._look_at_logs()
+
+    def _look_at_logs(self) -> None:
+        """T6, T7, T12: what each broker makes of its logs is what they say."""
+        for node in self.cluster.brokers.values():
+            if node.life is None or not node.life.is_serving:
+                continue
+            storage = node.disk.storage
+            # Only the broker's own work meets faults of the disk.
+            fault, storage.fault = storage.fault, None
+            try:
+                for host in node.life.table.by_id.values():
+                    is_whole = not host.is_failed and host.log.cut_limits is None
+                    if is_whole and host.topic == DATA_TOPIC:
+                        for text in differences(host.log):
+                            raise InvariantBroken(text[: text.index(":")], text)
+            finally:
+                storage.fault = fault
 
     def _is_whole(self) -> bool:
         image = self.cluster.log.image
@@ -153,7 +172,7 @@ class TransactionsRun:
         violations: list[Violation] = []
         visible: dict[TopicIdPartition, Counter[int]] = {}
         for partition, logs in self._logs().items():
-            shown = [committed_values(log) for log in logs]
+            shown = [fold(log).committed for log in logs]
             if any(other != shown[0] for other in shown):
                 violations.append(Violation(name="T12", text=f"replicas of {partition} differ"))
             visible[partition] = Counter(shown[0])
@@ -180,26 +199,6 @@ def judge(transaction: Attempted, seen: list[bool]) -> list[Violation]:
         case Fate.UNKNOWN if any(seen) and not all(seen):
             return [Violation(name="torn", text=text)]
     return []
-
-
-def committed_values(log: PartitionLog) -> list[int]:
-    """Return the values of committed transactions, by a fold over the log that uses nothing of the broker."""
-    open_values: dict[int, list[int]] = defaultdict(list)
-    committed: list[int] = []
-    position = log.log_start_offset
-    while position < log.log_end_offset:
-        result = log.read(Offset(position), bytes_max=1 << 20, end_offset=log.log_end_offset)
-        for part in result.slices:
-            for at, header in iter_headers(part):
-                if header.is_control:
-                    values = open_values.pop(header.producer_id, [])
-                    if read_control(part, at).type is ControlType.COMMIT:
-                        committed += values
-                else:
-                    values = [int(bytes(r.value or b"")) for r in decode_batch(part, at)]
-                    open_values[header.producer_id] += values
-        position = result.end_offset
-    return committed
 
 
 def run_seed(seed: int) -> Outcome:
