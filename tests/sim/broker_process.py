@@ -53,6 +53,7 @@ from tests.sim.wires import (
     FromPeer,
     ToLeader,
     ToPeer,
+    call_resolve,
 )
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ class BrokerProcess:
                 controller_channels=ControllerChannels(self),
                 dial=lambda leader, _host, _port: ToLeader(self, leader),
                 dial_link=lambda kind, peer, _host, _port: ToPeer(self, kind, peer),
+                call_resolve=partial(call_resolve, self),
                 beating=lambda heartbeat, _: Beats(self, heartbeat),
             ),
             directory=directory,

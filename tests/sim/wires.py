@@ -17,11 +17,13 @@ import grpc.aio
 
 from odradek_broker.cluster.heartbeat import Heartbeat, SentBeats
 from odradek_broker.coordination.peer_streams import LinkKind
+from odradek_broker.coordination.producer_resolver import respond_to_resolve
 from odradek_broker.replication.streams.follower_sessions import StreamRefused
 from odradek_broker.replication.streams.follower_stream import StreamBroken
 from odradek_protocol.identity import BrokerId, ControllerId
 from odradek_protocol.rpc.v1 import controller_service_pb2 as controller_pb
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
+from odradek_protocol.rpc.v1 import transaction_service_pb2 as link_pb
 from tests.sim.network import Stream
 from tests.sim.scheduler import MS, SECOND
 
@@ -210,6 +212,37 @@ class ToPeer:
         if self._stream is not None:
             self._stream.close(self._life.process)
         self._inbox.end()
+
+
+async def call_resolve(
+    life: BrokerProcess,
+    peer: BrokerId,
+    _host: str,
+    _port: int,
+    request: link_pb.ResolveProducersRequest,
+) -> link_pb.ResolveProducersResponse:
+    """Ask another broker's coordinators. Whoever calls has a time-out."""
+    node = life.cluster.brokers.get(peer)
+    target = node.life if node is not None else None
+    if target is None or not target.is_serving:
+        raise StreamBroken("the peer is gone")
+    response: asyncio.Future[Any] = life.loop.create_future()
+
+    def answered(message: Any) -> None:
+        if not response.done():
+            response.set_result(message)
+
+    async def serve() -> None:
+        assert target.broker is not None
+        resolved = await respond_to_resolve(target.broker.transactions.coordinator, request)
+        life.network.send(peer, life.process, answered, resolved)
+
+    def begin() -> None:
+        target.loop.spawn(serve())
+
+    life.network.send(life.broker_id, target.process, begin)
+    resolved: link_pb.ResolveProducersResponse = await response
+    return resolved
 
 
 class FromPeer:

@@ -54,6 +54,7 @@ _BROKERS: Final = """
     sasl.enabled.mechanisms sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience
     sasl.oauthbearer.expected.issuer sasl.oauthbearer.jwks.location sasl.oauthbearer.sub.claim.name
     socket.request.max.bytes ssl.client.auth super.users transaction.completion.wait.max.ms
+    transaction.hanging.abort.enable transaction.hanging.check.interval.ms
     transaction.ids.max transaction.load.grace.ms transaction.max.timeout.ms
     transaction.partitions.max transaction.remove.expired.transaction.cleanup.interval.ms
     transaction.state.log.min.isr transaction.state.log.num.partitions

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from odradek_broker.access.authorizer import Authorizer, EverybodyMay
 from odradek_broker.cluster.controller_client import Channels, ControllerClient
@@ -26,6 +26,7 @@ from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.peer_streams import DialLink
+from odradek_broker.coordination.producer_resolver import CallResolve
 from odradek_broker.coordination.transaction_runtime import TransactionRuntime
 from odradek_broker.data_directory import close_data_directory
 from odradek_broker.listener_settings import REPLICATION
@@ -35,6 +36,7 @@ from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.disk.disk_pool import Pool
 from odradek_broker.replication.disk.full_disk import FullDisk
 from odradek_broker.replication.disk.upkeep import Upkeep
+from odradek_broker.replication.hanging_transactions import HangingTransactions
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import TICK_MS, TICK_SLICES, PartitionTable
@@ -53,6 +55,9 @@ from odradek_runtime.clock import Clock
 from odradek_runtime.cluster_identity import ClusterIdentity
 from odradek_runtime.lifecycle import ProcessRefused
 
+_LATE_MARKER_MS: Final = 60_000
+"""A transaction that is open for so much longer than any time-out has lost its marker, perhaps."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
@@ -63,6 +68,7 @@ class Environment:
     controller_channels: Channels
     dial: Dial
     dial_link: DialLink
+    call_resolve: CallResolve
     beating: Callable[[Heartbeat, ClusterIdentity], Beating]
 
 
@@ -212,9 +218,18 @@ class Broker:
             coordinator_epochs=self.table.coordinator_epochs,
             endpoint_of=self._replication_endpoint,
             dial=environment.dial_link,
+            call_resolve=environment.call_resolve,
             clock=self.clock,
         )
         self.table.transaction_registrar = self.transactions.registrar
+
+        self.hanging = HangingTransactions(
+            table=self.table,
+            resolver=self.transactions.resolver,
+            check_interval_ms=settings.transaction_hanging_check_interval_ms,
+            open_ms_max=settings.transaction_max_timeout_ms + _LATE_MARKER_MS,
+            may_end=settings.transaction_hanging_abort_enable,
+        )
 
     def background(self) -> dict[str, Callable[[], Coroutine[Any, Any, None]]]:
         """Return the work that runs from start to end, by name. Each item is run as a task until it is cancelled."""
@@ -232,6 +247,7 @@ class Broker:
             "full disk": self.full_disk.run,
             "groups": self.groups.run,
             "transactions": self.transactions.run,
+            "hanging transactions": self.hanging.run,
         }
 
     async def join(

@@ -37,7 +37,7 @@ from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_broker.rpc.listeners import GrpcListeners
 from odradek_broker.rpc.replication_servicer import grpc_dial
 from odradek_broker.rpc.services import add_services
-from odradek_broker.rpc.transaction_link_servicer import grpc_dial_link
+from odradek_broker.rpc.transaction_link_servicer import grpc_dial_link, grpc_resolve
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerId, IncarnationId
 from odradek_protocol.kafka.response_encoding import warm_up
@@ -107,6 +107,7 @@ class BrokerProcess:
                 controller_channels=InternalChannels(self._tls),
                 dial=grpc_dial(self._tls),
                 dial_link=grpc_dial_link(self._tls),
+                call_resolve=grpc_resolve(self._peers),
                 beating=self._beating,
             ),
             directory=directory,
@@ -334,5 +335,6 @@ def _kafka_services(
         groups=broker.groups,
         transactions=broker.transactions.coordinator,
         transactional_offsets=broker.transactions.offsets,
+        hanging=broker.hanging,
         connection_numbers=broker.transactions.connection_numbers,
     )

@@ -377,6 +377,19 @@ class BrokerSettings(ListenerSettings):
         unit="ms",
         minimum=0,
     )
+    transaction_hanging_check_interval_ms: int = setting(
+        "transaction.hanging.check.interval.ms",
+        "Time between two checks for open transactions whose marker was lost (not in Kafka).",
+        default=60_000,
+        unit="ms",
+        minimum=1,
+    )
+    transaction_hanging_abort_enable: bool = setting(
+        "transaction.hanging.abort.enable",
+        "Whether transactions whose marker was lost are ended, once every coordinator has said that it does not do it"
+        " (not in Kafka). Otherwise they are only logged.",
+        default=True,
+    )
     transaction_partitions_max: int = setting(
         "transaction.partitions.max",
         "Most partitions of one transaction (not in Kafka). A producer that writes to more has to abort.",

@@ -62,5 +62,8 @@ def test_the_tools_show_and_abort_an_open_transaction(
         "TransactionsCommand", "describe-producers", "--topic", name, "--partition", "0"
     )
     assert len(producers.splitlines()) == 2
+    where = ["--topic", name, "--partition", "0", "--start-offset", "0"]
+    refused = tools.run("TransactionsCommand", "abort", *where, complains=True)
+    assert "invalid state" in refused, "its coordinator will end it"
     tools.run("TransactionsCommand", "forceTerminateTransaction", "--transactionalId", name)
     assert committed(bootstrap, name, 1) == set()

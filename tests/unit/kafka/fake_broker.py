@@ -17,6 +17,7 @@ from odradek_broker.groups.messages import FetchedOffsets, OffsetsAnswer
 from odradek_broker.kafka.request import ClientSession, Request
 from odradek_broker.kafka.services import LocalLog, Services
 from odradek_broker.listener_settings import KAFKA
+from odradek_broker.replication.hanging_transactions import HangingTransactions
 from odradek_broker.replication.local_partitions import FetchWant
 from odradek_broker.replication.outcomes import (
     LeaderNow,
@@ -307,6 +308,16 @@ class AgreeableOffsets(TransactionalOffsets):
         return OffsetsAnswer(partitions=dict.fromkeys(request.commit.offsets, ErrorCode.NONE))
 
 
+class AgreeableHanging(HangingTransactions):
+    """Ends every transaction."""
+
+    def __init__(self) -> None:
+        """Without partitions."""
+
+    async def end(self, *_: Any) -> ErrorCode:
+        return ErrorCode.NONE
+
+
 class FakeInventory:
     offline_reason = ""
     full_reason = ""
@@ -338,6 +349,7 @@ def services(authorizer: Authorizer | None = None, **settings: Any) -> Services:
         groups=AgreeableGroups(settings=made, partitions=partitions, topic_creation=creation),
         transactions=AgreeableTransactions(made, partitions, creation),
         transactional_offsets=AgreeableOffsets(),
+        hanging=AgreeableHanging(),
     )
 
 

@@ -58,6 +58,7 @@ RIGHTS: dict[ApiKey, list[Right]] = {
     ),  # from version 4 on, for brokers
     ApiKey.ADD_OFFSETS_TO_TXN: [*transactional_id(Operation.WRITE), *group(Operation.READ)],
     ApiKey.END_TXN: transactional_id(Operation.WRITE),
+    ApiKey.WRITE_TXN_MARKERS: cluster(Operation.ALTER),
     ApiKey.TXN_OFFSET_COMMIT: [
         *transactional_id(Operation.WRITE),
         *group(Operation.READ),
@@ -280,6 +281,27 @@ _FIELDS: dict[ApiKey, Any] = {
         "producer_id": 5,
         "producer_epoch": 0,
         "committed": True,
+    },
+    ApiKey.WRITE_TXN_MARKERS: lambda: {
+        "markers": [
+            _nested(
+                ApiKey.WRITE_TXN_MARKERS,
+                "WritableTxnMarker",
+                producer_id=5,
+                producer_epoch=0,
+                transaction_result=False,
+                coordinator_epoch=0,
+                transaction_version=0,
+                topics=[
+                    _nested(
+                        ApiKey.WRITE_TXN_MARKERS,
+                        "WritableTxnMarker.WritableTxnMarkerTopic",
+                        name="orders",
+                        partition_indexes=[0],
+                    )
+                ],
+            )
+        ]
     },
     ApiKey.TXN_OFFSET_COMMIT: lambda: {
         "transactional_id": "tx",

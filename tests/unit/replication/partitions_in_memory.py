@@ -52,7 +52,7 @@ class PartitionsInMemory:
 
     def __init__(self) -> None:
         self.image = MetadataImage()
-        self._change(FeatureLevel(name="group.version", level=1))
+        self.record(FeatureLevel(name="group.version", level=1))
         self.create(OFFSETS_TOPIC, TopicId(b"_" * 16))
         self.writes: list[Write] = []
         self.log: list[Write] = []
@@ -70,9 +70,9 @@ class PartitionsInMemory:
 
     def create(self, name: str, topic_id: TopicId, partitions: int = 1) -> None:
         """A topic is created."""
-        self._change(Topic(topic_id=topic_id, name=TopicName(name)))
+        self.record(Topic(topic_id=topic_id, name=TopicName(name)))
         for index in range(partitions):
-            self._change(
+            self.record(
                 Partition(
                     topic_id=topic_id,
                     partition=PartitionIndex(index),
@@ -84,9 +84,10 @@ class PartitionsInMemory:
 
     def delete(self, topic_id: TopicId) -> None:
         """A topic is deleted."""
-        self._change(RemoveTopic(topic_id=topic_id))
+        self.record(RemoveTopic(topic_id=topic_id))
 
-    def _change(self, record: Any) -> None:
+    def record(self, record: Any) -> None:
+        """A metadata record is committed."""
         self.image.replay(MetadataOffset(self.image.offset + 1), 1, record)
 
     def tell_image(self) -> None:

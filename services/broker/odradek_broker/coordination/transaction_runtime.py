@@ -3,6 +3,7 @@
 coordinator    the transactional ids that this broker coordinates; sends markers to partition leaders
 registrar      asks coordinators for the partition leaders of this broker
 offsets        takes offsets that are committed with a transaction
+resolver       asks all coordinators about open transactions that seem to hang
 registrations  serves the registrations of other brokers' partition leaders
 markers        serves the markers of other brokers' coordinators
 """
@@ -20,6 +21,7 @@ from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.link_sessions import LinkSessions
 from odradek_broker.coordination.local_markers import LocalMarkers
 from odradek_broker.coordination.peer_streams import DialLink, LinkKind, PeerStreams
+from odradek_broker.coordination.producer_resolver import CallResolve, LinkedProducerResolver
 from odradek_broker.coordination.registrar import Registrar, respond_to_registration
 from odradek_broker.coordination.transaction_coordinator import TransactionCoordinator
 from odradek_broker.coordination.transactional_offsets import TransactionalOffsets
@@ -47,6 +49,7 @@ class TransactionRuntime:
         coordinator_epochs: CoordinatorEpochs,
         endpoint_of: Callable[[BrokerId], tuple[str, int] | None],
         dial: DialLink,
+        call_resolve: CallResolve,
         clock: Clock,
     ) -> None:
         self.connection_numbers = ConnectionNumbers()
@@ -98,6 +101,14 @@ class TransactionRuntime:
             connection_numbers=self.connection_numbers,
             timeout_ms=settings.transaction_verification_timeout_ms,
             clock=clock,
+        )
+        self.resolver = LinkedProducerResolver(
+            broker_id=broker_id,
+            cluster_id=cluster_id,
+            coordinator=self.coordinator,
+            partitions=partitions,
+            endpoint_of=endpoint_of,
+            call=call_resolve,
         )
         self.registrations: LinkSessions[pb.RegisterEntry, pb.RegisterResult] = LinkSessions(
             cluster_id=cluster_id,

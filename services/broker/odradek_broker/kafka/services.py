@@ -15,6 +15,7 @@ from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.transaction_coordinator import TransactionCoordinator
 from odradek_broker.coordination.transactional_offsets import TransactionalOffsets
 from odradek_broker.kafka.requests.records.fetch_sessions import FetchSessions
+from odradek_broker.replication.hanging_transactions import HangingTransactions
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
 from odradek_protocol.identity import BrokerId, ControllerId, ProducerId, TopicId
@@ -163,6 +164,7 @@ class Services:
         None  # None: this broker coordinates no transactions
     )
     transactional_offsets: TransactionalOffsets | None = None
+    hanging: HangingTransactions | None = None
     connection_numbers: ConnectionNumbers = field(default_factory=ConnectionNumbers)
 
     @property

@@ -9,33 +9,22 @@ import grpc.aio
 
 from odradek_broker.coordination.link_sessions import LinkSessions
 from odradek_broker.coordination.peer_streams import DialLink, LinkKind
+from odradek_broker.coordination.producer_resolver import CallResolve, respond_to_resolve
 from odradek_broker.coordination.transaction_coordinator import TransactionCoordinator
 from odradek_broker.replication.streams.follower_sessions import StreamRefused
 from odradek_broker.replication.streams.follower_stream import StreamBroken
 from odradek_broker.rpc.callers import MethodHandler, ServerContext
 from odradek_broker.rpc.replication_servicer import ENDED, REFUSAL_STATUS
-from odradek_broker.transactions.identity import ProducerIdentity
-from odradek_broker.transactions.messages import Resolution
 from odradek_protocol.identity import (
     BrokerId,
     ClusterId,
-    PartitionIndex,
-    ProducerEpoch,
-    ProducerId,
-    TopicId,
-    TopicIdPartition,
 )
 from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
-from odradek_runtime.grpc_endpoints import internal_channel
+from odradek_protocol.rpc.v1 import transaction_service_pb2_grpc as pb_grpc
+from odradek_runtime.grpc_endpoints import InternalChannels, internal_channel
 from odradek_runtime.tls import TlsFiles, peer_identity
 
 _SERVICE: Final = "odradek.v1.TransactionLinkService"
-_RESOLUTIONS: Final = {
-    Resolution.UNKNOWN: pb.PRODUCER_RESOLUTION_UNKNOWN,
-    Resolution.LIVE: pb.PRODUCER_RESOLUTION_LIVE,
-    Resolution.COMMITTED: pb.PRODUCER_RESOLUTION_COMMITTED,
-    Resolution.ABORTED: pb.PRODUCER_RESOLUTION_ABORTED,
-}
 
 
 class _GrpcLinkPeer:
@@ -107,31 +96,7 @@ class TransactionLinkServicer:
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"this is a broker of cluster {self._cluster_id}, not of {request.cluster_id}",
             )
-        resolved = await self._coordinator.resolve(
-            [
-                (
-                    ProducerIdentity(
-                        ProducerId(producer.identity.producer_id),
-                        ProducerEpoch(producer.identity.producer_epoch),
-                    ),
-                    TopicIdPartition(
-                        TopicId(producer.partition.topic_id),
-                        PartitionIndex(producer.partition.partition),
-                    ),
-                )
-                for producer in request.producers
-            ]
-        )
-        return pb.ResolveProducersResponse(
-            coordinators=[
-                pb.ResolvingCoordinator(
-                    coordinator_partition=partition,
-                    coordinator_epoch=epoch,
-                    resolutions=[_RESOLUTIONS[resolution] for resolution in resolutions],
-                )
-                for partition, epoch, resolutions in resolved
-            ]
-        )
+        return await respond_to_resolve(self._coordinator, request)
 
 
 def add_to(server: grpc.aio.Server, servicer: TransactionLinkServicer) -> str:
@@ -191,3 +156,20 @@ class GrpcLinkConnection:
 def grpc_dial_link(tls: TlsFiles | None) -> DialLink:
     """Return the function that opens links to other brokers over gRPC."""
     return lambda kind, peer, host, port: GrpcLinkConnection(kind, peer, host, port, tls)
+
+
+def grpc_resolve(channels: InternalChannels) -> CallResolve:
+    """Return the function that calls ResolveProducers at other brokers over gRPC."""
+
+    async def call(
+        broker_id: BrokerId, host: str, port: int, request: pb.ResolveProducersRequest
+    ) -> pb.ResolveProducersResponse:
+        stub: pb_grpc.TransactionLinkServiceAsyncStub = pb_grpc.TransactionLinkServiceStub(
+            channels.channel(f"broker-{broker_id}", host, port)
+        )
+        try:
+            return await stub.ResolveProducers(request)
+        except grpc.aio.AioRpcError as error:
+            raise StreamBroken(repr(error)) from error
+
+    return call
