@@ -138,6 +138,7 @@ class Broker:
             settings=ReplicaSettings(
                 replica_lag_time_max_ms=settings.replica_lag_time_max_ms,
                 producer_id_expiration_ms=settings.producer_id_expiration_ms,
+                transaction_verification_timeout_ms=settings.transaction_verification_timeout_ms,
             ),
             pool=self.pool,
             proposals=self.proposals,
