@@ -21,7 +21,12 @@ from odradek_broker.partition.events import RegistrationMode
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.rpc import group_wire
 from odradek_broker.rpc.callers import ServerContext, client_caller
-from odradek_broker.rpc.coordinator_routing import CoordinatorRouting, Request, Response
+from odradek_broker.rpc.coordinator_routing import (
+    NAMES_MAX,
+    CoordinatorRouting,
+    Request,
+    Response,
+)
 from odradek_broker.transactions.identity import ProducerIdentity
 from odradek_broker.transactions.messages import AbortTransaction, EndTransaction, InitProducer
 from odradek_broker.transactions.transaction import (
@@ -227,6 +232,10 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
         self, request: pb.DescribeTransactionsRequest, context: ServerContext
     ) -> pb.DescribeTransactionsResponse:
         """Describe each transactional id at its coordinator, with the topics that the caller may describe."""
+        if len(request.transactional_ids) > NAMES_MAX:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, f"at most {NAMES_MAX} transactional ids a call"
+            )
         descriptions = [
             await self._routing.at_coordinator(
                 partition_key(transactional_id),
