@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.controller import features, registration
+from odradek_metadata_quorum.controller import controller, features, registration
 from odradek_protocol.metadata import codec, image
 from odradek_protocol.metadata.features import OWN_MAXIMA
 from odradek_protocol.metadata.records import MetadataIncarnation
@@ -33,17 +33,18 @@ def registrations_of_voters_never_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def records_are_written_in_their_newest_version(patch: pytest.MonkeyPatch) -> None:
-    row = codec._row
-    patch.setattr(codec, "_row", lambda record, _level: row(record, 99))
+    rows = codec._rows
+    patch.setattr(codec, "_rows", lambda records, _level: rows(records, 99))
 
 
 def unknown_fields_are_ignored(patch: pytest.MonkeyPatch) -> None:
-    read = codec._Layout.read
+    record = codec._record
 
-    def read_known(self: Any, values: Any) -> Any:
-        return read(self, values[: len(self.names)])
+    def read_known(row: Any) -> Any:
+        layout = codec._BY_TYPE_ID.get(row[0])
+        return record(row if layout is None else row[: layout.length_max])
 
-    patch.setattr(codec._Layout, "read", read_known)
+    patch.setattr(codec, "_record", read_known)
 
 
 def levels_are_replayed_unseen(patch: pytest.MonkeyPatch) -> None:
@@ -56,7 +57,7 @@ def levels_are_replayed_unseen(patch: pytest.MonkeyPatch) -> None:
 
 def all_logs_have_one_incarnation(patch: pytest.MonkeyPatch) -> None:
     same = MetadataIncarnation(incarnation_id=bytes(16))  # type: ignore[arg-type]
-    patch.setattr(features, "new_incarnation", lambda _draws: same)
+    patch.setattr(controller, "new_incarnation", lambda _draws: same)
 
 
 def the_state_of_transactions_binds_nobody(patch: pytest.MonkeyPatch) -> None:

@@ -243,7 +243,10 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     async def InitProducerId(
         self, request: pb.InitProducerIdRequest, context: ServerContext
     ) -> pb.InitProducerIdResponse:
-        """Return a new producer id with epoch 0. Transactional ids are refused: there is no transaction coordinator."""
+        """Return a new producer id with epoch 0, for a producer without transactions.
+
+        Refuses a transactional id with UNSUPPORTED_VERSION: its identity comes from TransactionService.InitProducer.
+        """
         if request.transactional_id:
             return pb.InitProducerIdResponse(
                 error_code=ErrorCode.UNSUPPORTED_VERSION, producer_id=-1, producer_epoch=-1

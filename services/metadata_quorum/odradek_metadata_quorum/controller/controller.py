@@ -37,7 +37,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, TypeVar
 
-from odradek_metadata_quorum.controller import brokers, features, leaders
+from odradek_metadata_quorum.controller.brokers import fence_dead, heartbeat, is_stale_epoch
+from odradek_metadata_quorum.controller.features import new_incarnation
+from odradek_metadata_quorum.controller.leaders import pursue, rebalance
 from odradek_metadata_quorum.controller.liveness import Fence, Liveness
 from odradek_metadata_quorum.controller.requests import (
     BatchTooLarge,
@@ -129,7 +131,7 @@ class Controller:
             records += [FeatureLevel(name=name, level=level) for name, level in levels]
             metadata_version = dict(levels)[METADATA_VERSION]
             if metadata_version >= METADATA_VERSION_WITH_IDENTITY:
-                records.append(features.new_incarnation(self._draws))
+                records.append(new_incarnation(self._draws))
             records += [
                 Config(
                     resource_type=ConfigResourceType.BROKER,
@@ -215,18 +217,18 @@ class Controller:
         self._liveness.keep_watching(unfenced, now_ms=now_ms)
         fences: list[Fence] = self._liveness.tick(now_ms=now_ms)
         if fences:
-            decisions.append(self.decide(now_ms, brokers.fence_dead, fences))
-        decisions.append(self.decide(now_ms, leaders.pursue))
+            decisions.append(self.decide(now_ms, fence_dead, fences))
+        decisions.append(self.decide(now_ms, pursue))
         decisions.append(self.decide(now_ms, _repair))
-        decisions.append(self.decide(now_ms, leaders.rebalance))
+        decisions.append(self.decide(now_ms, rebalance))
         return [decision for decision in decisions if decision.records]
 
     def heartbeat(self, now_ms: int, request: HeartbeatRequest) -> Decision[HeartbeatResponse]:
         """Note a heartbeat, at the active controller or a standby; a standby's response renews no lease."""
         if self._work is not None:
-            return self.decide(now_ms, brokers.heartbeat, request)
+            return self.decide(now_ms, heartbeat, request)
         broker = self.committed.brokers.get(request.broker_id)
-        if brokers.is_stale_epoch(broker, request.broker_epoch):
+        if is_stale_epoch(broker, request.broker_epoch):
             return Decision(
                 response=HeartbeatResponse(error=ErrorCode.STALE_BROKER_EPOCH, seq=request.seq)
             )
