@@ -62,4 +62,4 @@ def lag(end_offset: str | None, latest_offset: str | None) -> dict[str, float]:
 
 
 def _log_lag(query: str, metrics: dict[str, float]) -> None:
-    _log.info("Query %s is behind: %s", query, metrics)
+    _log.info("Streaming query %s is behind its topics: %s", query, metrics)

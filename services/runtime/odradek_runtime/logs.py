@@ -123,7 +123,7 @@ class _TextFormatter(logging.Formatter):
 
 
 def _visible(text: str) -> str:
-    """Return the text on one line, with control characters escaped that a terminal would obey."""
+    """Return the text on one line, with escapes for those control characters that a terminal would obey."""
     if text.isprintable():
         return text
     return "".join(

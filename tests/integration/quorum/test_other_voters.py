@@ -71,7 +71,7 @@ def _errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         str(getattr(record, "odradek_fields", {})["reason"])
         for record in caplog.records
-        if record.message == "Controller refused, it counts other voters"
+        if record.message == "Controller refused the connection because its voters are others"
     ]
 
 

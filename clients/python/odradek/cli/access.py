@@ -169,7 +169,9 @@ def add(
 
 PrincipalFilter = Annotated[
     str | None,
-    typer.Option(metavar="PRINCIPAL", help="Select entries for this principal, as User:alice."),
+    typer.Option(
+        metavar="PRINCIPAL", help="Select entries for this principal, for example User:alice."
+    ),
 ]
 OperationFilter = Annotated[
     list[Operation] | None,
@@ -346,7 +348,7 @@ Iterations = Annotated[
         min=4096,
         max=16_384,
         metavar="N",
-        help="SCRAM iterations; more make a stolen credential slower to guess.",
+        help="SCRAM iterations. More of them slow down guessing the password from a stolen credential.",
     ),
 ]
 PasswordFile = Annotated[
@@ -419,7 +421,9 @@ def delete(
     names: Annotated[list[str], typer.Argument(help="Names of users.")],
     mechanism: Annotated[
         list[Scram] | None,
-        typer.Option("--mechanism", help="Delete only this mechanism. Repeatable."),
+        typer.Option(
+            "--mechanism", help="Delete only the credential of this mechanism. Repeatable."
+        ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -521,7 +525,9 @@ def init(
     common_name: Annotated[
         str, typer.Option(metavar="NAME", help="Name of the authority.")
     ] = "Odradek cluster CA",
-    days: Annotated[int, typer.Option(min=1, metavar="N", help="Days until it expires.")] = 3650,
+    days: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")
+    ] = 3650,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Create the authority. Give ca.crt to every node, and keep ca.key secret."""
@@ -541,7 +547,9 @@ def issue(
         ),
     ] = None,
     directory: Directory = Path("tls"),
-    days: Annotated[int, typer.Option(min=1, metavar="N", help="Days until it expires.")] = 365,
+    days: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")
+    ] = 365,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Issue a certificate for an identity. Its alternative names include the hosts."""
@@ -553,7 +561,9 @@ def issue(
 def renew(
     name: Annotated[str, typer.Argument(help="Identity of the certificate.")],
     directory: Directory = Path("tls"),
-    days: Annotated[int, typer.Option(min=1, metavar="N", help="Days until it expires.")] = 365,
+    days: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")
+    ] = 365,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Renew a certificate. It keeps its names, and running processes load it without a restart."""

@@ -50,7 +50,7 @@ _RESETS: dict[str, int] = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class FetchPlanner:
-    """The partitions of one consumer, and what is fetched of them."""
+    """The partitions of one consumer, what was fetched from them, and what to fetch next."""
 
     def __init__(
         self,

@@ -89,7 +89,7 @@ class Accumulator:
         timestamp_ms: int,
         now_ms: int,
     ) -> ProducerBatch | None:
-        """Add a record as the last one of the returned batch. None means that the buffer is full.
+        """Append a record to a batch, and return that batch, or None if the buffer is full.
 
         Raises:
             RecordTooLarge: the record does not fit into a request.

@@ -224,7 +224,7 @@ class MemoryStream:
         self._broker_id = -1
 
     async def send(self, request: Any) -> None:
-        """Send one message; the first one connects."""
+        """Send one message. The first call opens the connection."""
         self._connect()
         await self._unless_broken(self._requests.put(self._method.encode(request)))
 

@@ -90,7 +90,7 @@ class Quotas:
         self._buckets: dict[tuple[str, QuotaEntity], TokenBucket] = {}
 
     def quotas_changed(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
-        """Take the quotas of a new image."""
+        """Apply the quotas of a new metadata image."""
         self._quotas = {tuple(sorted(entity)): dict(rates) for entity, rates in quotas.items()}
         self._is_empty = not self._quotas
         self.counts_time = any(REQUEST_PERCENTAGE in rates for rates in self._quotas.values())

@@ -85,7 +85,7 @@ async def at_least(images: Images, metadata_offset: int, *, timeout_s: float) ->
 
 
 async def _committed_offset(controllers: Controllers, deadline_ms: int) -> int:
-    """Return the offset of the last committed entry, for a controller of an older release that sends no offset.
+    """Ask for the offset of the last committed entry, because an older controller's response to a change has none.
 
     That entry is the change itself or a later one. Returns 0 if no controller responds.
     """

@@ -41,7 +41,7 @@ _FINAL: Final = {
 
 
 class TransactionalOffsets:
-    """Commits offsets in transactions, for both wires."""
+    """Commits offsets in transactions, for clients of the Kafka protocol and of gRPC."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ FRAME_BYTES_MIN: Final = 64 * 1024
 
 
 class ConnectionTimes:
-    """When a connection last did what. The connection sets the times."""
+    """When a connection was last active and last written to, and how fast its frame arrives."""
 
     __slots__ = (
         "_checked_at_ms",

@@ -200,7 +200,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkersAppended:
-    """The last AppendMarkers was written. No other event may come between the effect and this event."""
+    """The markers of the last AppendMarkers were written. No other event may come between the two."""
 
     end_offset: Offset
 

@@ -191,7 +191,7 @@ class HangingTransactions:
             return ErrorCode.INVALID_TXN_STATE
         if host.topic == OFFSETS_TOPIC:
             # Its marker also decides which offsets are committed, so it is the group coordinator's to write.
-            _log.error("Transaction hangs in the offsets of groups", **fields)
+            _log.error("A hanging transaction holds back offsets of groups", **fields)
             return ErrorCode.INVALID_TXN_STATE
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 

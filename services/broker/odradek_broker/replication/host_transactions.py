@@ -103,7 +103,7 @@ class HostTransactions:
     def _register(
         self, effect: fx.RegisterTransaction, registrar: TransactionRegistrar | None
     ) -> None:
-        """Ask the coordinator of the transactional id, and give its response to the replica."""
+        """Ask the coordinator to confirm the producer's transaction, and give its response to the replica."""
         owner = self._owner
 
         def responded(response: RegistrationResponse) -> None:
@@ -142,7 +142,7 @@ class HostTransactions:
         try:
             self._writes.pop(effect.request_id)(effect.error_codes)
         except Exception as error:
-            _log.error("Handling the outcome of markers failed", exc=error)
+            _log.error("Failed to handle the response to markers", exc=error)
 
     def _orphan_ended(self, effect: fx.OrphanEnded) -> None:
         _log.error(

@@ -121,7 +121,7 @@ class UnfinishedMessages:
         return int(sum(max(c.excess_bytes, 0) for c in self._connections.values()))
 
     def called(self, peer: Peer, size_bytes: int = 0) -> None:
-        """Note a call with its headers, and the whole request that arrived with it."""
+        """Count a call that began, by its headers and the bytes of its request that came with them."""
         self._connection(peer).delivered_bytes += _CALL_BYTES + size_bytes
 
     def has_called(self, peer: Peer) -> bool:

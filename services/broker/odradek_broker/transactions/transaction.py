@@ -389,7 +389,7 @@ def created_ledger(*, wall_ms: int) -> Transaction:
 
 
 def assert_legal(state: Transaction) -> None:
-    """Assert that no illegal combination of fields is written or loaded."""
+    """Assert that the fields are a legal combination."""
     status, epoch = state.status, state.producer_epoch
     assert not state.partitions or not status.is_between, f"partitions in {status.name}: {state}"
     assert state.next_id == NO_PRODUCER_ID or status.is_decided, f"next id in {status.name}"

@@ -105,7 +105,7 @@ class TransactionTable:
                 self.start_timeout(transactional_id, now_ms + self.settings.staged_lease_ms)
 
     def timed_out(self, now_ms: int) -> TransactionalId | None:
-        """Return a transaction whose time-out is over; the caller ends it, or the next call returns it again."""
+        """Return a transaction that has timed out, or None. Further calls return it again until the caller ends it."""
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             deadline_ms, transactional_id = self._deadlines[0]
             if self._deadline_ms.get(transactional_id) == deadline_ms:

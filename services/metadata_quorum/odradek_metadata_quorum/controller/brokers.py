@@ -1,4 +1,4 @@
-"""Registered brokers send heartbeats, are fenced and unfenced, and shut down in order.
+"""The life of a registered broker: it sends heartbeats, is fenced and unfenced, and shuts down in a controlled way.
 
     (unknown) --register--> FENCED --heartbeat says ready--> UNFENCED --want_shutdown--> IN SHUTDOWN
                               ^  ^                            |    ^    cannot_write         |   |

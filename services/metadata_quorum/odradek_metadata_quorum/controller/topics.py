@@ -511,7 +511,7 @@ def _start(ring: Sequence[Candidate], draw: int) -> int:
 
 
 def _fill(chosen: list[Candidate], others: Sequence[Candidate], replication_factor: int) -> None:
-    """Add other brokers in their order, those of the least used rack first."""
+    """Fill up the replicas with further brokers: the least used rack first, and within a rack in the given order."""
     wanted = replication_factor - len(chosen)
     if not wanted:
         return

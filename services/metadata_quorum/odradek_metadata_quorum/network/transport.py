@@ -269,7 +269,7 @@ class VoterNetwork:
             if self._mismatches.get(peer_id) != link.mismatch:
                 self._mismatches[peer_id] = link.mismatch
                 _log.error(
-                    "Controller refused, it counts other voters",
+                    "Controller refused the connection because its voters are others",
                     peer_id=peer_id,
                     reason=link.mismatch,
                 )

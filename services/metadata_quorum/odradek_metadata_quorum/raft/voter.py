@@ -187,7 +187,7 @@ class Voter:
         self._events.active(epoch)
 
     def resigned(self, epoch: int) -> None:
-        _log.info("Stopped leading", epoch=epoch)
+        _log.info("Stopped leading the metadata quorum", epoch=epoch)
         self._events.resigned(epoch)
 
     def snapshot_weighed(self, size: int, size_max: int, failure: OSError | None) -> None:
@@ -196,7 +196,7 @@ class Voter:
         if failure is not None:
             self.snapshots_not_stored += 1
             _log.error(
-                "Metadata snapshot not stored, the disk is full; the log is kept instead and grows",
+                "Metadata snapshot not stored because the disk is full; the log is kept instead and grows",
                 data_dir=str(self._settings.data_dir),
                 error=str(failure),
                 snapshot_bytes=size,
@@ -231,7 +231,7 @@ class Voter:
         if self._is_logged("room", size):
             return
         _log.error(
-            "Leader's metadata snapshot not stored, the disk is full; the leader sends it again",
+            "Leader's metadata snapshot not stored because the disk is full; the leader will send it again",
             data_dir=str(self._settings.data_dir),
             leader_id=peer_id,
             snapshot_bytes=size,

@@ -359,7 +359,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeMetadataQuorum(
         self, request: pb.DescribeMetadataQuorumRequest, context: Context
     ) -> pb.DescribeMetadataQuorumResponse:
-        """Refuse: brokers serve this, by ControllerService.DescribeQuorum of any member."""
+        """Refuse the call: brokers serve it, and ask any controller by ControllerService.DescribeQuorum."""
         await context.abort(
             grpc.StatusCode.UNIMPLEMENTED, "only brokers serve this call: send it to a broker"
         )

@@ -94,7 +94,7 @@ class RestartMarkers:
             self._storage.sync_directory(self._directory)
 
     def end_clean(self, *, boot_id: str, broker_epoch: BrokerEpoch) -> None:
-        """Write the clean marker, because everything is synced and the next start may trust it."""
+        """Write the clean marker. Call it when everything is synced: the next start trusts the logs without a check."""
         self._write(CLEAN, {"broker_epoch": broker_epoch, "boot_id": boot_id})
         self._storage.remove(self._directory / RUNNING)
         self._storage.sync_directory(self._directory)

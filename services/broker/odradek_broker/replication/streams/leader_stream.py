@@ -196,7 +196,7 @@ class LeaderStream:
             self._due[host] = None
 
     def _take(self, host: PartitionHost, due: DataDue, room_bytes: int) -> ReadResult | None:
-        """Return the next batches; None while the pool reads them, or if they cannot be read."""
+        """Return the next batches, or None while the disk pool reads them or if they cannot be read."""
         cold = self._take_cold(host)
         if cold is not None and cold.suits(due):
             return cold.result

@@ -209,7 +209,7 @@ class InstanceRegistry:
                 heard_at_s=self._clock_s(),
             )
         except (ValueError, TypeError, KeyError) as error:
-            _log.warning("Ignored a damaged record of the registry", reason=repr(error))
+            _log.warning("Ignored a damaged record of the instance registry", reason=repr(error))
             return
         present = self._known.get((group, name))
         is_newer = present is None or registration.number > present.number
