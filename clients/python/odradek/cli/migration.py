@@ -30,7 +30,7 @@ import typer
 
 from odradek.cli.output import EXIT_ERROR, EXIT_USAGE, Output, OutputFormat, fail, print_rows
 from odradek.extras import what_is_missing
-from odradek_protocol.metadata.configs import BROKER_CONFIGS
+from odradek_protocol.metadata.config_definitions import BROKER_CONFIGS
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
