@@ -97,6 +97,8 @@ class Grammar:
         draw = self.draw
         topic_id, index = self.topic_id(image), PartitionIndex(self.number())
         broker = draw.choice([*image.brokers, BrokerId(self.number())])
+        # A broker must end when it hears that its own registration has ended, or that another process took its id.
+        stranger = BrokerId(draw.choice([n for n in (*NUMBERS, *range(100)) if n != 1]))
         epoch = BrokerEpoch(self.number())
         makers = [
             lambda: Topic(topic_id=topic_id, name=TopicName(self.name())),
@@ -137,7 +139,7 @@ class Grammar:
                 value=draw.choice((None, "", "x", "-1", "0", "9" * 40, str(self.number()))),
             ),
             lambda: RegisterBroker(
-                broker_id=broker,
+                broker_id=stranger,
                 incarnation_id=IncarnationId(draw.randbytes(16)),
                 directory_ids=(DirectoryId(draw.randbytes(16)),),
                 restart_class=draw.choice(list(RestartClass)),
@@ -145,11 +147,11 @@ class Grammar:
                 broker_epoch=draw.choice((None, epoch)),
             ),
             lambda: BrokerRegistrationChange(
-                broker_id=BrokerId(self.number()),
+                broker_id=stranger,
                 broker_epoch=epoch,
                 fenced=draw.choice((None, True)),
             ),
-            lambda: UnregisterBroker(broker_id=BrokerId(self.number()), broker_epoch=epoch),
+            lambda: UnregisterBroker(broker_id=stranger, broker_epoch=epoch),
             lambda: ProducerIds(
                 broker_id=broker, broker_epoch=epoch, next_producer_id=ProducerId(self.number())
             ),
