@@ -230,7 +230,8 @@ def test_the_pieces_of_a_request_are_refused_as_the_whole_would_be() -> None:
             pb.NewTopic(name="t0", partition_count=-1),
         ]
     )
-    pieces = list(wire_admin.create_topics_pieces(message, 1))
+    counts = [wire_admin.partition_count(topic, default=1) for topic in message.topics]
+    pieces = list(wire_admin.create_topics_pieces(message, counts, frozenset({"t0"})))
     assert [[topic.name for topic in piece.topics] for piece in pieces] == [
         ["t0"],
         ["t1"],

@@ -109,8 +109,9 @@ class Workspace:
 
     def write(self, *records: MetadataRecord) -> None:
         """Add records to the decision under way, and replay them into the working image."""
-        self.written += records
-        self.image.replay_all(self.next_offset, self.epoch, records)
+        if records:
+            self.written += records
+            self.image.replay_all(self.next_offset, self.epoch, records)
 
     def take_written(self) -> tuple[MetadataRecord, ...]:
         """Return the decision's records and advance the offset for the next one."""
