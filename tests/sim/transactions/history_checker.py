@@ -1,0 +1,431 @@
+"""What clients of transactions did and saw, and what that must satisfy. The names of the anomalies are Jepsen's.
+
+The checker knows nothing of brokers. It is given each transaction with what its client was told, all polls of
+read_committed readers, all group offsets that were fetched, and at the end what each replica (or each of several
+readers) shows. So it judges histories of the simulator and of real clusters alike. Times are integers of one clock, in
+any unit; values are unique in a run.
+
+    aborted read (G1a)         a value of a transaction that was told or is proven to be aborted
+    intermediate read (G1b)    a reader passed a transaction in a partition and saw only some of its values
+    torn (G1b)                 finally some values of a transaction are visible, and some are not
+    cycle (G1c)                transactions read from each other in a circle, over values or group offsets
+    precommitted read          a poll ended before the commit was asked for, and saw a value of it
+    lost write                 a commit was confirmed, and a value is not visible
+    duplicate                  a value is visible at two offsets, or the copy of one input is visible twice
+    wrong commit               nobody asked for a commit, and values are visible
+    zombie write               a commit that was asked for after a successor got its identity took effect
+    offset tear                offsets of a group moved without the copies of the inputs, or the reverse
+    regressed offset           an offset of a group went back
+    poll skip, nonmonotonic poll, inconsistent offsets     what any log must not do
+    wrong sum                  amounts that each transaction balances do not add up to zero
+    hanging LSO                the clients have stopped, and the last stable offset is below the log end
+
+Writes of several transactions that interleave (G0) are allowed, as in Kafka; `interleaved` counts them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple, TypeAlias
+
+from tests.sim.history import Violation
+
+Partition: TypeAlias = Hashable
+Value: TypeAlias = Hashable
+
+
+class GroupPartition(NamedTuple):
+    """A partition as a group consumes it."""
+
+    group: str
+    partition: Partition
+
+
+class Fate(Enum):
+    """What the client was told of a transaction. UNKNOWN: no response, or none that is definite."""
+
+    UNKNOWN = "unknown"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Takeover:
+    """A process got an identity for a transactional id, and so fenced the processes before it."""
+
+    transactional_id: str
+    process: str
+    told_at: int
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Transaction:
+    """One attempt. `copies` maps what a copy wrote to what it read; `positions` are where its reads began.
+
+    `commit_asked_at` is None if the client asked for an abort, or for nothing because it died.
+    """
+
+    transactional_id: str
+    process: str = ""
+    began_at: int = 0
+    values: dict[Partition, list[Value]] = field(default_factory=lambda: defaultdict(list))
+    copies: dict[Value, Value] = field(default_factory=dict)
+    positions: dict[GroupPartition, int] = field(default_factory=dict)
+    offsets: dict[GroupPartition, int] = field(default_factory=dict)
+    commit_asked_at: int | None = None
+    told_at: int | None = None
+    fate: Fate = Fate.UNKNOWN
+
+    @property
+    def all_values(self) -> list[tuple[Partition, Value]]:
+        return [(place, value) for place, values in self.values.items() for value in values]
+
+    def __str__(self) -> str:
+        values = {str(place): values for place, values in self.values.items()}
+        return (
+            f"{self.transactional_id} by {self.process} from {self.began_at}, commit asked at"
+            f" {self.commit_asked_at}, {self.fate.value} at {self.told_at}: {values}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedPoll:
+    """What a read_committed reader was given from `position`; it reads on at `next_position`."""
+
+    reader: str
+    partition: Partition
+    position: int
+    next_position: int
+    records: tuple[tuple[int, Value], ...]
+    ended_at: int
+    is_reset: bool = False  # the position is the log start, because the reader's own was below it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetch:
+    """The committed offset of a group, as a client fetched it."""
+
+    place: GroupPartition
+    offset: int
+    asked_at: int
+    ended_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalRead:
+    """What one replica or reader shows of a partition when everything is quiet: offset -> value.
+
+    `everything` is what read_uncommitted shows. `last_stable` and `log_end` are -1 where nobody can tell.
+    """
+
+    committed: Mapping[int, Value]
+    everything: Mapping[int, Value]
+    log_start: int = 0
+    last_stable: int = -1
+    log_end: int = -1
+
+
+@dataclass(slots=True)
+class TransactionHistory:
+    """All operations of a run. `amounts` are of values that each transaction balances to zero."""
+
+    takeovers: list[Takeover] = field(default_factory=list)
+    transactions: list[Transaction] = field(default_factory=list)
+    polls: list[CommittedPoll] = field(default_factory=list)
+    fetches: list[OffsetFetch] = field(default_factory=list)
+    amounts: dict[Value, int] = field(default_factory=dict)
+
+
+Finals: TypeAlias = Mapping[Partition, Sequence[FinalRead]]
+
+
+def check(
+    history: TransactionHistory,
+    finals: Finals,
+    final_offsets: Mapping[GroupPartition, int] | None = None,
+) -> list[Violation]:
+    """Judge a run. `final_offsets` has each partition that a group copies, with 0 where nothing was committed."""
+    return [*_Judge(history, finals, final_offsets or {}).violations()]
+
+
+def interleaved(history: TransactionHistory, finals: Finals) -> int:
+    """Return how many visible transactions have their writes interleaved with others' (G0)."""
+    return len(_Judge(history, finals, {}).interleaved())
+
+
+class _Judge:
+    def __init__(
+        self,
+        history: TransactionHistory,
+        finals: Finals,
+        final_offsets: Mapping[GroupPartition, int],
+    ) -> None:
+        self.history = history
+        self.finals = finals
+        self.final_offsets = final_offsets
+        self.owner: dict[Value, Transaction] = {
+            value: transaction
+            for transaction in history.transactions
+            for _, value in transaction.all_values
+        }
+        self.visible: dict[tuple[Partition, Value], int] = {}
+        self.written: dict[tuple[Partition, Value], int] = {}
+        for partition, reads in finals.items():
+            for offset, value in reads[0].committed.items():
+                self.visible.setdefault((partition, value), offset)
+            for offset, value in reads[0].everything.items():
+                self.written.setdefault((partition, value), offset)
+        self.inputs_copied: dict[str, dict[Value, list[Value]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+
+    def violations(self) -> Iterator[Violation]:
+        yield from self._final_reads()
+        for transaction in self.history.transactions:
+            yield from self._fate(transaction)
+        yield from self._zombies()
+        yield from self._polls()
+        yield from self._cycles()
+        yield from self._copies()
+        yield from self._offsets()
+        yield from self._sum()
+
+    def _log_start(self, partition: Partition) -> int:
+        return max((read.log_start for read in self.finals.get(partition, ())), default=0)
+
+    def _is_visible(self, transaction: Transaction) -> bool:
+        return any(place in self.visible for place in transaction.all_values)
+
+    # What the final reads show
+
+    def _final_reads(self) -> Iterator[Violation]:
+        for partition, reads in self.finals.items():
+            log_start = self._log_start(partition)
+            shown = [_above(read.committed, log_start) for read in reads]
+            everything = [_above(read.everything, log_start) for read in reads]
+            if any(other != shown[0] for other in shown) or any(
+                other != everything[0] for other in everything
+            ):
+                yield Violation(name="inconsistent offsets", text=f"replicas of {partition} differ")
+            offset_of: dict[Value, int] = {}
+            for offset, value in sorted(shown[0].items()):
+                if offset_of.setdefault(value, offset) != offset:
+                    text = f"{value} in {partition} at {offset_of[value]} and at {offset}"
+                    yield Violation(name="duplicate", text=text)
+            for read in reads:
+                if read.last_stable < read.log_end:
+                    text = f"{partition} is stable up to {read.last_stable} of {read.log_end}"
+                    yield Violation(name="hanging LSO", text=text)
+
+    def _fate(self, transaction: Transaction) -> Iterator[Violation]:
+        """Compare what is visible of a transaction with what its client knows."""
+        seen: list[bool] = []
+        for partition, value in transaction.all_values:
+            place = (partition, value)
+            # A value that is nowhere may have been deleted with the start of the log.
+            if place in self.written or place in self.visible or not self._log_start(partition):
+                seen.append(place in self.visible)
+        text = f"{transaction}: {seen}"
+        if transaction.fate is Fate.COMMITTED:
+            if not all(seen):
+                yield Violation(name="lost write", text=text)
+        elif transaction.commit_asked_at is None:
+            if any(seen):
+                yield Violation(name="wrong commit", text=text)
+        elif transaction.fate is Fate.ABORTED:
+            if any(seen):
+                yield Violation(name="aborted read", text=text)
+        elif any(seen) and not all(seen):
+            yield Violation(name="torn", text=text)
+
+    def _zombies(self) -> Iterator[Violation]:
+        takeovers: dict[str, list[Takeover]] = defaultdict(list)
+        for takeover in self.history.takeovers:
+            takeovers[takeover.transactional_id].append(takeover)
+        for transaction in self.history.transactions:
+            asked_at = transaction.commit_asked_at
+            if asked_at is None or not self._is_visible(transaction):
+                continue
+            for takeover in takeovers[transaction.transactional_id]:
+                is_between = transaction.began_at < takeover.told_at < asked_at
+                if is_between and takeover.process != transaction.process:
+                    text = f"{takeover} does not fence {transaction}"
+                    yield Violation(name="zombie write", text=text)
+                    break
+
+    def _sum(self) -> Iterator[Violation]:
+        if any(self._log_start(partition) for partition in self.finals):
+            return
+        amounts = self.history.amounts
+        total = sum(
+            amounts.get(value, 0)
+            for reads in self.finals.values()
+            for value in reads[0].committed.values()
+        )
+        if total:
+            yield Violation(name="wrong sum", text=f"amounts add up to {total}")
+
+    # What readers saw
+
+    def _polls(self) -> Iterator[Violation]:
+        polls: dict[tuple[str, Partition], list[CommittedPoll]] = defaultdict(list)
+        for poll in self.history.polls:
+            polls[poll.reader, poll.partition].append(poll)
+        for (reader, partition), of_reader in polls.items():
+            yield from self._order(of_reader)
+            final = self.finals.get(partition)
+            if final is None:
+                continue
+            committed = final[0].committed
+            offsets = sorted(committed)
+            seen = {value for poll in of_reader for _, value in poll.records}
+            for poll in of_reader:
+                yield from self._seen(poll, committed)
+                yield from self._missed(poll, committed, offsets, seen, reader)
+
+    def _order(self, polls: Iterable[CommittedPoll]) -> Iterator[Violation]:
+        position: int | None = None
+        for poll in polls:
+            if position is not None and poll.position != position and not poll.is_reset:
+                name = "poll skip" if poll.position > position else "nonmonotonic poll"
+                text = f"{poll.reader} was at {position} of {poll.partition}, then {poll.position}"
+                yield Violation(name=name, text=text)
+            expected = poll.position
+            for offset, _ in poll.records:
+                if offset < expected:
+                    text = f"{poll.reader} got {offset} of {poll.partition} at {expected}"
+                    yield Violation(name="nonmonotonic poll", text=text)
+                expected = offset + 1
+            position = poll.next_position
+
+    def _seen(self, poll: CommittedPoll, committed: Mapping[int, Value]) -> Iterator[Violation]:
+        log_start = self._log_start(poll.partition)
+        for offset, value in poll.records:
+            owner = self.owner.get(value)
+            text = f"{poll.reader} saw {value} at {offset} of {poll.partition}, of {owner}"
+            asked_at = None if owner is None else owner.commit_asked_at
+            if owner is not None and owner.fate is Fate.ABORTED:
+                yield Violation(name="aborted read", text=text)
+            elif owner is not None and (asked_at is None or asked_at > poll.ended_at):
+                yield Violation(name="precommitted read", text=text)
+            elif offset >= log_start and offset not in committed:
+                yield Violation(name="aborted read", text=f"{text}, which is not there finally")
+            elif offset >= log_start and committed[offset] != value:
+                text = f"{text}, finally there is {committed[offset]}"
+                yield Violation(name="inconsistent offsets", text=text)
+
+    def _missed(
+        self,
+        poll: CommittedPoll,
+        committed: Mapping[int, Value],
+        offsets: Sequence[int],
+        seen: set[Value],
+        reader: str,
+    ) -> Iterator[Violation]:
+        got = {offset for offset, _ in poll.records}
+        first = bisect_left(offsets, poll.position)
+        end = bisect_left(offsets, poll.next_position)
+        for offset in offsets[first:end]:
+            if offset in got:
+                continue
+            value = committed[offset]
+            owner = self.owner.get(value)
+            others = () if owner is None else owner.values.get(poll.partition, ())
+            is_part = any(other in seen for other in others)
+            text = f"{reader} passed {value} at {offset} of {poll.partition}, of {owner}"
+            yield Violation(name="intermediate read" if is_part else "poll skip", text=text)
+
+    # What transactions read of each other
+
+    def _cycles(self) -> Iterator[Violation]:
+        edges: dict[Transaction, set[Transaction]] = defaultdict(set)
+        wrote_offset: dict[tuple[GroupPartition, int], list[Transaction]] = defaultdict(list)
+        committed = [t for t in self.history.transactions if self._is_visible(t)]
+        for transaction in committed:
+            for place, offset in transaction.offsets.items():
+                wrote_offset[place, offset].append(transaction)
+        for transaction in committed:
+            for value in transaction.copies.values():
+                owner = self.owner.get(value)
+                if owner is not None:
+                    edges[transaction].add(owner)
+            for place, position in transaction.positions.items():
+                writers = wrote_offset.get((place, position), [])
+                if len(writers) == 1 and transaction.offsets.get(place) != position:
+                    edges[transaction].add(writers[0])
+        try:
+            TopologicalSorter(edges).prepare()
+        except CycleError as error:
+            yield Violation(name="cycle", text=" <- ".join(map(str, error.args[1])))
+
+    def interleaved(self) -> set[Transaction]:
+        found: set[Transaction] = set()
+        for reads in self.finals.values():
+            ended: set[Transaction] = set()
+            before: Transaction | None = None
+            for _, value in sorted(reads[0].committed.items()):
+                owner = self.owner.get(value)
+                if before is not None and owner is not before:
+                    ended.add(before)
+                if owner in ended:
+                    found.add(owner)
+                before = owner
+        return found
+
+    # Copies and the offsets of their groups
+
+    def _copies(self) -> Iterator[Violation]:
+        for transaction in self.history.transactions:
+            groups = {place.group for place in transaction.offsets}
+            for partition, value in transaction.all_values:
+                if value in transaction.copies and (partition, value) in self.visible:
+                    for group in groups:
+                        self.inputs_copied[group][transaction.copies[value]].append(value)
+        for group, copies in self.inputs_copied.items():
+            for source, outputs in copies.items():
+                if len(outputs) > 1:
+                    text = f"{group} copied {source} to {outputs}"
+                    yield Violation(name="duplicate", text=text)
+        for place, end in self.final_offsets.items():
+            copied = self.inputs_copied[place.group]
+            reads = self.finals.get(place.partition)
+            for offset, value in () if reads is None else sorted(reads[0].committed.items()):
+                if (offset < end) is not (value in copied):
+                    done = "is" if value in copied else "is not"
+                    text = f"{place} is at {end}, {value} at {offset} {done} copied"
+                    yield Violation(name="offset tear", text=text)
+
+    def _offsets(self) -> Iterator[Violation]:
+        known: dict[GroupPartition, list[tuple[int, int]]] = defaultdict(list)  # when, offset
+        for fetch in self.history.fetches:
+            known[fetch.place].append((fetch.ended_at, fetch.offset))
+        for transaction in self.history.transactions:
+            if transaction.fate is Fate.COMMITTED and transaction.told_at is not None:
+                for place, offset in transaction.offsets.items():
+                    known[place].append((transaction.told_at, offset))
+        highest: dict[GroupPartition, list[int]] = {}
+        for place, when in known.items():
+            when.sort()
+            rising: list[int] = []
+            for _, offset in when:
+                rising.append(max(offset, rising[-1] if rising else 0))
+            highest[place] = rising
+        for fetch in self.history.fetches:
+            count = bisect_left(known[fetch.place], (fetch.asked_at, -1))
+            least = highest[fetch.place][count - 1] if count else 0
+            if fetch.offset < least:
+                text = f"{fetch.place} was at {least}, then {fetch}"
+                yield Violation(name="regressed offset", text=text)
+        for place, end in self.final_offsets.items():
+            if place in highest and end < highest[place][-1]:
+                text = f"{place} was at {highest[place][-1]}, finally {end}"
+                yield Violation(name="regressed offset", text=text)
+
+
+def _above(shown: Mapping[int, Value], log_start: int) -> dict[int, Value]:
+    return {offset: value for offset, value in shown.items() if offset >= log_start}
