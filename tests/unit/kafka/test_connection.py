@@ -228,10 +228,12 @@ async def test_the_more_answers_nobody_takes_the_smaller_are_the_next() -> None:
     async with listening(served) as server:
         server.partitions.records[TopicName("orders"), 0] = [bytes(24 << 20)]
         slow = [await server.connect() for _ in range(3)]
-        for number, client in enumerate(slow):
+        for client in slow:
+            unsent_bytes = served.unsent.total_bytes
             client.writer.transport.pause_reading()  # type: ignore[attr-defined]
             client.send(ApiKey.FETCH, 12, fetch_12(0, bytes_max=6 << 20))
-            await eventually(lambda n=number: len(server.partitions.fetched_bytes_max) > n)
+            # A response is written in pieces, and counts as unsent once the socket takes no more of it.
+            await eventually(lambda n=unsent_bytes: served.unsent.total_bytes > n + (8 << 20))
         assert server.partitions.fetched_bytes_max == [6 << 20, LEAST_BYTES, LEAST_BYTES]
         assert served.unsent.total_bytes > 8 << 20
         for client in slow:
