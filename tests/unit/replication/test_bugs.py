@@ -86,8 +86,8 @@ def in_retention(table: PartitionTable, patch: pytest.MonkeyPatch) -> None:
 
     with patch.context() as planted:
         planted.setattr(PartitionLog, "apply_retention", apply_retention)
-        table.apply_retention()
-        table.apply_retention()
+        list(table.apply_retention())
+        list(table.apply_retention())
 
 
 def in_a_read_for_a_follower(table: PartitionTable, patch: pytest.MonkeyPatch) -> None:

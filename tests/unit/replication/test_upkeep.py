@@ -155,13 +155,13 @@ async def test_a_wall_clock_that_is_set_forward_forgets_no_producer() -> None:
     async with table_of(broker, 1, clock=clock) as (table, _):
         log = table.by_id[TOPIC_ID, 0].log
         for _ in range(3):
-            table.apply_retention()
+            list(table.apply_retention())
         clock.wall += 10 * DAY_MS
         for _ in range(3):
-            table.apply_retention()
+            list(table.apply_retention())
         assert set(log.producers.entries()) == {7}
         clock.boottime += DAY_MS
-        table.apply_retention()
+        list(table.apply_retention())
         assert not log.producers.entries()
 
 

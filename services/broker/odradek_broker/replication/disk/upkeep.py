@@ -17,6 +17,7 @@ _FLUSH_INTERVAL_S: Final = 1.0
 _SWEEP_INTERVAL_S: Final = 5.0
 _COMPACT_INTERVAL_MS_MIN: Final = 100
 _LAG_PROBE_S: Final = 0.1
+_LOGS_PER_TURN: Final = 200
 _log = event_log(__name__)
 
 
@@ -96,7 +97,9 @@ class Upkeep:
             await asyncio.sleep(self._retention_interval_s)
             if self._directory.failure is not None:
                 return
-            self._table.apply_retention()
+            for number, _ in enumerate(self._table.apply_retention(), 1):
+                if number % _LOGS_PER_TURN == 0:
+                    await asyncio.sleep(0)
 
     async def sweep(self) -> None:
         """Remove files of segments that left the logs a while ago, and directories of deleted partitions."""
@@ -108,9 +111,11 @@ class Upkeep:
                     self._table.strays.remove_expired(self._stray_retention_ms)
                 for path in self._directory.take_removals():
                     await self._remove(path)
-                for host in list(self._table.by_id.values()):
+                for number, host in enumerate(list(self._table.by_id.values()), 1):
                     for segment in host.log.take_retired(now_ms=self._clock.boottime_ms()):
                         await pool.call(segment.remove_files)
+                    if number % _LOGS_PER_TURN == 0:
+                        await asyncio.sleep(0)
             except StorageFailed as failure:
                 self._table.storage_failed(failure)
             except OSError as error:

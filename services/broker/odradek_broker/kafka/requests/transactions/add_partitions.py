@@ -78,10 +78,10 @@ async def add_partitions_to_txn(
                         partition_index=index,
                         partition_error_code=as_version(request, codes[topic.name, index]),
                     )
-                    for index in topic.partitions
+                    async for index in request.in_turns(topic.partitions)
                 ],
             )
-            for topic in topics
+            async for topic in request.in_turns(topics)
         ]
     )
 
@@ -108,10 +108,10 @@ async def _for_brokers(request: Request[AddPartitionsToTxnRequest]) -> AddPartit
                                 partition_index=index,
                                 partition_error_code=as_version(request, codes[topic.name, index]),
                             )
-                            for index in topic.partitions
+                            async for index in request.in_turns(topic.partitions)
                         ],
                     )
-                    for topic in transaction.topics
+                    async for topic in request.in_turns(transaction.topics)
                 ],
             )
         )
@@ -125,7 +125,7 @@ async def _add(
     topics: Iterable[_NamedTopic],
 ) -> _Codes:
     is_tv2 = request.version >= _FOR_BROKERS_FROM
-    partitions, refused = _partitions(request, topics, is_client=not is_tv2)
+    partitions, refused = await _partitions(request, topics, is_client=not is_tv2)
     if refused:
         return {**dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED), **refused}
     added = await decided(
@@ -148,7 +148,7 @@ async def _verify(
     identity: ProducerIdentity,
     topics: Iterable[_NamedTopic],
 ) -> _Codes:
-    partitions, refused = _partitions(request, topics, is_client=False)
+    partitions, refused = await _partitions(request, topics, is_client=False)
     verified = await decided(
         coordinator(request).verify_partitions(
             VerifyPartitions(
@@ -164,14 +164,14 @@ async def _verify(
     return {**codes, **refused}
 
 
-def _partitions(
+async def _partitions(
     request: AnyRequest, topics: Iterable[_NamedTopic], *, is_client: bool
 ) -> tuple[dict[tuple[str, int], TransactionPartition], dict[tuple[str, int], ErrorCode]]:
     """Return the named partitions that may be added, and the error of each other one."""
     partitions: dict[tuple[str, int], TransactionPartition] = {}
     refused: dict[tuple[str, int], ErrorCode] = {}
     image = request.services.image
-    for topic in topics:
+    async for topic in request.in_turns(topics):
         error = ErrorCode.NONE
         # Clients add the offsets of a group by AddOffsetsToTxn only, and never write another internal topic.
         if is_client and (
@@ -179,7 +179,7 @@ def _partitions(
         ):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         state = image.topic(topic.name)
-        for index in topic.partitions:
+        async for index in request.in_turns(topic.partitions):
             key = (topic.name, index)
             if error is not ErrorCode.NONE:
                 refused[key] = error

@@ -132,7 +132,8 @@ async def _describe(request: AnyRequest, transactional_id: str) -> _Description:
     if state is None:
         return refused(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     topics: dict[str, list[int]] = {}
-    for partition in sorted(state.partitions, key=lambda p: (p.topic, p.partition)):
+    partitions = sorted(state.partitions, key=lambda p: (p.topic, p.partition))
+    async for partition in request.in_turns(partitions):
         if request.sees(Operation.DESCRIBE, ResourceType.TOPIC, partition.topic):
             topics.setdefault(partition.topic, []).append(partition.partition)
     return _Description(
@@ -144,8 +145,8 @@ async def _describe(request: AnyRequest, transactional_id: str) -> _Description:
         producer_id=state.producer_id,
         producer_epoch=state.producer_epoch,
         topics=[
-            _Description.TopicData(topic=topic, partitions=partitions)
-            for topic, partitions in topics.items()
+            _Description.TopicData(topic=topic, partitions=indexes)
+            for topic, indexes in topics.items()
         ],
     )
 
