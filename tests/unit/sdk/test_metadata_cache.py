@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odradek.cluster.metadata_cache import MetadataCache
+from odradek.cluster.metadata_cache import Change, MetadataCache
 from odradek.partitions import TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
@@ -128,3 +128,29 @@ def test_a_partition_that_was_not_told_has_no_leader() -> None:
     cache.apply(told)
     assert cache.leader_endpoint(TopicPartition("t", 1)) is None
     assert cache.leader_endpoint(TopicPartition("t", 2)) == (1, "b1:1")
+
+
+def test_no_reader_sees_a_part_of_a_topic() -> None:
+    cache, change = MetadataCache(), Change()
+    steps = cache.apply_in_steps(news((1, 0), (2, 0), (1, 0)), change)
+    for _ in range(3):
+        next(steps)
+        assert cache.topic("t") is None
+        assert not change.leaders
+    for _ in steps:
+        pass
+    topic = cache.topic("t")
+    assert topic is not None
+    assert len(topic.partitions) == 3
+    assert change.topics == {"t"}
+
+
+def test_what_arrives_between_two_steps_is_judged_by_its_epochs() -> None:
+    cache = MetadataCache()
+    steps = cache.apply_in_steps(news((1, 4), (1, 4)), Change())
+    next(steps)
+    cache.apply(news((2, 5), (2, 3), offset=2))
+    for _ in steps:
+        pass
+    assert cache.leader_endpoint(T0) == (2, "b2:1")
+    assert cache.leader_endpoint(TopicPartition("t", 1)) == (1, "b1:1")

@@ -42,11 +42,13 @@ from odradek.admin.wire import (
     group_description,
     group_error,
     log_dir_descriptions,
+    metadata_of,
     partition_message,
     partition_outcome,
     quorum_description,
     quota_of,
     topic_description,
+    topic_descriptions,
     topic_outcome,
 )
 from odradek.cluster import methods
@@ -54,6 +56,7 @@ from odradek.cluster.cluster import Cluster, connect
 from odradek.cluster.metadata_cache import Broker, MetadataCache
 from odradek.cluster.offset_lookup import look_up_offsets
 from odradek.cluster.security import SaslCredentials, TlsOptions
+from odradek.cluster.turns import in_turns, run_in_turns
 from odradek.errors import OdradekError, error_code
 from odradek.partitions import (
     ByPartition,
@@ -198,9 +201,7 @@ class Admin:
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicDescription]:
         """The topics that the caller may describe, sorted by name."""
         response = await self._calls.metadata(broker_service_pb2.MetadataRequest(all_topics=True))
-        described = [
-            topic_description(response, t.name) for t in response.topics if not t.error_code
-        ]
+        described = await run_in_turns(topic_descriptions(response))
         return sorted(
             (t for t in described if include_internal or not t.is_internal), key=lambda t: t.name
         )
@@ -208,7 +209,7 @@ class Admin:
     async def describe_topic(self, name: str) -> TopicDescription:
         """One topic with the leaders and replicas of its partitions. Raises UnknownTopic."""
         response = await self._calls.metadata(broker_service_pb2.MetadataRequest(topics=[name]))
-        return topic_description(response, name)
+        return await run_in_turns(topic_description(metadata_of(response, name)))
 
     async def describe_configs(
         self,
@@ -290,37 +291,40 @@ class Admin:
         """
         request = pb.ElectLeadersRequest(
             election_type=int(unclean),
-            partitions=[partition_message(p) for p in partitions],
+            partitions=[partition_message(p) async for p in in_turns(partitions)],
             timeout_ms=self._calls.timeout_ms,
         )
         response = await self._calls.change(methods.ELECT_LEADERS, request)
         check(response.error_code, "electing leaders")
-        return [partition_outcome(r, ErrorCode.ELECTION_NOT_NEEDED) for r in response.partitions]
+        return [
+            partition_outcome(r, ErrorCode.ELECTION_NOT_NEEDED)
+            async for r in in_turns(response.partitions)
+        ]
 
     async def reassign_partitions(
         self, replicas: ByPartition[Sequence[int] | None]
     ) -> list[PartitionOutcome]:
         """Start to move partitions to these brokers, the preferred leader first; None cancels a move."""
         request = pb.AlterPartitionReassignmentsRequest(timeout_ms=self._calls.timeout_ms)
-        for partition, broker_ids in replicas.items():
+        async for partition, broker_ids in in_turns(replicas.items()):
             request.reassignments.add(
                 partition=partition_message(partition), replicas=broker_ids or ()
             )
         response = await self._calls.change(methods.ALTER_PARTITION_REASSIGNMENTS, request)
         check(response.error_code, "reassigning partitions")
-        return [partition_outcome(result) for result in response.partitions]
+        return [partition_outcome(result) async for result in in_turns(response.partitions)]
 
     async def delete_records(self, before: ByPartition[int]) -> list[PartitionOutcome]:
         """Delete the records before these offsets; -1 deletes all committed records."""
         request = pb.DeleteRecordsRequest(timeout_ms=self._calls.timeout_ms)
-        for partition, offset in before.items():
+        async for partition, offset in in_turns(before.items()):
             request.partitions.add(partition=partition_message(partition), offset=offset)
         response = await self._calls.send(
             methods.DELETE_RECORDS,
             request,
             codes=lambda r: [result.error_code for result in r.partitions],
         )
-        return [partition_outcome(result) for result in response.partitions]
+        return [partition_outcome(result) async for result in in_turns(response.partitions)]
 
     async def list_offsets(
         self, timestamps_ms: ByPartition[int], *, read_committed: bool = False
@@ -346,18 +350,16 @@ class Admin:
             codes=lambda r: [r.error_code],
         )
         check(response.error_code, "listing groups")
-        return sorted(
-            (
-                GroupListing(
-                    group=listed.group_id,
-                    state=listed.state,
-                    type=listed.group_type,
-                    protocol_type=listed.protocol_type,
-                )
-                for listed in response.groups
-            ),
-            key=lambda listing: listing.group,
-        )
+        listings = [
+            GroupListing(
+                group=listed.group_id,
+                state=listed.state,
+                type=listed.group_type,
+                protocol_type=listed.protocol_type,
+            )
+            async for listed in in_turns(response.groups)
+        ]
+        return sorted(listings, key=lambda listing: listing.group)
 
     async def describe_group(self, group: str) -> GroupDescription:
         """One group. Raises OdradekError if no group has that name."""
@@ -377,7 +379,9 @@ class Admin:
         """The committed offsets of a group; without `partitions`, all of them."""
         names = as_partitions(partitions)
         request = group_service_pb2.FetchOffsetsRequest(
-            group_id=group, partitions=[partition_message(name) for name in names], member_epoch=-1
+            group_id=group,
+            partitions=[partition_message(name) async for name in in_turns(names)],
+            member_epoch=-1,
         )
         response = await self._calls.send(
             methods.GROUP_FETCH, request, codes=lambda r: [r.error_code]
@@ -387,7 +391,7 @@ class Admin:
             TopicPartition(
                 committed.partition.topic, committed.partition.partition
             ): committed.offset
-            for committed in response.offsets
+            async for committed in in_turns(response.offsets)
             if committed.offset >= 0
         }
 
@@ -398,7 +402,7 @@ class Admin:
             GroupInUse: the group has members; stop them first.
         """
         request = group_service_pb2.CommitOffsetsRequest(group_id=group, member_epoch=-1)
-        for name, offset in offsets.items():
+        async for name, offset in in_turns(offsets.items()):
             request.offsets.add(
                 partition=partition_message(as_partition(name)), offset=offset, leader_epoch=-1
             )
@@ -408,7 +412,7 @@ class Admin:
         if error_code(response.error_code) is ErrorCode.UNKNOWN_MEMBER_ID:
             raise group_error(ErrorCode.NON_EMPTY_GROUP, group)
         check(response.error_code, f"group {group!r}")
-        for result in response.offsets:
+        async for result in in_turns(response.offsets):
             partition = result.partition
             check(result.error_code, f"{partition.topic}-{partition.partition}")
 
@@ -442,7 +446,7 @@ class Admin:
 
     async def create_acls(self, acls: Iterable[Acl]) -> None:
         """Add access control entries. Raises the error of the first entry that was refused."""
-        entries = [acl_entry(acl) for acl in acls]
+        entries = [acl_entry(acl) async for acl in in_turns(acls)]
         response = await self._calls.change(
             methods.CREATE_ACLS, pb.CreateAclsRequest(entries=entries)
         )
@@ -457,7 +461,7 @@ class Admin:
         deleted = []
         for result in response.results:
             check(result.error_code, "deleting ACLs", result.error_message)
-            deleted += [acl_of(entry) for entry in result.deleted]
+            deleted += [acl_of(entry) async for entry in in_turns(result.deleted)]
         return deleted
 
     async def describe_acls(self, acl_filter: AclFilter | None = None) -> list[Acl]:
@@ -465,7 +469,7 @@ class Admin:
         request = pb.DescribeAclsRequest(filter=acl_entry(acl_filter or AclFilter()))
         response = await self._calls.send(methods.DESCRIBE_ACLS, request)
         check(response.error_code, "describing ACLs")
-        return [acl_of(entry) for entry in response.entries]
+        return [acl_of(entry) async for entry in in_turns(response.entries)]
 
     async def set_scram_password(
         self,
@@ -501,7 +505,7 @@ class Admin:
         response = await self._calls.send(methods.DESCRIBE_SCRAM_USERS, request)
         check(response.error_code, "describing SCRAM users")
         users = []
-        for user in response.users:
+        async for user in in_turns(response.users):
             check(user.error_code, f"user {user.name!r}", user.error_message)
             iterations = {ScramMechanism(c.mechanism): c.iterations for c in user.credentials}
             users.append(ScramUser(name=user.name, iterations=iterations))
@@ -524,7 +528,7 @@ class Admin:
         """All quotas of the cluster."""
         response = await self._calls.send(methods.DESCRIBE_QUOTAS, pb.DescribeQuotasRequest())
         check(response.error_code, "describing quotas")
-        return [quota_of(entry) for entry in response.entries]
+        return [quota_of(entry) async for entry in in_turns(response.entries)]
 
     async def list_brokers(self) -> list[Broker]:
         """The live brokers with their addresses, sorted by id."""

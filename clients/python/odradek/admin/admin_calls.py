@@ -96,5 +96,5 @@ def check(code: int, subject: str, message: str = "") -> None:
 
 
 def _are_unsettled(codes: Iterable[int]) -> bool:
-    received = [error_code(code) for code in codes]
+    received = {error_code(code) for code in set(codes)}
     return bool(received) and all(code in _UNSETTLED for code in received)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from odradek.admin.admin_calls import AdminCalls, check
 from odradek.cluster import methods
+from odradek.cluster.turns import in_turns
 from odradek.errors import error_of
 from odradek.partitions import TopicPartition
 from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
@@ -68,7 +69,7 @@ class TransactionAdmin:
                 producer_id=listed.producer_id,
                 state=listed.state,
             )
-            for listed in response.transactions
+            async for listed in in_turns(response.transactions)
         ]
         return sorted(listings, key=lambda listing: listing.transactional_id)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Generator
 
 from odradek.admin.access import (
     Acl,
@@ -29,7 +30,7 @@ from odradek.admin.descriptions import (
     TopicOutcome,
     Voter,
 )
-from odradek.cluster.metadata_cache import MetadataCache
+from odradek.cluster.metadata_cache import partitions_of
 from odradek.errors import GroupInUse, OdradekError, UnknownTopic, error_of
 from odradek.partitions import PartitionLike, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -47,8 +48,35 @@ def partition_message(partition: PartitionLike) -> common_pb2.TopicPartition:
     return common_pb2.TopicPartition(topic=partition[0], partition=partition[1])
 
 
-def topic_description(response: broker_service_pb2.MetadataResponse, name: str) -> TopicDescription:
-    """One topic of a metadata response.
+def topic_description(
+    metadata: broker_service_pb2.TopicInfo,
+) -> Generator[None, None, TopicDescription]:
+    """Return one topic of a metadata response. Yields after each partition."""
+    partitions = yield from partitions_of(metadata)
+    return TopicDescription(
+        name=metadata.name,
+        topic_id=metadata.topic_id,
+        is_internal=metadata.is_internal,
+        partitions=tuple(partitions),
+    )
+
+
+def topic_descriptions(
+    response: broker_service_pb2.MetadataResponse,
+) -> Generator[None, None, list[TopicDescription]]:
+    """Return the topics of a metadata response that have no error. Yields after each partition and topic."""
+    described = []
+    for metadata in response.topics:
+        if not metadata.error_code:
+            described.append((yield from topic_description(metadata)))
+        yield
+    return described
+
+
+def metadata_of(
+    response: broker_service_pb2.MetadataResponse, name: str
+) -> broker_service_pb2.TopicInfo:
+    """Return what the response has about one topic.
 
     Raises:
         OdradekError: the error that the response has for this topic; UnknownTopic if it does not have the topic.
@@ -60,15 +88,7 @@ def topic_description(response: broker_service_pb2.MetadataResponse, name: str) 
         )
     if metadata.error_code:
         raise error_of(metadata.error_code, f"topic {name!r}", metadata.error_message)
-    cache = MetadataCache()
-    cache.apply(response)
-    topic = cache.topics[name]
-    return TopicDescription(
-        name=name,
-        topic_id=topic.topic_id,
-        is_internal=topic.is_internal,
-        partitions=tuple(topic.partitions),
-    )
+    return metadata
 
 
 def topic_outcome(result: pb.TopicResult) -> TopicOutcome:

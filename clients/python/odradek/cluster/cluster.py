@@ -14,7 +14,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Final, TypeVar
 
@@ -25,6 +25,7 @@ from odradek.cluster.metadata_cache import Change, MetadataCache, Topic
 from odradek.cluster.methods import METADATA, WATCH_METADATA
 from odradek.cluster.security import SaslCredentials, TlsOptions
 from odradek.cluster.transport import Method, Stream, Transport
+from odradek.cluster.turns import run_in_turns
 from odradek.errors import (
     AdvertisedNameUnresolvable,
     AuthenticationFailed,
@@ -54,6 +55,7 @@ CALL_S_MAX: Final = 5.0
 OWN_CHANGES_S_MAX: Final = 5.0
 REFRESH_PAUSE_MS: Final = 100
 WATCH_PAUSE_S: Final = 0.01
+TOPICS_PER_REQUEST: Final = 1_000
 UNKNOWN_TOPIC_S_MAX: Final = 5.0
 """How long to ask again for a topic that no broker knows: it may just have been created."""
 
@@ -192,7 +194,7 @@ class Cluster:
                 pb.MetadataRequest(topics=[name], allow_auto_topic_creation=allow_create),
                 timeout_s=timeout_s - waited_s,
             )
-            self._take(self.cache.apply(response))
+            await self._apply(response)
             problem = next((t for t in response.topics if t.name == name), None)
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if problem is None else problem.error_code
             if code == ErrorCode.NONE and partition is not None:
@@ -206,6 +208,19 @@ class Cluster:
             if not error.retriable or waited_s >= min(timeout_s, unknown_s_max):
                 raise error
             await asyncio.sleep(self._backoff.after(attempts, random.random()) / 1000)
+
+    async def fetch_topics(self, names: Iterable[str], *, timeout_s: float) -> None:
+        """Fetch the metadata of those topics that are not in the cache, by a few requests, and watch all of them.
+
+        Topics that no broker knows are left out; `topic` reports them.
+        """
+        self.start()
+        names = list(names)
+        missing = [name for name in names if self.cache.topic(name) is None]
+        for begin in range(0, len(missing), TOPICS_PER_REQUEST):
+            request = pb.MetadataRequest(topics=missing[begin : begin + TOPICS_PER_REQUEST])
+            await self._apply(await self.metadata(request, timeout_s=timeout_s))
+        self.watch_topics([name for name in names if self.cache.topic(name) is not None])
 
     def watch_topics(self, names: Sequence[str]) -> None:
         """Watch these topics, too."""
@@ -350,7 +365,7 @@ class Cluster:
                 while (update := await stream.receive()) is not None:
                     first_update.reschedule(None)
                     has_received = True
-                    self._take_update(update)
+                    await self._take_update(update)
         except TimeoutError:
             self._note_failure(
                 endpoint, OdradekError(f"the broker at {endpoint} sends no metadata")
@@ -365,15 +380,32 @@ class Cluster:
             stream.cancel()
         return has_received
 
-    def _take_update(self, update: pb.WatchMetadataResponse) -> None:
-        change = self.cache.remove(update.removed_topics, as_of=update.metadata.metadata_offset)
-        present = self.cache.apply(update.metadata)  # a topic may be created again at once
-        change.leaders |= present.leaders
-        change.topics |= present.topics
+    async def _take_update(self, update: pb.WatchMetadataResponse) -> None:
+        removed = self.cache.remove(update.removed_topics, as_of=update.metadata.metadata_offset)
         self.tried.clear()
         self.last_error = None
-        self._enter(LinkState.CONNECTED)
-        self._take(change)
+        # A removed topic may be created again by the same update: both are announced together.
+        await self._apply(update.metadata, removed, then=LinkState.CONNECTED)
+
+    async def _apply(
+        self,
+        response: pb.MetadataResponse,
+        change: Change | None = None,
+        *,
+        then: LinkState | None = None,
+    ) -> None:
+        """Apply a response to the cache in turns, enter the state `then`, and announce what changed.
+
+        If the caller is cancelled between two turns, what is in the cache by then is announced all the same:
+        senders and fetchers wait for it.
+        """
+        change = Change() if change is None else change
+        try:
+            await run_in_turns(self.cache.apply_in_steps(response, change))
+            if then is not None:
+                self._enter(then)
+        finally:
+            self._take(change)
 
     def _note_failure(self, endpoint: str, error: OdradekError) -> None:
         self.last_error = self.explained(error)
@@ -396,7 +428,7 @@ class Cluster:
                         pb.MetadataRequest(topics=sorted(self._interest)),
                         timeout_s=CALL_S_MAX,
                     )
-                    self._take(self.cache.apply(response))
+                    await self._apply(response)
             await asyncio.sleep(REFRESH_PAUSE_MS / 1000)
 
     def _endpoints(self) -> set[str]:

@@ -11,11 +11,14 @@ each item is judged alone:
 - The list of brokers is replaced as a whole; the newest by metadata offset wins.
 
 Sans-IO: `apply`, `remove` and `hint` return the partitions whose leader changed, and the caller acts on them.
+`apply_in_steps` yields after each partition: a caller on an event loop gives it turns. A topic is replaced in one
+piece, so no reader sees a part of its partitions. Other changes may come between two steps, as each item is judged
+alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Generator, Iterable
 from dataclasses import dataclass, field, replace
 
 from odradek.partitions import TopicPartition
@@ -88,6 +91,14 @@ class MetadataCache:
     def apply(self, response: pb.MetadataResponse) -> Change:
         """Take over those parts of the response that are newer than the cache."""
         change = Change()
+        for _ in self.apply_in_steps(response, change):
+            pass
+        return change
+
+    def apply_in_steps(
+        self, response: pb.MetadataResponse, change: Change
+    ) -> Generator[None, None, None]:
+        """Do the work of `apply`, and yield after each partition and topic. `change` has what is done so far."""
         if response.cluster_id:
             self.cluster_id = response.cluster_id
         if response.brokers and response.metadata_offset >= self._brokers_offset:
@@ -108,8 +119,8 @@ class MetadataCache:
             if moved:
                 self._note_moved(moved, change)
         for update in response.topics:
-            self._apply_topic(update, response.metadata_offset, change)
-        return change
+            yield from self._apply_topic(update, response.metadata_offset, change)
+            yield
 
     def remove(self, names: Iterable[str], *, as_of: int) -> Change:
         """Remove topics that were deleted as of this metadata offset."""
@@ -181,15 +192,19 @@ class MetadataCache:
                 if partition.leader_id in brokers:
                     change.leaders.add(TopicPartition(topic.name, partition.partition))
 
-    def _apply_topic(self, update: pb.TopicInfo, metadata_offset: int, change: Change) -> None:
-        cached = self.topics.get(update.name)
+    def _apply_topic(
+        self, update: pb.TopicInfo, metadata_offset: int, change: Change
+    ) -> Generator[None, None, None]:
         if update.error_code != ErrorCode.NONE:
             if update.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 removed = self.remove([update.name], as_of=metadata_offset)
                 change.topics |= removed.topics
                 change.leaders |= removed.leaders
             return
-        partitions = list(_partitions(update))
+        partitions = yield from partitions_of(update)
+        cached = self.topics.get(
+            update.name
+        )  # after the last step: another response may have changed it
         if cached is None or cached.topic_id != update.topic_id:
             if cached is not None and metadata_offset < cached.metadata_offset:
                 return
@@ -223,22 +238,26 @@ def _endpoints(brokers: dict[int, Broker]) -> dict[int, str]:
     return {b.broker_id: b.grpc_endpoint for b in brokers.values() if b.grpc_endpoint}
 
 
-def _partitions(update: pb.TopicInfo) -> Iterator[Partition]:
-    """The partitions by index; an index that the response lacks has no leader."""
+def partitions_of(update: pb.TopicInfo) -> Generator[None, None, list[Partition]]:
+    """Return a topic's partitions by index; an index that the message lacks has no leader. Yields after each."""
     by_index = {info.partition: info for info in update.partitions if info.partition >= 0}
+    partitions: list[Partition] = []
     for index in range(min(max(by_index, default=-1) + 1, PARTITIONS_MAX)):
         info = by_index.get(index)
-        if info is None:
-            yield Partition(partition=index)
-            continue
-        yield Partition(
-            partition=index,
-            leader_id=info.leader_id,
-            leader_epoch=info.leader_epoch,
-            replicas=tuple(info.replicas),
-            isr=tuple(info.isr),
-            elr=tuple(info.elr),
-            offline_replicas=tuple(info.offline_replicas),
-            adding_replicas=tuple(info.adding_replicas),
-            removing_replicas=tuple(info.removing_replicas),
-        )
+        partitions.append(Partition(partition=index) if info is None else _partition_of(info))
+        yield
+    return partitions
+
+
+def _partition_of(info: pb.PartitionInfo) -> Partition:
+    return Partition(
+        partition=info.partition,
+        leader_id=info.leader_id,
+        leader_epoch=info.leader_epoch,
+        replicas=tuple(info.replicas),
+        isr=tuple(info.isr),
+        elr=tuple(info.elr),
+        offline_replicas=tuple(info.offline_replicas),
+        adding_replicas=tuple(info.adding_replicas),
+        removing_replicas=tuple(info.removing_replicas),
+    )

@@ -11,6 +11,7 @@ from typing import Final
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.methods import LIST_OFFSETS, OFFSET_FOR_LEADER_EPOCH
+from odradek.cluster.turns import in_turns
 from odradek.errors import LeaderNotAvailable, OdradekError, error_of
 from odradek.partitions import OffsetAndTimestamp, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -47,9 +48,12 @@ async def look_up_offsets(
             return found
         remaining_s = deadline_s - time.monotonic()
         # In each round, because a topic may have been deleted.
-        for name in {partition.topic for partition in missing}:
-            highest = max(p.partition for p in missing if p.topic == name)
-            await cluster.topic(name, timeout_s=remaining_s, partition=highest)
+        highest: dict[str, int] = {}
+        async for partition in in_turns(missing):
+            highest[partition.topic] = max(partition.partition, highest.get(partition.topic, 0))
+        await cluster.fetch_topics(highest, timeout_s=remaining_s)
+        async for topic, index in in_turns(highest.items()):
+            await cluster.topic(topic, timeout_s=remaining_s, partition=index)
         problem = await _ask_once(cluster, missing, found, read_committed, deadline_s)
         if on_found is not None:
             on_found()
@@ -73,7 +77,7 @@ async def _ask_once(
     """Ask all leaders once. Returns the reason why some offsets are missing if a retry may help; else raises."""
     by_endpoint: dict[str, list[TopicPartition]] = {}
     problem: OdradekError | None = None
-    for name in missing:
+    async for name in in_turns(missing):
         leader = cluster.cache.leader_endpoint(name)
         if leader is None:
             problem = LeaderNotAvailable(f"{name} has no leader")
@@ -98,7 +102,7 @@ async def _ask(
     deadline_s: float,
 ) -> OdradekError | None:
     request = pb.ListOffsetsRequest(read_committed=read_committed, timeout_ms=5_000)
-    for name in names:
+    async for name in in_turns(names):
         partition_info = cluster.cache.partition(name)
         request.partitions.add(
             topic=name.topic,
@@ -117,7 +121,7 @@ async def _ask(
             return explained
         raise explained from None
     problem: OdradekError | None = None
-    for result in response.partitions:
+    async for result in in_turns(response.partitions):
         name = TopicPartition(result.topic, result.partition)
         if result.error_code == ErrorCode.NONE:
             found[name] = OffsetAndTimestamp(

@@ -1,0 +1,41 @@
+"""Long work on the event loop, in pieces: everything else on the loop has a turn after each piece.
+
+A topic may have thousands of partitions, a cluster thousands of topics or groups. Work on all of them in one piece
+would stop every other task of the program for a tenth of a second or more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator, Iterable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+ITEMS_PER_TURN: Final = 200
+"""An item costs up to 20 us: a piece takes a few milliseconds."""
+
+
+async def in_turns(items: Iterable[T], every: int = ITEMS_PER_TURN) -> AsyncIterator[T]:
+    """Iterate over the items, with a turn of the event loop after each `every` of them."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % every == 0:
+            await asyncio.sleep(0)
+
+
+async def run_in_turns(work: Generator[None, None, R], every: int = ITEMS_PER_TURN) -> R:
+    """Run a generator that yields after each item, with a turn of the event loop after each `every` of them.
+
+    Returns the value that the generator returns.
+    """
+    number = 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: R = end.value
+            return result
+        number += 1
+        if number % every == 0:
+            await asyncio.sleep(0)
