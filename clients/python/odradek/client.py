@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from odradek.consumer.consumer import Consumer, ConsumerArguments
     from odradek.consumer.options import GroupOptions
     from odradek.producer.producer import Producer, ProducerArguments
+    from odradek.producer.staged_writes import StagedWrites
 
 CONNECT_S_MAX = 30.0
 ADMIN_TIMEOUT_S = 30.0
@@ -83,6 +84,15 @@ class Client:
         from odradek.producer.producer import Producer
 
         return Producer(cluster=self._cluster, **arguments)
+
+    def staged_writes(self, query: str, **arguments: Unpack[ProducerArguments]) -> StagedWrites:
+        """The staged writes of a query: the tasks of a step write by themselves, and count all or not at all.
+
+        The arguments are those of a producer, without `transactional_id`.
+        """
+        from odradek.producer.staged_writes import StagedWrites
+
+        return StagedWrites(query, cluster=self._cluster, **arguments)
 
     def consumer(
         self,

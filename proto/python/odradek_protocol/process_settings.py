@@ -56,7 +56,8 @@ _BROKERS: Final = """
     socket.request.max.bytes ssl.client.auth super.users transaction.completion.wait.max.ms
     transaction.hanging.abort.enable transaction.hanging.check.interval.ms
     transaction.ids.max transaction.load.grace.ms transaction.max.timeout.ms
-    transaction.partitions.max transaction.remove.expired.transaction.cleanup.interval.ms
+    transaction.ledger.expiration.ms transaction.partitions.max transaction.prepared.timeout.ms
+    transaction.remove.expired.transaction.cleanup.interval.ms transaction.staged.lease.ms
     transaction.state.log.min.isr transaction.state.log.num.partitions
     transaction.state.log.replication.factor transaction.state.log.segment.bytes
     transaction.verification.timeout.ms transactional.id.expiration.ms

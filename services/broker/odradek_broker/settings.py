@@ -403,6 +403,30 @@ class BrokerSettings(ListenerSettings):
         default=100_000,
         minimum=1,
     )
+    transaction_staged_lease_ms: int = setting(
+        "transaction.staged.lease.ms",
+        "How long a task of a staged write may be silent before its records are aborted (not in Kafka). It replaces the"
+        " transaction timeout, so a task that renews its lease may write for hours.",
+        default=60_000,
+        unit="ms",
+        minimum=1_000,
+    )
+    transaction_prepared_timeout_ms: int = setting(
+        "transaction.prepared.timeout.ms",
+        "How long records of a staged write that are complete wait for the decision of their step after its last sign"
+        " of life (not in Kafka). Then they are aborted, so that they do not hold readers up for ever.",
+        default=3_600_000,
+        unit="ms",
+        minimum=1_000,
+    )
+    transaction_ledger_expiration_ms: int = setting(
+        "transaction.ledger.expiration.ms",
+        "How long the last complete step of a query of staged writes is remembered (not in Kafka). A query that is"
+        " replayed later writes its records a second time.",
+        default=7_776_000_000,
+        unit="ms",
+        minimum=1,
+    )
 
     @property
     def lease_ms(self) -> int:

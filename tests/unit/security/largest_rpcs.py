@@ -9,12 +9,20 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from odradek_protocol.rpc.v1 import admin_service_pb2, broker_service_pb2, group_service_pb2
+from odradek_protocol.rpc.v1 import (
+    admin_service_pb2,
+    broker_service_pb2,
+    group_service_pb2,
+    staged_write_service_pb2,
+    transaction_service_pb2,
+)
 
 SERVICES = [
     broker_service_pb2.DESCRIPTOR.services_by_name["BrokerService"],
     admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"],
     group_service_pb2.DESCRIPTOR.services_by_name["GroupService"],
+    transaction_service_pb2.DESCRIPTOR.services_by_name["TransactionService"],
+    staged_write_service_pb2.DESCRIPTOR.services_by_name["StagedWriteService"],
 ]
 
 

@@ -30,6 +30,7 @@ from odradek_protocol.rpc.v1 import (
     admin_service_pb2,
     broker_service_pb2,
     group_service_pb2,
+    staged_write_service_pb2,
     transaction_service_pb2,
 )
 from tests.unit.security.acl_entries import Right, entries_for
@@ -42,6 +43,7 @@ SERVICES = [
         (admin_service_pb2, "AdminService"),
         (group_service_pb2, "GroupService"),
         (transaction_service_pb2, "TransactionService"),
+        (staged_write_service_pb2, "StagedWriteService"),
     )
 ]
 METHODS: Final = {m.name: m for service in SERVICES for m in service.methods}
@@ -144,6 +146,14 @@ MATRIX: Final[dict[str, tuple[dict[str, Any], list[Right]]]] = {
         [*transactional_id(Operation.WRITE), *group(Operation.READ), *topic(Operation.READ)],
     ),
     "AbortTransaction": ({"transactional_id": "tx"}, transactional_id(Operation.WRITE)),
+    **{
+        name: ({"query": "tx"}, transactional_id(Operation.WRITE))
+        for name in (
+            *("OpenStaged", "RenewStaged", "PrepareStaged"),
+            *("CompleteStep", "AbortStaged", "ForgetSteps"),
+        )
+    },
+    "DescribeSteps": ({"query": "tx"}, transactional_id(Operation.DESCRIBE)),
     "ListTransactions": ({}, []),  # leaves out what may not be described
     "DescribeTransactions": (
         {"transactional_ids": ["tx"]},

@@ -14,6 +14,7 @@ from odradek_broker.transactions.messages import (
     AddPartitions,
     CompleteStep,
     EndTransaction,
+    ForgetSteps,
     InitProducer,
     OpenStaged,
     PrepareStaged,
@@ -121,6 +122,8 @@ class Coordinator:
                 self.take(self.shard.staged.handle_complete(request_id, request, **clocks))
             case AbortStaged():
                 self.take(self.shard.staged.handle_abort(request_id, request, **clocks))
+            case ForgetSteps():
+                self.take(self.shard.staged.handle_forget(request_id, request))
             case _:
                 raise AssertionError(request)
         return request_id

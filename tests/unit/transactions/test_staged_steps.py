@@ -12,6 +12,7 @@ from odradek_broker.transactions.messages import (
     AbortStaged,
     AbortTransaction,
     CompleteStep,
+    ForgetSteps,
     InitProducer,
     OpenStaged,
     PrepareStaged,
@@ -31,6 +32,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from tests.unit.transactions.coordinator import FIRST, SECOND, Coordinator, add, end, identity
 
 QUERY = TransactionalId("sales")
+EMPTY = TransactionStatus.EMPTY
 LEASE_MS, PREPARED_MS = 60_000, 3_600_000
 DAY_MS = 24 * 3_600_000
 
@@ -340,6 +342,57 @@ def test_a_step_that_needs_more_producer_ids_than_there_are_waits() -> None:
     coordinator.has_producer_ids = True
     coordinator.tick()
     assert complete(coordinator, exhausted).error is ErrorCode.NONE
+
+
+def test_a_step_whose_slots_reach_the_last_epoch_together_needs_no_producer_ids() -> None:
+    """The slots of a query are used as often as each other, so a long query exhausts all of them in one step."""
+    coordinator = Coordinator()
+    names = [f"{number}" for number in range(3 * coordinator.settings.reserve_size)]
+    slots = [prepared(coordinator, member=name) for name in names]
+    assert complete(coordinator, *slots).error is ErrorCode.NONE
+    mark_all(coordinator)
+    for slot in slots:
+        state = coordinator.shard.table.get(slot.transactional_id)
+        assert state is not None
+        last = replace(state, producer_epoch=ProducerEpoch(32_765), last_epoch=ProducerEpoch(-1))
+        coordinator.take(coordinator.shard.move(slot.transactional_id, replace(last, status=EMPTY)))
+    again = [prepared(coordinator, step=1, member=name) for name in names]
+    coordinator.has_producer_ids = False
+    while coordinator.shard.reserve:
+        coordinator.shard.reserve.take()
+    assert complete(coordinator, *again, step=1).error is ErrorCode.NONE
+
+
+def test_a_ledger_that_is_forgotten_lets_an_older_checkpoint_be_replayed() -> None:
+    coordinator = Coordinator()
+    forget = ForgetSteps(query=QUERY)
+    assert coordinator.ask(forget).error is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    complete(coordinator, prepared(coordinator, step=7), step=7)
+    mark_all(coordinator)
+    running = opened(coordinator, step=8)
+    refused = coordinator.ask(forget)
+    assert refused.error is ErrorCode.INVALID_TXN_STATE
+    assert "step 8 of sales" in refused.error_message
+    coordinator.ask(AbortStaged(members=(running,)))
+    assert coordinator.ask(forget).error is ErrorCode.NONE
+    assert coordinator.shard.staged.ledger_of(QUERY) is None
+    assert complete(coordinator, prepared(coordinator, step=3), step=3).error is ErrorCode.NONE
+
+
+def test_a_ledger_is_forgotten_and_the_producer_of_that_name_stays() -> None:
+    coordinator = Coordinator()
+    complete(coordinator)
+    producer = coordinator.ask(InitProducer(transactional_id=QUERY, timeout_ms=1_000)).identity
+    assert coordinator.ask(ForgetSteps(query=QUERY)).error is ErrorCode.NONE
+    state = coordinator.shard.table.get(QUERY)
+    assert state is not None
+    assert state.next_identity == producer
+    assert state.ledger is None
+
+
+def test_a_long_name_of_a_member_is_refused() -> None:
+    request = OpenStaged(query=QUERY, step=0, member="a" * 1_025)
+    assert Coordinator().ask(request).error is ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("query", ["", "a\x1fb", "a" * 32_001])

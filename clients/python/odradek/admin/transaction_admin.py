@@ -10,6 +10,7 @@ from odradek.cluster import methods
 from odradek.cluster.turns import in_turns
 from odradek.errors import error_of
 from odradek.partitions import TopicPartition
+from odradek_protocol.rpc.v1 import staged_write_service_pb2 as staged_pb
 from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
 
 
@@ -34,6 +35,33 @@ class TransactionDescription:
     started_ms: int | None
     """When the open transaction began, ms since the epoch; None if none is open."""
     partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenStagedTask:
+    """A task of a staged write whose step is not complete."""
+
+    step: int
+    name: str
+    transactional_id: str
+    is_prepared: bool
+    """Whether it has written everything and waits for its step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsDescription:
+    """What the cluster knows of a query of staged writes."""
+
+    query: str
+    last_step: int | None
+    """The last complete step; None if none is known."""
+    task_count: int
+    """How many tasks the last complete step had."""
+    completed_ms: int | None
+    """When it was completed, ms since the epoch."""
+    is_final: bool
+    """Whether the query has no further step."""
+    open_tasks: tuple[OpenStagedTask, ...]
 
 
 class TransactionAdmin:
@@ -114,4 +142,44 @@ class TransactionAdmin:
                 response.error_code,
                 f"aborting the transaction of {transactional_id!r}",
                 response.error_message,
+            )
+
+    async def steps(self, query: str) -> StepsDescription:
+        """The last complete step of a query of staged writes, and the tasks that are at work on the next."""
+        response = await self._calls.send(
+            methods.DESCRIBE_STEPS,
+            staged_pb.DescribeStepsRequest(query=query),
+            codes=lambda r: [r.error_code],
+        )
+        check(response.error_code, f"steps of {query!r}")
+        return StepsDescription(
+            query=query,
+            last_step=response.last_step if response.last_step >= 0 else None,
+            task_count=response.member_count,
+            completed_ms=response.completed_ms if response.completed_ms >= 0 else None,
+            is_final=response.is_final,
+            open_tasks=tuple(
+                OpenStagedTask(
+                    step=task.step,
+                    name=task.name,
+                    transactional_id=task.member.transactional_id,
+                    is_prepared=task.is_prepared,
+                )
+                for task in response.open_members
+            ),
+        )
+
+    async def forget_steps(self, query: str) -> None:
+        """Forget which steps of a query are complete, so that an older checkpoint may be replayed.
+
+        What is replayed is written a second time. The query must not run meanwhile.
+        """
+        response = await self._calls.send(
+            methods.FORGET_STEPS,
+            staged_pb.ForgetStepsRequest(query=query),
+            codes=lambda r: [r.error_code],
+        )
+        if response.error_code:
+            raise error_of(
+                response.error_code, f"forgetting steps of {query!r}", response.error_message
             )

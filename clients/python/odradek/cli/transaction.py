@@ -113,6 +113,54 @@ def abort(
     print_rows(with_client(bootstrap, work), output, empty="")
 
 
+@app.command()
+def steps(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="The query of staged writes.")],
+    forget: Annotated[
+        bool,
+        typer.Option(
+            "--forget",
+            help="Forget which steps are complete, so that an older checkpoint can be replayed. What it replays is"
+            " written a second time.",
+        ),
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Show the complete and open steps of a staged write.
+
+    A Spark query has the id that its checkpoint's file `metadata` names.
+    """
+
+    async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        if forget:
+            await client.admin.transactions.forget_steps(query)
+        described = await client.admin.transactions.steps(query)
+        facts = {
+            "query": described.query,
+            "last_step": described.last_step,
+            "tasks": described.task_count,
+            "completed_ms": described.completed_ms,
+        }
+        return facts, [
+            {
+                "step": task.step,
+                "task": task.name,
+                "prepared": task.is_prepared,
+                "transactional_id": task.transactional_id,
+            }
+            for task in described.open_tasks
+        ]
+
+    facts, rows = with_client(bootstrap, work)
+    if output is OutputFormat.JSON:
+        print_facts({**facts, "open_tasks": rows}, output)
+        return
+    print_facts(facts, output)
+    print()
+    print_rows(rows, output, empty="no task is open")
+
+
 def _duration_ms(text: str) -> int:
     matched = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text)
     if matched is None:

@@ -12,6 +12,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2 as admin
 from odradek_protocol.rpc.v1 import auth_service_pb2 as auth
 from odradek_protocol.rpc.v1 import broker_service_pb2 as broker
 from odradek_protocol.rpc.v1 import group_service_pb2 as group
+from odradek_protocol.rpc.v1 import staged_write_service_pb2 as staged
 from odradek_protocol.rpc.v1 import transaction_service_pb2 as transaction
 
 AUTH_SERVICE: Final = "odradek.v1.AuthService"
@@ -19,6 +20,7 @@ BROKER_SERVICE: Final = "odradek.v1.BrokerService"
 ADMIN_SERVICE: Final = "odradek.v1.AdminService"
 GROUP_SERVICE: Final = "odradek.v1.GroupService"
 TRANSACTION_SERVICE: Final = "odradek.v1.TransactionService"
+STAGED_WRITE_SERVICE: Final = "odradek.v1.StagedWriteService"
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
@@ -51,6 +53,10 @@ def _group_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]:
 
 def _transaction_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]:
     return _method(TRANSACTION_SERVICE, name, request, response, MethodKind.UNARY)
+
+
+def _staged_call(name: str, request: type[Q], response: type[R]) -> Method[Q, R]:
+    return _method(STAGED_WRITE_SERVICE, name, request, response, MethodKind.UNARY)
 
 
 AUTHENTICATE: Final = _method(
@@ -189,4 +195,23 @@ DESCRIBE_TRANSACTIONS: Final = _transaction_call(
 )
 ABORT_TRANSACTION: Final = _transaction_call(
     "AbortTransaction", transaction.AbortTransactionRequest, transaction.AbortTransactionResponse
+)
+OPEN_STAGED: Final = _staged_call("OpenStaged", staged.OpenStagedRequest, staged.OpenStagedResponse)
+RENEW_STAGED: Final = _staged_call(
+    "RenewStaged", staged.RenewStagedRequest, staged.RenewStagedResponse
+)
+PREPARE_STAGED: Final = _staged_call(
+    "PrepareStaged", staged.PrepareStagedRequest, staged.PrepareStagedResponse
+)
+COMPLETE_STEP: Final = _staged_call(
+    "CompleteStep", staged.CompleteStepRequest, staged.CompleteStepResponse
+)
+ABORT_STAGED: Final = _staged_call(
+    "AbortStaged", staged.AbortStagedRequest, staged.AbortStagedResponse
+)
+DESCRIBE_STEPS: Final = _staged_call(
+    "DescribeSteps", staged.DescribeStepsRequest, staged.DescribeStepsResponse
+)
+FORGET_STEPS: Final = _staged_call(
+    "ForgetSteps", staged.ForgetStepsRequest, staged.ForgetStepsResponse
 )

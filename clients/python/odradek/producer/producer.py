@@ -30,6 +30,7 @@ from odradek.producer.partitioner import Partitioner, TopicQueues
 from odradek.producer.sender import Sender, monotonic_ms
 from odradek.producer.transaction import ProducerTransactions, Transaction, run_transaction
 from odradek_protocol.records.hashes import partition_for_key
+from odradek_protocol.rpc.v1.transaction_service_pb2 import ProducerIdentity
 
 CLOSE_S_MAX = 30.0
 T = TypeVar("T")
@@ -266,6 +267,19 @@ class Producer:
         """
         self._require_open()
         await self._require_transactions().init()
+
+    def begin_staged(self, transactional_id: str, identity: ProducerIdentity) -> None:
+        """Send the next records in this slot of a staged write. `StagedWrites` calls it."""
+        self._require_open()
+        self._require_transactions().adopt(transactional_id, identity)
+
+    async def finish_staged(self) -> None:
+        """Wait until all records of the slot are acknowledged. `StagedWrites` calls it.
+
+        Raises:
+            OdradekError: the first record that failed; this producer must be closed then.
+        """
+        await self._require_transactions().finish()
 
     def _require_transactions(self) -> ProducerTransactions:
         if self._transactions is None:

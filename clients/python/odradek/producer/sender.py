@@ -81,7 +81,8 @@ class ProduceStream:
         self._transport = transport
         self._acks = acks
         self._timeout_ms = timeout_ms
-        self._transactional_id = transactional_id
+        self.transactional_id = transactional_id
+        """The transactional id of the requests to come."""
         self._on_response = on_response
         self._on_broken = on_broken
         self._outgoing: asyncio.Queue[tuple[SentRequest, pb.ProduceRequest]] = asyncio.Queue(
@@ -121,7 +122,7 @@ class ProduceStream:
             request_id=self._next_request_id,
             acks=self._acks,
             timeout_ms=self._timeout_ms,
-            transactional_id=self._transactional_id,
+            transactional_id=self.transactional_id,
         )
         size_bytes = 0
         for batch, encoded in batches:
@@ -218,6 +219,7 @@ class Sender:
         self._cluster = cluster
         self._accumulator = accumulator
         self._options = options
+        self._transactional_id = options.transactional_id or ""
         self._queues: dict[tuple[str, int], PartitionQueue] = {}
         self._streams: dict[str, ProduceStream] = {}
         self._tasks = BackgroundTasks("producer")
@@ -255,8 +257,13 @@ class Sender:
             )
         return queue
 
-    def begin_transaction(self, producer_id: int, producer_epoch: int) -> None:
-        """Send the next records under this identity."""
+    def begin_transaction(
+        self, transactional_id: str, producer_id: int, producer_epoch: int
+    ) -> None:
+        """Send the next records under this identity of this transactional id."""
+        self._transactional_id = transactional_id
+        for stream in self._streams.values():
+            stream.transactional_id = transactional_id
         self._accumulator.begin_transaction(producer_id, producer_epoch)
         for queue in self._queues.values():
             queue.begin_transaction(producer_id, producer_epoch)
@@ -350,7 +357,7 @@ class Sender:
             self._cluster.transport,
             acks=self._options.acks_number,
             timeout_ms=self._options.request_timeout_ms,
-            transactional_id=self._options.transactional_id or "",
+            transactional_id=self._transactional_id,
             on_response=self._on_response,
             on_broken=self._on_broken,
         )

@@ -196,7 +196,7 @@ class ProducerTransactions:
             await self.init()
             identity = self._identity
             assert identity is not None, "an initialized producer has an identity"
-            self._sender.begin_transaction(identity.producer_id, identity.producer_epoch)
+            self._sender.begin_transaction(self._id, identity.producer_id, identity.producer_epoch)
         except BaseException:
             self.open = None
             raise
@@ -357,35 +357,29 @@ class ProducerTransactions:
         return self._fatal
 
     async def _call(self, method: Method[Q, R], request: Q, subject: str, timeout_s: float) -> R:
-        """Repeat a call until a coordinator has decided it.
+        return await call_until_decided(
+            self._cluster, self._options, method, request, subject=subject, timeout_s=timeout_s
+        )
+
+    def adopt(self, transactional_id: str, identity: pb.ProducerIdentity) -> None:
+        """Begin a transaction in a slot of a staged write, whose identity the coordinator gave; its step ends it."""
+        assert self.open is None, f"{self.open} is open"
+        self._sender.begin_transaction(
+            transactional_id, identity.producer_id, identity.producer_epoch
+        )
+        self.open, self._is_ending = Transaction(self), False
+
+    async def finish(self) -> None:
+        """Wait until all records of an adopted transaction are acknowledged, and leave its end to its step.
 
         Raises:
-            OdradekError: none did in time, or repeating does not help.
+            OdradekError: the first record that failed.
         """
-        backoff = Backoff(
-            first_ms=self._options.retry_backoff_ms, most_ms=self._options.retry_backoff_max_ms
-        )
-        failures, deadline_s = 0, time.monotonic() + timeout_s
-        while True:
-            left_s = deadline_s - time.monotonic()
-            try:
-                response = await self._cluster.call_any(
-                    method, request, timeout_s=max(0.001, min(CALL_S_MAX, left_s))
-                )
-                code = error_code(response.error_code)  # type: ignore[attr-defined]  # each response has it
-                if not code.retriable:
-                    return response
-                error: OdradekError = error_of(code, subject)
-            except OdradekError as caught:
-                error = caught
-                if not error.retriable:
-                    raise
-            if time.monotonic() >= deadline_s:
-                raise RequestTimedOut(
-                    f"{subject} was not decided within {timeout_s} s; last error: {error}"
-                ) from error
-            failures += 1
-            await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
+        self._is_ending = True
+        error = await self._all_acknowledged()
+        if error is not None:
+            raise error
+        self.open = None
 
     async def close(self) -> None:
         """Abort what is open, as far as the coordinator responds."""
@@ -394,6 +388,44 @@ class ProducerTransactions:
                 await self._abort()
         finally:
             self._fatal = self._fatal or ClientClosed("the producer is closed")
+
+
+async def call_until_decided(
+    cluster: Cluster,
+    options: ProducerOptions,
+    method: Method[Q, R],
+    request: Q,
+    *,
+    subject: str,
+    timeout_s: float,
+) -> R:
+    """Repeat a call until a coordinator has decided it, and return its response.
+
+    Raises:
+        OdradekError: none did in time, or repeating does not help.
+    """
+    backoff = Backoff(first_ms=options.retry_backoff_ms, most_ms=options.retry_backoff_max_ms)
+    failures, deadline_s = 0, time.monotonic() + timeout_s
+    while True:
+        left_s = deadline_s - time.monotonic()
+        try:
+            response = await cluster.call_any(
+                method, request, timeout_s=max(0.001, min(CALL_S_MAX, left_s))
+            )
+            code = error_code(response.error_code)  # type: ignore[attr-defined]  # each response has it
+            if not code.retriable:
+                return response
+            error: OdradekError = error_of(code, subject)
+        except OdradekError as caught:
+            error = caught
+            if not error.retriable:
+                raise
+        if time.monotonic() >= deadline_s:
+            raise RequestTimedOut(
+                f"{subject} was not decided within {timeout_s} s; last error: {error}"
+            ) from error
+        failures += 1
+        await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
 
 
 async def run_transaction(

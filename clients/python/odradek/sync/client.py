@@ -35,6 +35,8 @@ class TransactionAdmin(Facade[AsyncTransactionAdmin]):
     list = waits(AsyncTransactionAdmin.list)
     describe = waits(AsyncTransactionAdmin.describe)
     abort = waits(AsyncTransactionAdmin.abort)
+    steps = waits(AsyncTransactionAdmin.steps)
+    forget_steps = waits(AsyncTransactionAdmin.forget_steps)
 
 
 class Admin(Facade[AsyncAdmin]):

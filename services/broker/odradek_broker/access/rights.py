@@ -46,6 +46,7 @@ class Guard(NamedTuple):
 _ADMIN: Final = "/odradek.v1.AdminService/"
 _GROUPS: Final = "/odradek.v1.GroupService/"
 _TRANSACTIONS: Final = "/odradek.v1.TransactionService/"
+_STAGED: Final = "/odradek.v1.StagedWriteService/"
 _CLUSTER: Final = ResourceType.CLUSTER
 _GROUP: Final = ResourceType.GROUP
 
@@ -133,6 +134,10 @@ def _transactional(operation: Operation, name: str) -> Right:
 
 def _writes_transactions(request: Any) -> Iterable[Need]:
     return [[_transactional(Operation.WRITE, request.transactional_id)]]
+
+
+def _writes_steps(request: Any) -> Iterable[Need]:
+    return [[_transactional(Operation.WRITE, request.query)]]
 
 
 def _describes_topics(request: Any) -> Iterable[Need]:
@@ -233,6 +238,15 @@ RULES: Final[dict[str, Rule]] = {
         ([_group(Operation.READ, request.commit.group_id)],),
         _commit(request.commit),
     ),
+    _STAGED + "OpenStaged": _writes_steps,
+    _STAGED + "RenewStaged": _writes_steps,
+    _STAGED + "PrepareStaged": _writes_steps,
+    _STAGED + "CompleteStep": _writes_steps,
+    _STAGED + "AbortStaged": _writes_steps,
+    _STAGED + "ForgetSteps": _writes_steps,
+    _STAGED + "DescribeSteps": lambda request: [
+        [_transactional(Operation.DESCRIBE, request.query)]
+    ],
     _TRANSACTIONS + "ListTransactions": _nothing,  # the response omits what the caller may not see
     _TRANSACTIONS + "DescribeTransactions": lambda request: [
         [_transactional(Operation.DESCRIBE, name)] for name in request.transactional_ids

@@ -85,7 +85,7 @@ class TransactionCoordinator:
         connection_numbers: ConnectionNumbers,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._settings = transaction_settings(settings)
+        self.settings = transaction_settings(settings)
         self._partitions = partitions
         self.now_ms, self.wall_ms = clock.monotonic_ms, clock.wall_ms
         self.placement = Placement(
@@ -112,7 +112,7 @@ class TransactionCoordinator:
             clock=clock,
         )
         self._kind = TransactionKind(
-            settings=self._settings,
+            settings=self.settings,
             partitions=partitions,
             producer_ids=producer_ids,
             markers=self.markers,
@@ -203,6 +203,12 @@ class TransactionCoordinator:
             ),
         )
         return response
+
+    async def ask_staged(
+        self, query: str, decide: Callable[[TransactionShard, RequestId], Step[Any]]
+    ) -> Any:
+        """Let the shard of a query of staged writes decide, and wait until its response may be sent."""
+        return await self._ask(query, decide)
 
     async def describe(self, transactional_id: TransactionalId) -> Transaction | None:
         """Return the state of an id; None if it is unknown."""
@@ -412,4 +418,7 @@ def transaction_settings(settings: BrokerSettings) -> TransactionSettings:
         load_grace_ms=settings.transaction_load_grace_ms,
         partitions_max=settings.transaction_partitions_max,
         ids_max=settings.transaction_ids_max,
+        prepared_timeout_ms=settings.transaction_prepared_timeout_ms,
+        staged_lease_ms=settings.transaction_staged_lease_ms,
+        ledger_expiration_ms=settings.transaction_ledger_expiration_ms,
     )

@@ -22,6 +22,7 @@ from odradek_broker.replication.partition import Partition
 from odradek_broker.rpc.callers import Caller, in_turns
 from odradek_broker.rpc.intake import call_errors
 from odradek_broker.rpc.metadata_view import leader_hint
+from odradek_broker.transactions.transaction_shard import partition_key
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import PartitionIndex, TopicId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -164,7 +165,9 @@ class ProduceStream:
 
     def _transaction_refusal(self, transactional_id: str) -> ProduceOutcome | None:
         """Return why the caller may not use a transactional id; None if it may, or uses none."""
-        need = [(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)]
+        # The right to the name of a query covers the slots of its staged writes.
+        name = partition_key(transactional_id)
+        need = [(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, name)]
         if not transactional_id or self._caller.has(need):
             return None
         return ProduceOutcome(

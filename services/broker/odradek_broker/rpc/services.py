@@ -12,6 +12,7 @@ from odradek_broker.rpc import (
     broker_servicer,
     group_servicer,
     replication_servicer,
+    staged_write_servicer,
     transaction_link_servicer,
     transaction_servicer,
 )
@@ -64,6 +65,12 @@ def add_services(
         partitions=partitions,
         peers=peers,
     )
+    staged = staged_write_servicer.StagedWriteServicer(
+        broker_id=broker.broker_id,
+        coordinator=broker.transactions.coordinator,
+        partitions=partitions,
+        peers=peers,
+    )
     links = transaction_link_servicer.TransactionLinkServicer(
         cluster_id=broker.cluster_id,
         coordinator=broker.transactions.coordinator,
@@ -78,12 +85,14 @@ def add_services(
             admin_servicer.add_to(server, admin),
             group_servicer.add_to(server, group),
             transaction_servicer.add_to(server, transactions),
+            staged_write_servicer.add_to(server, staged),
         ]
 
     def for_brokers(server: grpc.aio.Server) -> None:
         admin_servicer.add_to(server, admin)
         group_servicer.add_to(server, group)
         transaction_servicer.add_to(server, transactions)
+        staged_write_servicer.add_to(server, staged)
         replication_servicer.add_to(server, replication)
         transaction_link_servicer.add_to(server, links)
 

@@ -184,6 +184,19 @@ class StepCompleted:
     unfit: tuple[SlotIdentity, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetSteps:
+    """An operator wants the query to begin again: its ledger is deleted."""
+
+    query: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsForgotten:
+    error: ErrorCode = ErrorCode.NONE
+    error_message: str = ""
+
+
 HoldableRequest: TypeAlias = InitProducer | AddPartitions | EndTransaction
 
 

@@ -25,11 +25,12 @@ from dataclasses import replace
 from typing import Final, Protocol, TypeAlias
 
 from odradek_broker.coordinator_step import NOTHING, RequestId, Step, judges, respond
-from odradek_broker.transactions.identity import Match, ProducerIdReserve
+from odradek_broker.transactions.identity import CLIENT_EPOCH_MAX, Match, ProducerIdReserve
 from odradek_broker.transactions.messages import (
     AbortStaged,
     AddPartitions,
     CompleteStep,
+    ForgetSteps,
     MembersChecked,
     Opened,
     OpenStaged,
@@ -38,6 +39,7 @@ from odradek_broker.transactions.messages import (
     RenewStaged,
     SlotIdentity,
     StepCompleted,
+    StepsForgotten,
 )
 from odradek_broker.transactions.settings import TransactionSettings
 from odradek_broker.transactions.transaction import (
@@ -55,12 +57,13 @@ from odradek_broker.transactions.transaction import (
     created_ledger,
 )
 from odradek_broker.transactions.transaction_table import TransactionTable
-from odradek_protocol.identity import ProducerId
+from odradek_protocol.identity import NO_PRODUCER_ID, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 TransactionStep: TypeAlias = Step[TransactionRecord]
 SLOTS_MAX: Final = 10_000
 QUERY_BYTES_MAX: Final = 32_000
+MEMBER_BYTES_MAX: Final = 1_024
 STEP_BYTES_MAX: Final = 8 * 1024 * 1024
 """The most bytes of the batch that completes a step; the host never splits a batch of this size."""
 _RECORD_BYTES: Final = 200  # the most that a record takes besides its id and its partitions
@@ -125,7 +128,7 @@ class StagedSteps:
             opened = created(reserve.take(), timeout_ms=NO_TIMEOUT_MS, wall_ms=wall_ms)
         else:
             opened = state.initialized(
-                reserve.take() if state.needs_fresh_id else None,
+                reserve.take() if _needs_id(state) else None,
                 timeout_ms=NO_TIMEOUT_MS,
                 is_same_producer=False,
                 wall_ms=wall_ms,
@@ -135,7 +138,8 @@ class StagedSteps:
     @judges
     def _judge_open(self, request: OpenStaged) -> Opened | TransactionalId:
         """Return the slot for a member: the one that it has already, or the lowest free one."""
-        if not _is_query(request.query) or request.step < 0:
+        has_long_name = len(request.member.encode()) > MEMBER_BYTES_MAX
+        if not _is_query(request.query) or request.step < 0 or has_long_name:
             return Opened(error=ErrorCode.INVALID_REQUEST)
         ledger = self.ledger_of(request.query)
         if ledger is not None and request.step == ledger.last_step:
@@ -156,8 +160,7 @@ class StagedSteps:
             if state_of_slot is None and len(table) >= self._shard.settings.ids_max:
                 return Opened(error=ErrorCode.POLICY_VIOLATION)
             if state_of_slot is None or _is_free(state_of_slot):
-                needs_id = state_of_slot is None or state_of_slot.needs_fresh_id
-                if needs_id and not self._shard.reserve:
+                if _needs_id(state_of_slot) and not self._shard.reserve:
                     return Opened(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
                 return slot
         return Opened(error=ErrorCode.POLICY_VIOLATION)
@@ -367,6 +370,26 @@ class StagedSteps:
             )
         return step + respond(request_id, MembersChecked(errors=errors))
 
+    def handle_forget(self, request_id: RequestId, request: ForgetSteps) -> TransactionStep:
+        """Delete the ledger of a query for an operator, so that an older checkpoint may be replayed."""
+        query = TransactionalId(request.query)
+        state = self._shard.table.get(query)
+        if state is None or state.ledger is None:
+            message = f"no step of {query} is complete, as far as this cluster knows"
+            refusal = StepsForgotten(
+                error=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, error_message=message
+            )
+            return respond(request_id, refusal)
+        for _, member in self._shard.table.slots_of(query):
+            if member.staged is not None:
+                message = f"step {member.staged.step} of {query} is being written: stop the query"
+                refusal = StepsForgotten(error=ErrorCode.INVALID_TXN_STATE, error_message=message)
+                return respond(request_id, refusal)
+        # A producer of the same name keeps its identity.
+        is_ledger_only = state.producer_id == NO_PRODUCER_ID
+        step = self._shard.move(query, None if is_ledger_only else replace(state, ledger=None))
+        return step + respond(request_id, StepsForgotten())
+
     def tick(self, *, now_ms: int, wall_ms: int) -> TransactionStep:
         """Abort the prepared members of steps of which nothing has been heard for `prepared_timeout_ms`."""
         settings, step = self._shard.settings, NOTHING
@@ -413,6 +436,15 @@ def _is_query(query: str) -> bool:
 
 def _is_free(state: Transaction) -> bool:
     return state.status.is_between and state.staged is None
+
+
+def _needs_id(state: Transaction | None) -> bool:
+    """Return whether a slot gets another producer id before it is used again.
+
+    The decision of its step bumps the epoch a second time. Slots of one query reach the last epoch together, and a step
+    that needed a producer id for each of them could need more than the reserve ever has.
+    """
+    return state is None or state.producer_epoch >= CLIENT_EPOCH_MAX - 1
 
 
 def _is_of(state: Transaction | None, request: OpenStaged) -> bool:

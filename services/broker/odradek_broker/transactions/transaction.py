@@ -276,7 +276,7 @@ class Transaction:
 
     def _bumped(self, fresh_id: ProducerId | None, *, keeps_last: bool) -> Transaction:
         assert self.status.is_between, f"a new identity in {self.status.name}"
-        assert self.needs_fresh_id is (fresh_id is not None), f"{fresh_id} at {self.producer_epoch}"
+        assert fresh_id is not None or not self.needs_fresh_id, f"no id at {self.producer_epoch}"
         last_epoch = self.producer_epoch if keeps_last else NO_EPOCH
         if fresh_id is None:
             return replace(

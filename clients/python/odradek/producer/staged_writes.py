@@ -1,0 +1,338 @@
+"""Staged writes: the tasks of one step write in several processes, and their records count all or not at all.
+
+    writes = client.staged_writes("sales")                       in every process
+    async with await writes.open(step=7, name="task-3") as task:   in each task; the name is that of the attempt
+        await task.send("totals", value, key=key)
+        prepared = await task.prepare()                          goes to the driver, which may be another process
+    await writes.complete(7, [prepared, ...])                    in the driver
+
+Steps are numbered and rise. `complete` commits the listed tasks and aborts all others of the query up to that step, in
+one decision. It may be repeated, by another process too: a step that is complete stays as it is. So a driver that does
+not know what became of a step writes it again and completes it again, and `open` says early that nothing need be
+written. Readers with isolation_level="read_committed" see each step once.
+
+A task that is silent for the cluster's lease (`transaction.staged.lease.ms`) is aborted; tasks are kept alive in the
+background while they are open here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+
+from google.protobuf.message import Message
+
+from odradek.cluster.background import BackgroundTasks
+from odradek.cluster.cluster import Cluster
+from odradek.cluster.methods import (
+    ABORT_STAGED,
+    COMPLETE_STEP,
+    OPEN_STAGED,
+    PREPARE_STAGED,
+    RENEW_STAGED,
+)
+from odradek.cluster.transport import Method
+from odradek.errors import (
+    ClientClosed,
+    InvalidRequest,
+    NotInTransaction,
+    OdradekError,
+    TransactionAborted,
+    UnsupportedOperation,
+    error_code,
+    error_of,
+)
+from odradek.producer.delivery import DeliveryFuture
+from odradek.producer.producer import Producer
+from odradek.producer.transaction import call_until_decided
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import staged_write_service_pb2 as pb
+
+if TYPE_CHECKING:
+    from odradek.producer.producer import ProducerArguments
+
+RENEWALS_A_LEASE: Final = 6
+IDLE_PRODUCERS_MAX: Final = 64
+_CLOSE_S_MAX: Final = 10.0
+_log = logging.getLogger(__name__)
+Q = TypeVar("Q", bound=Message)
+R = TypeVar("R", bound=Message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTask:
+    """A task that has written everything. It can be pickled, for the process that completes the step."""
+
+    query: str
+    step: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+class StagedTask:
+    """One attempt of a task. Leaving its block without `prepare` aborts it."""
+
+    def __init__(
+        self, writes: StagedWrites, step: int, member: pb.StagedMember, producer: Producer
+    ) -> None:
+        self.step = step
+        self.member = member
+        self.failure: OdradekError | None = None
+        """Why the cluster gave this task up, as far as it is known here."""
+        self._writes = writes
+        self._producer: Producer | None = producer
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.abort()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was neither prepared nor aborted."""
+        return self._producer is not None
+
+    async def send(self, topic: str, value: Any = None, **arguments: Any) -> DeliveryFuture:
+        """Buffer one record, as `Producer.send`.
+
+        Raises:
+            TransactionAborted: the cluster gave this task up, because its lease ended or its step was decided.
+        """
+        return await self._open_producer().send(topic, value, **arguments)
+
+    async def prepare(self) -> PreparedTask:
+        """Wait until all records are acknowledged, and leave it to `complete` whether they count.
+
+        Raises:
+            TransactionAborted: a record failed, or the cluster gave this task up; nothing of it counts.
+        """
+        producer = self._open_producer()
+        try:
+            await producer.finish_staged()
+            await self._writes._prepare(self)
+        except OdradekError as error:
+            await self.abort()
+            if isinstance(error, TransactionAborted):
+                raise
+            raise TransactionAborted(
+                f"a task of step {self.step} of {self._writes.query!r} was aborted: {error.message}",
+                code=error.code,
+            ) from error
+        self._producer = None
+        await self._writes._done(self, producer)
+        return PreparedTask(
+            query=self._writes.query,
+            step=self.step,
+            transactional_id=self.member.transactional_id,
+            producer_id=self.member.identity.producer_id,
+            producer_epoch=self.member.identity.producer_epoch,
+        )
+
+    async def abort(self) -> None:
+        """Drop the records. If the cluster cannot be told, the end of the lease does it."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await self._writes._give_up(self, producer)
+
+    def _open_producer(self) -> Producer:
+        if self.failure is not None:
+            raise self.failure
+        if self._producer is None:
+            raise NotInTransaction(f"this task of step {self.step} is prepared or aborted")
+        return self._producer
+
+
+class StagedWrites:
+    """The staged writes of one query: `client.staged_writes(query)`. Close it, or use it in `async with`."""
+
+    def __init__(
+        self, query: str, *, cluster: Cluster, **arguments: Unpack[ProducerArguments]
+    ) -> None:
+        if "transactional_id" in arguments:
+            raise InvalidRequest("staged writes choose transactional ids themselves")
+        self.query = query
+        self._cluster = cluster
+        self._arguments = arguments
+        self._arguments["transactional_id"] = query
+        self._idle: list[Producer] = [self._new_producer()]
+        self._options = self._idle[0].options
+        self._open: dict[str, StagedTask] = {}
+        self._renewals = BackgroundTasks(f"staged writes of {query}")
+        self._is_renewing = self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _new_producer(self) -> Producer:
+        return Producer(cluster=self._cluster, **self._arguments)
+
+    async def open(self, step: int, name: str) -> StagedTask | None:
+        """Begin to write as one attempt of a task. Returns None if the step is complete: nothing need be written.
+
+        `name` is that of the attempt; no two attempts of a step have the same.
+
+        Raises:
+            UnsupportedOperation: the cluster has no transactions.
+            TransactionFailed: a later step is complete, so the caller's state is older than the cluster's.
+        """
+        if self._is_closed:
+            raise ClientClosed("these staged writes are closed")
+        response = await self._call(
+            OPEN_STAGED,
+            pb.OpenStagedRequest(query=self.query, step=step, member=name),
+            f"opening a task of step {step} of {self.query!r}",
+        )
+        if response.is_completed:
+            return None
+        producer = self._idle.pop() if self._idle else self._new_producer()
+        member = response.member
+        producer.begin_staged(member.transactional_id, member.identity)
+        task = StagedTask(self, step, member, producer)
+        self._open[member.transactional_id] = task
+        if not self._is_renewing:
+            self._is_renewing = True
+            self._renewals.start(
+                self._renew(response.lease_ms / RENEWALS_A_LEASE / 1000), "renew leases"
+            )
+        return task
+
+    async def complete(
+        self, step: int, tasks: Iterable[PreparedTask], *, is_final: bool = False
+    ) -> bool:
+        """Commit these tasks of a step, and abort all others. Returns False if the step was complete before.
+
+        An error other than TransactionAborted leaves it open whether the step is complete: repeat the call.
+
+        Args:
+            is_final: The query has no further step, and the cluster may soon forget it.
+
+        Raises:
+            TransactionAborted: a task is not prepared any more; nothing of the step counts.
+        """
+        subject = f"completing step {step} of {self.query!r}"
+        request = pb.CompleteStepRequest(query=self.query, step=step, is_final=is_final)
+        for task in tasks:
+            if (task.query, task.step) != (self.query, step):
+                raise InvalidRequest(
+                    f"{subject}: a task is of step {task.step} of {task.query!r}",
+                )
+            request.members.append(_member(task))
+        response = await self._call(COMPLETE_STEP, request, subject)
+        return not response.was_completed
+
+    async def abort(self, tasks: Iterable[PreparedTask]) -> None:
+        """Abort exactly these tasks; those that are decided stay as they are."""
+        request = pb.AbortStagedRequest(query=self.query, members=map(_member, tasks))
+        await self._call(ABORT_STAGED, request, f"aborting tasks of {self.query!r}")
+
+    async def close(self) -> None:
+        """Abort the tasks that are open here. May be called twice."""
+        self._is_closed = True
+        for task in list(self._open.values()):
+            await task.abort()
+        await self._renewals.stop()
+        idle, self._idle = self._idle, []
+        for producer in idle:
+            await producer.close()
+
+    async def _renew(self, pause_s: float) -> None:
+        while True:
+            await asyncio.sleep(pause_s)
+            tasks = list(self._open.values())
+            if not tasks:
+                continue
+            request = pb.RenewStagedRequest(query=self.query, members=[t.member for t in tasks])
+            subject = f"renewing leases of {self.query!r}"
+            try:
+                response = await self._call(RENEW_STAGED, request, subject, timeout_s=pause_s)
+            except OdradekError as error:
+                _log.warning("%s failed, and will be repeated: %s", subject, error)
+                continue
+            for task, number in zip(tasks, response.member_errors, strict=True):
+                if number:
+                    cause = error_of(number, f"the lease of a task of step {task.step}")
+                    task.failure = TransactionAborted(
+                        f"the cluster aborted a task of step {task.step} of {self.query!r}: its lease ended, or"
+                        " its step was decided",
+                        code=cause.code,
+                    )
+
+    async def _prepare(self, task: StagedTask) -> None:
+        await self._call(
+            PREPARE_STAGED,
+            pb.PrepareStagedRequest(query=self.query, member=task.member),
+            f"preparing a task of step {task.step} of {self.query!r}",
+        )
+
+    async def _done(self, task: StagedTask, producer: Producer) -> None:
+        self._open.pop(task.member.transactional_id, None)
+        if self._is_closed or len(self._idle) >= IDLE_PRODUCERS_MAX:
+            await producer.close()
+        else:
+            self._idle.append(producer)
+
+    async def _give_up(self, task: StagedTask, producer: Producer) -> None:
+        self._open.pop(task.member.transactional_id, None)
+        # Records may be on their way under this identity, so no later task uses this producer.
+        await producer.close(_CLOSE_S_MAX)
+        if task.failure is not None:
+            return
+        request = pb.AbortStagedRequest(query=self.query, members=[task.member])
+        try:
+            await self._call(ABORT_STAGED, request, "aborting a task", timeout_s=_CLOSE_S_MAX)
+        except OdradekError as error:
+            _log.warning("A task could not be aborted; the end of its lease will do it: %s", error)
+
+    async def _call(
+        self, method: Method[Q, R], request: Q, subject: str, *, timeout_s: float | None = None
+    ) -> R:
+        response = await call_until_decided(
+            self._cluster,
+            self._options,
+            method,
+            request,
+            subject=subject,
+            timeout_s=self._options.commit_timeout_ms / 1000 if timeout_s is None else timeout_s,
+        )
+        code = error_code(response.error_code)  # type: ignore[attr-defined]  # each response has it
+        if code is ErrorCode.NONE:
+            return response
+        message: str = getattr(response, "error_message", "")
+        if code is ErrorCode.UNSUPPORTED_VERSION:
+            raise UnsupportedOperation(
+                f"{subject}: the cluster has no transactions yet",
+                code=code,
+                hint="upgrade all brokers, then `odradek feature set transaction.version 2`",
+            )
+        if code is ErrorCode.TRANSACTION_ABORTABLE:
+            raise TransactionAborted(
+                f"{subject}: a task was aborted, because nothing was heard of it for too long",
+                code=code,
+            )
+        raise error_of(code, subject, message)
+
+
+def _member(task: PreparedTask) -> pb.StagedMember:
+    member = pb.StagedMember(transactional_id=task.transactional_id)
+    member.identity.producer_id = task.producer_id
+    member.identity.producer_epoch = task.producer_epoch
+    return member
