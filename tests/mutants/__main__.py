@@ -3,33 +3,37 @@
     python -m tests.mutants --count 100 --seed 1
     python -m tests.mutants --count 20 --paths services/broker/odradek_broker/partition
 
-Each mutant is run by the quickest tests that call its function (a map of functions and tests is
-made first, once, which takes minutes; it is kept in `.mutants`), then by some seeds of its
-simulator, then by tests with real processes. A mutant that survives all of them is printed with its
-change: either a test is missing, or the change makes no difference that a caller could see. The
-latter are listed in `equivalents.toml` with the reason, and are neither run nor counted.
+Each mutant is run by the quickest tests that execute its line (a map of lines and tests is made
+first, once, which takes minutes; it is kept in `.mutants`), then by some seeds of its simulator, then
+by tests with real processes. A mutant that survives all of them is printed with its change: either a
+test is missing, or the change makes no difference that a caller could see. The latter are listed in
+`equivalents.toml` with the reason, and are neither run nor counted.
 
-A run that does not end in time notices its mutant only if the same run without the mutant does end:
-on a busy machine everything hangs now and then. Otherwise the mutant is `unclear`, which is not noticed.
+A test that fails, or a run that does not end in time, notices the mutant only if it passes without the
+mutant: on a busy machine anything fails or hangs now and then. Otherwise the mutant is `unclear`, which
+is not noticed.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import queue
 import random
-import subprocess
+import re
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.coverage_map import PYTEST, CoverageMap, coverage_map
+from tests.mutants.coverage_map import CoverageMap, Run, coverage_map
 from tests.mutants.equivalents import Equivalents
 from tests.mutants.operators import Mutant, mutants_of
+from tests.mutants.warm import SEEDS, WarmRunner
 
 _BROKER = Path("services/broker")
 _QUORUM = Path("services/metadata_quorum")
@@ -41,20 +45,30 @@ PATHS = [
     _QUORUM / "odradek_metadata_quorum/network",
     _QUORUM / "odradek_metadata_quorum/raft",
 ]
+_INTEGRATION = Path("tests/integration")
+# What judges a folder in real processes, quick tests only; the first entry that contains the mutant counts.
+_QUORUM_TESTS = ("quorum", "voter_network", "other_voters")
 PROCESS_TESTS = {
-    _BROKER: [
-        Path("tests/integration/broker/test_one_broker.py"),
-        Path("tests/integration/broker/test_failover.py"),
-    ],
-    _QUORUM: [
-        Path("tests/integration/quorum/test_voter_network.py"),
-        Path("tests/integration/quorum/test_voter_processes.py"),
-        Path("tests/integration/quorum/test_quorum.py"),
-    ],
+    _QUORUM: (_INTEGRATION / "quorum/test_voter_processes.py",),
+    _BROKER / "odradek_broker/log/directory": (
+        Path("tests/unit/sdk/test_strays.py"),
+        _INTEGRATION / "broker/test_one_broker.py",
+        _INTEGRATION / "broker/test_orphans.py",
+        _INTEGRATION / "broker/test_disk_failure.py",
+    ),
+    _BROKER: (
+        _INTEGRATION / "broker/test_one_broker.py",
+        _INTEGRATION / "broker/test_failover.py",
+    ),
 }
 START = Path(__file__).parent  # has sitecustomize.py
 _FAILED = (1, 2)  # pytest's exit status for failed tests, and for a module that does not import
-TESTS = [Path("tests/unit") / name for name in ("partition", "replication", "log", "quorum")]
+TESTS = [
+    *(Path("tests/unit") / name for name in ("partition", "replication", "log", "quorum")),
+    Path("tests/sim/test_directed_schedules.py"),
+    # Several voters in one process.
+    *(_INTEGRATION / "quorum" / f"test_{name}.py" for name in _QUORUM_TESTS),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +84,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--count", type=int, default=100, help="how many mutants")
     parser.add_argument("--seed", type=int, default=1, help="which mutants")
+    parser.add_argument(
+        "--matching",
+        help=r"instead of a sample: all mutants of lines that match, such as 'log\.py:41  ' or 'sync'",
+    )
     parser.add_argument("--paths", type=Path, nargs="+", default=PATHS, help="what is mutated")
     parser.add_argument("--tests", type=Path, nargs="+", default=TESTS, help="who has to notice")
     parser.add_argument("--sim-seeds", type=int, default=6, help="simulator seeds for the rest")
@@ -82,15 +100,20 @@ def main() -> int:
         help="s for tests with processes; 0: leave them out",
     )
     options = parser.parse_args()
-    calls = coverage_map(options.paths, _files(options.tests, "test_*.py"), jobs=options.jobs)
-    if options.process_timeout:
-        for tests in PROCESS_TESTS.values():
-            code = _run(_process_tests(tests), dict(os.environ), options.process_timeout)
-            assert code == 0, f"{tests} fail without a mutant: {code}"
     every = [m for file in _files(options.paths, "*.py") for m in mutants_of(file)]
-    chosen = random.Random(options.seed).sample(every, min(options.count, len(every)))
+    if options.matching:
+        pattern = re.compile(options.matching)
+        chosen = [m for m in every if pattern.search(f"{m.path.as_posix()}:{m.line}  {m.text}")]
+    else:
+        chosen = random.Random(options.seed).sample(every, min(options.count, len(every)))
     limits = Limits(options.sim_seeds, options.timeout, options.process_timeout)
-    outcomes = _judge_all(chosen, calls, limits, jobs=options.jobs)
+    runners = Runners(options.jobs)
+    try:
+        test_files = _files(options.tests, "test_*.py")
+        tests = coverage_map(options.paths, test_files, runners.run, jobs=options.jobs)
+        outcomes = _judge_all(chosen, Judge(tests, limits, runners.run), jobs=options.jobs)
+    finally:
+        runners.close()
     survivors = [m for m in chosen if outcomes[m] in ("survived", "unclear")]
     counted = [m for m in chosen if outcomes[m] != "equivalent"]
     killed = len(counted) - len(survivors)
@@ -101,9 +124,30 @@ def main() -> int:
     return int(killed < 0.95 * len(counted))
 
 
-def _judge_all(
-    mutants: list[Mutant], calls: CoverageMap, limits: Limits, *, jobs: int
-) -> dict[Mutant, str]:
+class Runners:
+    """A warm runner for each of several runs at once."""
+
+    def __init__(self, jobs: int) -> None:
+        self._idle: queue.SimpleQueue[WarmRunner] = queue.SimpleQueue()
+        self._all = [WarmRunner() for _ in range(jobs)]
+        for runner in self._all:
+            self._idle.put(runner)
+
+    def run(
+        self, arguments: list[str], environment: dict[str, str], timeout_s: float
+    ) -> int | None:
+        runner = self._idle.get()
+        try:
+            return runner.run(arguments, environment, timeout_s=timeout_s)
+        finally:
+            self._idle.put(runner)
+
+    def close(self) -> None:
+        for runner in self._all:
+            runner.close()
+
+
+def _judge_all(mutants: list[Mutant], judge: Judge, *, jobs: int) -> dict[Mutant, str]:
     """Judge mutants, several at once, and print each as soon as it is judged: a run may be ended before its end."""
     equivalents = Equivalents.read()
     outcomes: dict[Mutant, str] = {}
@@ -112,7 +156,7 @@ def _judge_all(
         began_s = time.monotonic()
         if mutant in equivalents:
             return "equivalent", 0.0
-        return judge(mutant, calls, limits), time.monotonic() - began_s
+        return judge.outcome(mutant), time.monotonic() - began_s
 
     with ThreadPoolExecutor(jobs) as pool:
         judged = {pool.submit(timed, mutant): mutant for mutant in mutants}
@@ -126,57 +170,58 @@ def _judge_all(
     return outcomes
 
 
-def judge(mutant: Mutant, calls: CoverageMap, limits: Limits) -> str:
-    """Return what notices the mutant: `tests`, `simulator` or `processes`, and `, hung` if by not ending.
+class Judge:
+    """Runs tests with a mutant in the place of its module."""
 
-    `survived`: nothing does. `unclear`: something did not end in time, with and without the mutant.
-    """
-    service = next(service for service in PROCESS_TESTS if mutant.path.is_relative_to(service))
-    simulator = "quorum" if service == _QUORUM else "cluster"
-    tests = calls.tests_of(mutant.path, mutant.function_line, seconds_max=limits.timeout_s / 2)
-    runs: list[tuple[str, list[str], float]] = []
-    if tests:
-        runs.append(("tests", [*PYTEST, *tests], limits.timeout_s))
-    if limits.sim_seeds:
-        seeds = ["-m", "tests.mutants.seeds", simulator, str(limits.sim_seeds)]
-        runs.append(("simulator", [sys.executable, *seeds], limits.timeout_s))
-    if limits.process_timeout_s:
-        processes = _process_tests(PROCESS_TESTS[service])
-        runs.append(("processes", processes, limits.process_timeout_s))
-    outcome = "survived"
-    with tempfile.TemporaryDirectory(prefix="mutant-") as directory:
-        source = Path(directory) / mutant.path.name
-        source.write_text(mutant.source)
-        environment = {
-            **os.environ,
-            "MUTANT_MODULE": _module(mutant.path),
-            "MUTANT_SOURCE": str(source),
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(START), os.environ.get("PYTHONPATH")])),
-        }
-        for name, command, timeout_s in runs:
-            code = _run(command, environment, timeout_s)
-            if name != "simulator":
-                assert code in (None, 0, *_FAILED), f"pytest ended with {code}: {command}"
-            if code is None and _run(command, dict(os.environ), timeout_s) is None:
+    def __init__(self, tests: CoverageMap, limits: Limits, run: Run) -> None:
+        self._tests = tests
+        self._limits = limits
+        self._run = run
+
+    def outcome(self, mutant: Mutant) -> str:
+        """Return what notices the mutant: `tests`, `simulator` or `processes`, and `, hung` if by not ending.
+
+        `survived`: nothing does. `unclear`: something did not end in time, with and without the mutant.
+        """
+        outcome = "survived"
+        with tempfile.TemporaryDirectory(prefix="mutant-") as directory:
+            source = Path(directory) / mutant.path.name
+            source.write_text(mutant.source)
+            environment = {
+                "MUTANT_MODULE": _module(mutant.path),
+                "MUTANT_SOURCE": str(source),
+                "PYTHONPATH": os.pathsep.join(
+                    filter(None, [str(START), os.environ.get("PYTHONPATH")])
+                ),
+            }
+            failed = Path(directory) / "failed"
+            environment["MUTANT_FAILED"] = str(failed)
+            for name, arguments, timeout_s in self._runs(mutant):
+                status = self._run(arguments, environment, timeout_s)
+                if status == 0:
+                    continue
+                assert status in (None, *_FAILED), f"{name} ended with {status}: {arguments}"
+                if status is not None and failed.exists():
+                    arguments = [failed.read_text()]
+                if self._run(arguments, {}, timeout_s) == 0:
+                    return name if status is not None else f"{name}, hung"
                 outcome = "unclear"
-            elif code != 0:
-                return name if code is not None else f"{name}, hung"
-    return outcome
+        return outcome
 
-
-def _process_tests(tests: list[Path]) -> list[str]:
-    return [*PYTEST, "-m", "not long", *map(str, tests)]
-
-
-def _run(command: list[str], environment: dict[str, str], timeout_s: float) -> int | None:
-    """The exit status; None after `timeout_s`."""
-    try:
-        done = subprocess.run(
-            command, env=environment, timeout=timeout_s, capture_output=True, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    return done.returncode
+    def _runs(self, mutant: Mutant) -> Iterator[tuple[str, list[str], float]]:
+        limits = self._limits
+        tests = self._tests.tests_of(mutant, seconds_max=limits.timeout_s / 2)
+        if tests:
+            yield "tests", tests, limits.timeout_s
+        if limits.sim_seeds:
+            simulator = "quorum" if mutant.path.is_relative_to(_QUORUM) else "cluster"
+            yield "simulator", [SEEDS, simulator, str(limits.sim_seeds)], limits.timeout_s
+        if limits.process_timeout_s:
+            judging = next(
+                judging for place, judging in PROCESS_TESTS.items() if place in mutant.path.parents
+            )
+            arguments = ["-m", "not long", *map(str, judging)]
+            yield "processes", arguments, limits.process_timeout_s
 
 
 def _module(path: Path) -> str:

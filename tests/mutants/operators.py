@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.mutants.functions import Functions
+
 _COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<=",
     ast.LtE: "<",
@@ -37,7 +39,8 @@ class Mutant:
 
     path: Path
     line: int
-    function_line: int  # where the function begins that it is in, its decorators included
+    function: str  # the function or `Class.method` that it is in
+    function_line: int  # where that begins, its decorators included
     text: str  # the whole line, without its indentation
     before: str
     after: str
@@ -55,7 +58,7 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
     for text in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(text))
     tree = ast.parse(source)
-    functions = _functions(tree)
+    functions = Functions.of(source)
     for node, replacement in _changes(tree):
         begin = starts[node.lineno - 1] + node.col_offset
         assert node.end_lineno is not None, node
@@ -66,21 +69,13 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
         if before == replacement or any(word in context for word in _QUIET):
             continue
         mutated = (source[:begin] + replacement.encode() + source[end:]).decode()
-        around = [first for first, last in functions if first <= node.lineno <= last]
-        if not around:
+        function = functions.around(node.lineno)
+        if function is None:
             continue
         text = source[starts[node.lineno - 1] : starts[node.lineno]].decode().strip()
         change = (" ".join(before.split()), replacement)
-        yield Mutant(path, node.lineno, max(around), text, *change, mutated)
-
-
-def _functions(tree: ast.AST) -> list[tuple[int, int]]:
-    """The first and last line of each function."""
-    return [
-        (min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno or 0)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+        place = (node.lineno, function.name, function.first_line)
+        yield Mutant(path, *place, text, *change, mutated)
 
 
 def _changes(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:

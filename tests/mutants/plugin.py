@@ -1,7 +1,7 @@
-"""A pytest plugin that records which test calls which function.
+"""A pytest plugin that records which test executes which lines, or which test failed.
 
 `MUTANT_COVERAGE` names the file that the map is written to, and `MUTANT_PATHS` the directories whose
-functions are recorded.
+functions are recorded. `MUTANT_FAILED` names the file that the id of a failed test is written to.
 """
 
 from __future__ import annotations
@@ -11,75 +11,104 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
-CALLS_MAX = 200_000  # of a test, that are noted: a property test repeats itself
+from tests.mutants.functions import Functions
+
+# Bounds of what is recorded of one test: a property test repeats itself, and tracing a line costs more than running it.
+CALLS_MAX = 200_000
+TRACED_CALLS_MAX = 60  # of one function
 
 
-class _Calls:
-    """The functions of the wanted files that each test called, and how long the test took."""
+class _Lines:
+    """The lines of the wanted files that each test executed, by function, and how long the test took."""
 
     def __init__(self, directories: tuple[str, ...]) -> None:
         self._directories = directories
         self._is_wanted: dict[CodeType, bool] = {}
-        self._called: set[tuple[str, int]] = set()
+        self._functions: dict[str, Functions] = {}
+        self._lines: set[tuple[str, int]] = set()
+        self._traced: Counter[CodeType] = Counter()
+        self._calls_left = 0
         self.tests: dict[str, dict[str, Any]] = {}
         self.failed: set[str] = set()
-        self._calls_left = 0
 
-    def _trace(self, frame: FrameType, event: str, _: object) -> None:
+    def _call(self, frame: FrameType, event: str, _: object) -> Callable[..., Any] | None:
         self._calls_left -= 1
         if self._calls_left <= 0:
             sys.settrace(None)
+            return None
         code = frame.f_code
         wanted = self._is_wanted.get(code)
         if wanted is None:
             wanted = code.co_filename.startswith(self._directories)
             self._is_wanted[code] = wanted
-        if wanted:
-            self._called.add((code.co_filename, code.co_firstlineno))
+        if not wanted:
+            return None
+        self._traced[code] += 1
+        if self._traced[code] > TRACED_CALLS_MAX:
+            return None
+        self._lines.add((code.co_filename, code.co_firstlineno))
+        return self._line
+
+    def _line(self, frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+        if event == "line":
+            self._lines.add((frame.f_code.co_filename, frame.f_lineno))
+        return self._line
 
     def begin(self) -> float:
-        self._called = set()
+        self._lines = set()
+        self._traced = Counter()
         self._calls_left = CALLS_MAX
-        threading.settrace(self._trace)
-        sys.settrace(self._trace)
-        return time.monotonic()
+        threading.settrace(self._call)
+        sys.settrace(self._call)
+        return time.process_time()
 
     def end(self, test: str, began_s: float) -> None:
         sys.settrace(None)
-        if test in self.failed:  # also without a mutant, or under the tracer: it would tell nothing
+        threading.settrace(None)  # type: ignore[arg-type]
+        if test in self.failed:  # it fails without a mutant, or under the tracer
             return
-        functions: dict[str, list[int]] = {}
-        for name, line in sorted(self._called):
-            functions.setdefault(name, []).append(line)
-        self.tests[test] = {"seconds": time.monotonic() - began_s, "functions": functions}
+        executed: dict[str, dict[str, list[int]]] = {}
+        for path, line in sorted(self._lines):
+            if path not in self._functions:
+                self._functions[path] = Functions.of(Path(path).read_bytes())
+            function = self._functions[path].around(line)
+            if function is not None:
+                lines = executed.setdefault(os.path.relpath(path), {})
+                lines.setdefault(function.name, []).append(line - function.first_line)
+        seconds = time.process_time() - began_s
+        self.tests[test] = {"seconds": seconds, "lines": executed}
 
 
-_calls = _Calls(tuple(os.environ.get("MUTANT_PATHS", "").split(os.pathsep)))
+_recorded = _Lines(tuple(os.environ.get("MUTANT_PATHS", "").split(os.pathsep)))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     if "MUTANT_COVERAGE" not in os.environ:
         return (yield)
-    began_s = _calls.begin()
+    began_s = _recorded.begin()
     try:
         return (yield)
     finally:
-        _calls.end(item.nodeid, began_s)
+        _recorded.end(item.nodeid, began_s)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.outcome != "passed":
-        _calls.failed.add(report.nodeid)
+        _recorded.failed.add(report.nodeid)
+    if report.outcome == "failed" and "MUTANT_FAILED" in os.environ:
+        Path(os.environ["MUTANT_FAILED"]).write_text(report.nodeid)
 
 
 def pytest_sessionfinish() -> None:
     if "MUTANT_COVERAGE" in os.environ:
         with open(os.environ["MUTANT_COVERAGE"], "w") as file:
-            json.dump(_calls.tests, file)
+            json.dump(_recorded.tests, file)

@@ -1,13 +1,13 @@
-"""Run simulator seeds and exit with 1 at the first violation: `seeds.py cluster 6` or `seeds.py quorum 6`."""
+"""Run simulator seeds: the status is 1 at the first violation."""
 
 from __future__ import annotations
 
 import logging
-import sys
 
 
-def main() -> int:
-    simulator, count = sys.argv[1], int(sys.argv[2])
+def main(arguments: list[str]) -> int:
+    """Run the first seeds of a simulator: `["cluster", "6"]` or `["quorum", "6"]`."""
+    simulator, count = arguments[0], int(arguments[1])
     logging.disable(logging.WARNING)
     if simulator == "quorum":
         from tests.sim.quorum.chaos import Chaos
@@ -18,7 +18,3 @@ def main() -> int:
     from tests.sim.simulation import run_seed
 
     return int(any(run_seed(seed).violations for seed in range(count)))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -28,6 +28,12 @@ class _MutantFinder:
         return importlib.util.spec_from_file_location(name, self._path)
 
 
-if _module := os.environ.get("MUTANT_MODULE"):
-    assert _module not in sys.modules, f"{_module} is imported already"
-    sys.meta_path.insert(0, _MutantFinder(_module, os.environ["MUTANT_SOURCE"]))  # type: ignore[arg-type]
+def install() -> None:
+    """Make the next import of the module that the environment names, if any, load the mutant."""
+    if module := os.environ.get("MUTANT_MODULE"):
+        assert module not in sys.modules, f"{module} is imported already"
+        sys.meta_path.insert(0, _MutantFinder(module, os.environ["MUTANT_SOURCE"]))  # type: ignore[arg-type]
+
+
+if __name__ == "sitecustomize":
+    install()

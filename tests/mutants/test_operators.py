@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import __main__ as runner
-from tests.mutants.__main__ import PATHS, START, Limits, judge
+from tests.mutants.__main__ import PATHS, PROCESS_TESTS, START, Judge, Limits
 from tests.mutants.coverage_map import CoverageMap
 from tests.mutants.equivalents import Equivalents
-from tests.mutants.operators import mutants_of
+from tests.mutants.operators import Mutant, mutants_of
+from tests.mutants.warm import WarmRunner
 
 HEAD = '"""A module."""\n\nLIMIT = 5\n\n\ndef judge(self, a: int = 3, b: Maybe[1] = None):\n    """Judge."""\n'
 
@@ -44,7 +44,7 @@ def test_one_change_at_a_time(tmp_path: Path, line: str, changes: set[str]) -> N
     assert found.keys() == changes
     for after, mutant in found.items():
         assert mutant.line == 8
-        assert mutant.function_line == 6
+        assert (mutant.function, mutant.function_line) == ("judge", 6)
         changed = line.replace(mutant.before, after, 1)
         assert mutant.source == path.read_text().replace(line, changed)
 
@@ -76,20 +76,74 @@ def test_the_processes_that_a_test_starts_run_the_mutant(tmp_path: Path) -> None
     assert done.stdout == "the mutant\n"
 
 
+def a_mutant() -> Mutant:
+    return next(mutants_of(next(PATHS[0].rglob("replica.py"))))
+
+
 @pytest.mark.parametrize(
     ("hanging", "outcome"), [("mutant", "simulator, hung"), ("both", "unclear"), ("", "survived")]
 )
-def test_a_run_that_hangs_without_its_mutant_too_says_nothing(
-    monkeypatch: pytest.MonkeyPatch, hanging: str, outcome: str
-) -> None:
-    def run(command: list[str], environment: dict[str, str], timeout_s: float) -> int | None:
+def test_a_run_that_hangs_without_its_mutant_too_says_nothing(hanging: str, outcome: str) -> None:
+    def run(arguments: list[str], environment: dict[str, str], timeout_s: float) -> int | None:
         is_hung = hanging == "both" or (hanging == "mutant" and "MUTANT_MODULE" in environment)
         return None if is_hung else 0
 
-    monkeypatch.setattr(runner, "_run", run)
-    mutant = next(mutants_of(next(PATHS[0].rglob("replica.py"))))
     limits = Limits(sim_seeds=1, timeout_s=1, process_timeout_s=1)
-    assert judge(mutant, CoverageMap(), limits) == outcome
+    assert Judge(CoverageMap(), limits, run).outcome(a_mutant()) == outcome
+
+
+@pytest.mark.parametrize(
+    ("broken", "outcome"), [("", "processes"), ("a::one", "unclear"), ("a::other", "processes")]
+)
+def test_a_failed_test_counts_if_it_passes_without_the_mutant(broken: str, outcome: str) -> None:
+    def run(arguments: list[str], environment: dict[str, str], timeout_s: float) -> int | None:
+        if "MUTANT_FAILED" in environment:
+            Path(environment["MUTANT_FAILED"]).write_text("a::one")
+            return 1
+        return int(broken in arguments)
+
+    limits = Limits(sim_seeds=0, timeout_s=1, process_timeout_s=1)
+    assert Judge(CoverageMap(), limits, run).outcome(a_mutant()) == outcome
+
+
+def test_tests_that_execute_the_changed_line_come_first_and_then_the_quickest() -> None:
+    mutant = a_mutant()
+    place = mutant.line - mutant.function_line
+    calls = CoverageMap()
+    for test, seconds, line in (("a", 1.0, place + 1), ("b", 3.0, place), ("c", 2.0, place)):
+        lines = {mutant.path.as_posix(): {mutant.function: [line], "another": [place]}}
+        calls.add({test: {"seconds": seconds, "lines": lines}})
+    assert calls.tests_of(mutant, seconds_max=10.0) == ["c", "b", "a"]
+    assert calls.tests_of(mutant, seconds_max=5.0) == ["c", "b"]
+    assert calls.tests_of(mutant, seconds_max=0.1) == ["c"], "one at least"
+
+
+def test_a_warm_process_runs_each_job_in_a_fork_and_kills_what_does_not_end(tmp_path: Path) -> None:
+    test, mutant = tmp_path / "test_it.py", tmp_path / "mutant.py"
+    test.write_text(
+        "import os, signal, subprocess\n"
+        "def test_it():\n"
+        "    import odradek_broker.log.storage as storage\n"
+        "    assert storage.IS_MUTANT\n"
+        "def test_hang():\n"
+        "    subprocess.run(['sleep', '1000'])\n"
+    )
+    mutant.write_text("IS_MUTANT = True\n")
+    changed = {"MUTANT_MODULE": "odradek_broker.log.storage", "MUTANT_SOURCE": str(mutant)}
+    runner = WarmRunner()
+    try:
+        assert runner.run([f"{test}::test_it"], changed, timeout_s=100) == 0
+        assert runner.run([f"{test}::test_it"], {}, timeout_s=100) == 1
+        assert runner.run([f"{test}::test_hang"], {}, timeout_s=1) is None
+        assert runner.run([f"{test}::test_it"], changed, timeout_s=100) == 0
+    finally:
+        runner.close()
+
+
+def test_what_judges_a_folder_exists_and_every_folder_is_judged() -> None:
+    assert all(test.exists() for tests in PROCESS_TESTS.values() for test in tests)
+    for folder in PATHS:
+        assert any(place == folder or place in folder.parents for place in PROCESS_TESTS)
 
 
 def test_every_mutant_that_is_called_equivalent_is_still_one() -> None:
