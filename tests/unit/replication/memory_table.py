@@ -41,12 +41,16 @@ class NoLinks:
     """Nobody is reached; whom each partition wants to follow is noted."""
 
     followed: list[tuple[PartitionHost, int]] = field(default_factory=list)
+    changed_brokers: list[BrokerId] = field(default_factory=list)
 
     def follow(self, host: PartitionHost, leader: int) -> None:
         self.followed.append((host, leader))
 
     def stream(self, session_id: int) -> None:
         return None
+
+    def broker_changed(self, broker_id: BrokerId) -> None:
+        self.changed_brokers.append(broker_id)
 
 
 def image_of(partitions: int, *, leader: BrokerId) -> MetadataImage:
