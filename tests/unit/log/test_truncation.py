@@ -157,3 +157,38 @@ def test_a_log_begun_anew_knows_no_producers_of_before() -> None:
     broker.checkpoint()
     broker.log.truncate_to(rolled_at)
     assert len(broker.log.producers) == 0
+
+
+@pytest.mark.parametrize("interval_bytes", [1, 10_000])
+def test_a_cut_keeps_the_greatest_timestamp_of_what_is_left(interval_bytes: int) -> None:
+    """Also of batches behind the last entry of the time index."""
+    config = LogConfig(segment_bytes=10_000, index_interval_bytes=interval_bytes)
+    broker = memory_broker(config)
+    for timestamp_ms in (1_000, 5_000, 2_000, 9_000):
+        broker.append(1, timestamp_ms=timestamp_ms)
+    log = broker.log
+    log.truncate_to(Offset(3))
+    for _ in range(2):
+        greatest = log.max_timestamp_offset()
+        assert greatest is not None
+        assert (greatest.timestamp_ms, greatest.offset) == (5_000, 1)
+        found = log.offset_for_timestamp(1_500)
+        assert found is not None
+        assert (found.timestamp_ms, found.offset) == (5_000, 1)
+        assert log.offset_for_timestamp(5_001) is None
+        broker.append(1, timestamp_ms=3_000)
+    log.truncate_to(Offset(1))
+    greatest = log.max_timestamp_offset()
+    assert greatest is not None
+    assert (greatest.timestamp_ms, greatest.offset) == (1_000, 0)
+
+
+def test_a_cut_segment_rolls_by_the_age_of_its_first_batch() -> None:
+    broker = memory_broker(LogConfig(segment_bytes=10_000, segment_ms=1_000))
+    for timestamp_ms in (5_000, 5_500):
+        broker.append(1, timestamp_ms=timestamp_ms)
+    broker.log.truncate_to(Offset(1))
+    broker.append(1, timestamp_ms=6_000)
+    assert broker.log.segment_count == 1
+    broker.append(1, timestamp_ms=6_001)
+    assert broker.log.segment_count == 2
