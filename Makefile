@@ -59,12 +59,14 @@ test: $(STAMP) $(BIN)/kubectl ## Run what CI runs: unit tests, 100 simulator see
 test-long: $(STAMP) ## Run what takes an hour: 20 rounds of kills, 10^6 fuzz cases, 500 seeds
 	$(BIN)/python -m pytest -m long -q
 	$(BIN)/python -m tests.sim --seeds 500
+	$(BIN)/python -m tests.sim.transactions --seeds 500
 
 scenario-table: $(STAMP) ## Run every client in every scenario, and write the table in docs/clients.md
 	$(BIN)/python -m pytest -q -m "scenario or release" tests/e2e/kafka --scenario-table=docs/clients.md
 
-sim: $(STAMP) ## Run the cluster simulator alone (SEEDS=100)
+sim: $(STAMP) ## Run the cluster simulator alone (SEEDS=100 TRANSACTION_SEEDS=20)
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)
+	$(BIN)/python -m tests.sim.transactions --seeds $(or $(TRANSACTION_SEEDS),20)
 
 fuzz-codec: $(STAMP) ## Damaged batches for the C codec under its sanitizers: make fuzz-codec CASES=1000000 SEED=0
 	$(BIN)/python -m tests.unit.protocol.asan $(or $(CASES),1000000) $(or $(SEED),0)

@@ -412,7 +412,7 @@ def values_in(data: bytes) -> tuple[tuple[int, int], ...]:
 def _values_in(data: bytes) -> Iterator[tuple[int, int]]:
     for position, header in iter_headers(data):
         for record in decode_batch(data, position):
-            if header.producer_id < 0 or header.is_control:
+            if header.producer_id < 0 or record.key:
                 written = b"%d %b %b" % (record.offset, record.key or b"", record.value or b"")
                 yield record.offset, crc32(written)
             else:

@@ -30,6 +30,13 @@ REGISTRIES = (
     ("Replication", "tests.unit.replication.test_planted_bugs", "NAMED"),
     ("Transactions at a partition", "tests.unit.partition.test_transaction_schedules", "SCHEDULES"),
     ("Transactions at their coordinator", "tests.unit.transactions.test_planted_bugs", "NAMED"),
+    (
+        "Transactions between brokers",
+        "tests.unit.transactions.test_planted_runtime_bugs",
+        "BUGS",
+    ),
+    ("Hanging transactions", "tests.unit.replication.test_hanging_transactions", "NAMED"),
+    ("Reads of committed records", "tests.unit.replication.test_committed_fetches", "NAMED"),
     ("Offsets of groups in transactions", "tests.unit.groups.test_planted_bugs", "NAMED"),
     ("Metadata quorum", "tests.unit.quorum.test_planted_bugs", "DIRECTED"),
     ("Disk of the metadata quorum", "tests.unit.quorum.test_planted_disk_bugs", "DIRECTED"),
@@ -84,11 +91,21 @@ def simulated() -> Iterator[Row]:
         yield Row(f"{number}: {bug.name}", file, "" if bug.is_rare else "test_the_seeds_find_it")
 
 
+def simulated_transactions() -> Iterator[Row]:
+    """Yield the bugs that seeds with transactional clients find."""
+    from tests.sim.transactions.planted_bugs import FOUND_BY_SEEDS
+
+    for number, bug, _ in FOUND_BY_SEEDS:
+        file = "tests/sim/transactions/test_planted_transaction_bugs.py"
+        yield Row(f"{number}: {words(bug)}", file, "test_the_seeds_find_it")
+
+
 def page() -> str:
     """Return the page."""
     sections = [(title, list(rows(module, registry))) for title, module, registry in REGISTRIES]
     sections[0][1].extend(Row(bug, *place) for bug, place in ALONE.items())
     sections.append(("The cluster, in the simulator", list(simulated())))
+    sections.append(("Transactions, in the simulator", list(simulated_transactions())))
     parts = [HEAD]
     for title, section in sections:
         parts.append(f"\n## {title}\n\n| planted bug | test that finds it |\n|---|---|\n")

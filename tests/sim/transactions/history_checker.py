@@ -10,7 +10,7 @@ any unit; values are unique in a run.
     torn (G1b)                 finally some values of a transaction are visible, and some are not
     cycle (G1c)                transactions read from each other in a circle, over values or group offsets
     precommitted read          a poll ended before the commit was asked for, and saw a value of it
-    lost write                 a commit was confirmed, and a value is not visible
+    lost write                 a commit or a copy was confirmed, and a value is not visible
     duplicate                  a value is visible at two offsets, or the copy of one input is visible twice
     wrong commit               nobody asked for a commit, and values are visible
     zombie write               a commit that was asked for after a successor got its identity took effect
@@ -31,11 +31,11 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from graphlib import CycleError, TopologicalSorter
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tests.sim.history import Violation
 
-Partition: TypeAlias = Hashable
+Partition: TypeAlias = Any  # whatever is hashable; a mapping is invariant in its keys
 Value: TypeAlias = Hashable
 
 
@@ -67,11 +67,13 @@ class Takeover:
 class Transaction:
     """One attempt. `copies` maps what a copy wrote to what it read; `positions` are where its reads began.
 
+    `group` is the name under which each input is to be copied once.
     `commit_asked_at` is None if the client asked for an abort, or for nothing because it died.
     """
 
     transactional_id: str
     process: str = ""
+    group: str = ""
     began_at: int = 0
     values: dict[Partition, list[Value]] = field(default_factory=lambda: defaultdict(list))
     copies: dict[Value, Value] = field(default_factory=dict)
@@ -132,13 +134,18 @@ class FinalRead:
 
 @dataclass(slots=True)
 class TransactionHistory:
-    """All operations of a run. `amounts` are of values that each transaction balances to zero."""
+    """All operations of a run.
+
+    `amounts` are of values that each transaction balances to zero. `completed` has the group and the input of copies
+    that were confirmed, by whichever transaction.
+    """
 
     takeovers: list[Takeover] = field(default_factory=list)
     transactions: list[Transaction] = field(default_factory=list)
     polls: list[CommittedPoll] = field(default_factory=list)
     fetches: list[OffsetFetch] = field(default_factory=list)
     amounts: dict[Value, int] = field(default_factory=dict)
+    completed: list[tuple[str, Value]] = field(default_factory=list)
 
 
 Finals: TypeAlias = Mapping[Partition, Sequence[FinalRead]]
@@ -381,16 +388,19 @@ class _Judge:
 
     def _copies(self) -> Iterator[Violation]:
         for transaction in self.history.transactions:
-            groups = {place.group for place in transaction.offsets}
+            copied = self.inputs_copied[transaction.group]
             for partition, value in transaction.all_values:
                 if value in transaction.copies and (partition, value) in self.visible:
-                    for group in groups:
-                        self.inputs_copied[group][transaction.copies[value]].append(value)
+                    copied[transaction.copies[value]].append(value)
         for group, copies in self.inputs_copied.items():
             for source, outputs in copies.items():
                 if len(outputs) > 1:
                     text = f"{group} copied {source} to {outputs}"
                     yield Violation(name="duplicate", text=text)
+        for group, source in dict.fromkeys(self.history.completed):
+            if source not in self.inputs_copied[group]:
+                text = f"{group} was told that {source} is copied, and it is not"
+                yield Violation(name="lost write", text=text)
         for place, end in self.final_offsets.items():
             copied = self.inputs_copied[place.group]
             reads = self.finals.get(place.partition)

@@ -2,58 +2,93 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_protocol.identity import Offset
-from odradek_protocol.records import ControlType, decode_batch, iter_headers, read_control
+from odradek_protocol.records import (
+    BatchHeader,
+    ControlType,
+    decode_batch,
+    iter_headers,
+    read_control,
+)
 
 
 @dataclass(slots=True)
 class Fold:
     """The transactions of one replica's log, as a reader knows them that has read all of it."""
 
-    committed: list[int] = field(default_factory=list)  # values, in the order of the markers
+    committed: dict[int, int] = field(default_factory=dict)  # offset -> value
+    everything: dict[int, int] = field(default_factory=dict)
     aborted: list[tuple[int, int, int]] = field(default_factory=list)  # producer, first, marker
     stable_offset: int = 0
     violations: list[str] = field(default_factory=list)
 
 
+def batches(log: PartitionLog, start: int, end: int) -> Iterator[tuple[bytes, int, BatchHeader]]:
+    """Yield the batches of a range: a buffer, the position of the batch in it, and its header."""
+    at = start
+    while at < end:
+        result = log.read(Offset(at), bytes_max=1 << 20, end_offset=Offset(end))
+        for part in result.slices:
+            data = bytes(part)
+            for position, header in iter_headers(data):
+                if at <= header.base_offset < end:
+                    yield data, position, header
+        if result.end_offset <= at:
+            return
+        at = result.end_offset
+
+
+def values_of(data: bytes, position: int, header: BatchHeader) -> tuple[tuple[int, int], ...]:
+    """Return (offset, value) of the records of a batch of data."""
+    return _values(data[position : position + header.size_bytes])
+
+
+# Each replica has the same batches, and each is folded again and again.
+@lru_cache(maxsize=8_192)
+def _values(batch: bytes) -> tuple[tuple[int, int], ...]:
+    return tuple((record.offset, int(bytes(record.value or b""))) for record in decode_batch(batch))
+
+
+@lru_cache(maxsize=8_192)
+def _is_commit(batch: bytes) -> bool:
+    return read_control(batch).type is ControlType.COMMIT
+
+
 def fold(log: PartitionLog) -> Fold:
     """Fold all that is in a log."""
     folded = Fold()
-    values: dict[int, list[int]] = {}
+    values: dict[int, dict[int, int]] = {}
     firsts: dict[int, int] = {}
     epochs: dict[int, int] = {}
     unstable = [log.high_watermark]
-    at, end = log.log_start_offset, log.log_end_offset
-    while at < end:
-        result = log.read(Offset(at), bytes_max=1 << 20, end_offset=end)
-        for data in result.slices:
-            for position, header in iter_headers(data):
-                producer, epoch = header.producer_id, header.producer_epoch
-                if not header.is_control:
-                    if epoch < epochs.get(producer, -1):
-                        folded.violations.append(
-                            f"T6: epoch {epoch} of producer {producer} at {header.base_offset} of"
-                            f" {log} follows a marker of epoch {epochs[producer]}"
-                        )
-                    firsts.setdefault(producer, header.base_offset)
-                    values.setdefault(producer, []).extend(
-                        int(bytes(record.value or b"")) for record in decode_batch(data, position)
-                    )
-                    continue
-                epochs[producer] = max(epochs.get(producer, -1), epoch)
-                if producer not in firsts:
-                    continue
-                first, written = firsts.pop(producer), values.pop(producer)
-                if header.base_offset >= log.high_watermark:
-                    unstable.append(Offset(first))
-                if read_control(data, position).type is ControlType.COMMIT:
-                    folded.committed += written
-                else:
-                    folded.aborted.append((producer, first, header.last_offset))
-        at = result.end_offset
+    for data, at, header in batches(log, log.log_start_offset, log.log_end_offset):
+        producer, epoch = header.producer_id, header.producer_epoch
+        if not header.is_control:
+            if epoch < epochs.get(producer, -1):
+                folded.violations.append(
+                    f"T6: epoch {epoch} of producer {producer} at {header.base_offset} of"
+                    f" {log} follows a marker of epoch {epochs[producer]}"
+                )
+            firsts.setdefault(producer, header.base_offset)
+            written = values_of(data, at, header)
+            values.setdefault(producer, {}).update(written)
+            folded.everything.update(written)
+            continue
+        epochs[producer] = max(epochs.get(producer, -1), epoch)
+        if producer not in firsts:
+            continue
+        first, decided = firsts.pop(producer), values.pop(producer)
+        if header.base_offset >= log.high_watermark:
+            unstable.append(Offset(first))
+        if _is_commit(data[at : at + header.size_bytes]):
+            folded.committed.update(decided)
+        else:
+            folded.aborted.append((producer, first, header.last_offset))
     folded.stable_offset = max(log.log_start_offset, min([*unstable, *firsts.values()]))
     return folded
 

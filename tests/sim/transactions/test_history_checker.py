@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
@@ -51,6 +51,7 @@ class Run:
         transaction = Transaction(
             transactional_id="tx",
             process=process,
+            group="copiers",
             began_at=began,
             commit_asked_at=asked if asks else None,
             told_at=None if fate is Fate.UNKNOWN else told,
@@ -101,7 +102,7 @@ class Run:
 
     def found(self) -> set[str]:
         partitions = self.committed.keys() | self.aborted.keys()
-        finals: dict[Hashable, list[FinalRead]] = {}
+        finals: dict[str, list[FinalRead]] = {}
         for partition in partitions:
             committed = self.committed.get(partition, {})
             everything = {**committed, **self.aborted.get(partition, {})}
@@ -175,6 +176,12 @@ def lost_write(run: Run) -> None:
 def lost_without_a_trace(run: Run) -> None:
     run.committed = {"a": {0: 1}}
     run.transact({"a": [1, 2]})
+
+
+def completed_without_copies(run: Run) -> None:
+    run.committed = {"out": {0: 101}}
+    run.history.completed = [("copiers", 1), ("copiers", 2)]
+    run.copy(1, position=0)
 
 
 def duplicate(run: Run) -> None:
@@ -281,6 +288,7 @@ BAD: list[tuple[Callable[[Run], None], str]] = [
     (precommitted_read, "precommitted read"),
     (lost_write, "lost write"),
     (lost_without_a_trace, "lost write"),
+    (completed_without_copies, "lost write"),
     (duplicate, "duplicate"),
     (copied_twice, "duplicate"),
     (wrong_commit_of_an_abort, "wrong commit"),

@@ -1,25 +1,43 @@
-"""The listener's part for transactional clients on a simulated broker, over the production's coordinator."""
+"""The listener's part for transactional clients on a simulated broker, over the production's coordinators."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.coordination.transaction_coordinator import OutdatedConnection
+from odradek_broker.groups.messages import CommitInTransaction
 from odradek_broker.partition.events import RegistrationMode
 from odradek_broker.replication.client_requests import ProduceTransaction
-from odradek_broker.replication.outcomes import ProduceOutcome
-from odradek_broker.transactions.messages import AddPartitions, EndTransaction, InitProducer
-from odradek_protocol.identity import TopicIdPartition
+from odradek_broker.replication.local_partitions import FetchWant
+from odradek_broker.replication.outcomes import AbortedRange, ProduceOutcome, ReadOutcome
+from odradek_broker.transactions.messages import (
+    AbortStaged,
+    AddPartitions,
+    CompleteStep,
+    Ended,
+    EndTransaction,
+    Initialized,
+    InitProducer,
+    OpenStaged,
+    PrepareStaged,
+    RenewStaged,
+)
+from odradek_broker.transactions.transaction_shard import TransactionShard
+from odradek_protocol.identity import Offset, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.records import ControlType, decode_batch, iter_headers, read_control
 from tests.sim.network import Stream
+from tests.sim.transactions.transaction_oracle import TransactionOracle
 
 if TYPE_CHECKING:
     from tests.sim.broker_process import BrokerProcess
 
 PRODUCE_TIMEOUT_MS = 3_000
+FETCH_BYTES_MAX = 1_500
+StagedRequest: TypeAlias = OpenStaged | RenewStaged | PrepareStaged | CompleteStep | AbortStaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +51,47 @@ class ProduceTransactional:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitOffsetsInTransaction:
+    """Offsets of a group that become committed with a transaction."""
+
+    commit: CommitInTransaction
+    transactional_id: str
+    mode: RegistrationMode
+
+
+@dataclass(frozen=True, slots=True)
+class FetchCommitted:
+    """A read_committed reader wants what follows `offset`."""
+
+    partition: TopicIdPartition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRead:
+    """What a read_committed reader makes of the response: (offset, value) pairs, and where it reads on."""
+
+    records: tuple[tuple[int, int], ...]
+    next_offset: int
+
+
+Request: TypeAlias = (
+    InitProducer
+    | AddPartitions
+    | EndTransaction
+    | ProduceTransactional
+    | CommitOffsetsInTransaction
+    | FetchCommitted
+    | StagedRequest
+)
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionCall:
     """One request of a client."""
 
     call_id: int
-    request: InitProducer | AddPartitions | EndTransaction | ProduceTransactional
+    request: Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +131,39 @@ def accept(life: BrokerProcess, stream: Stream) -> None:
     stream.on_closed[1] = closed
 
 
-async def _respond(life: BrokerProcess, request: Any, number: int) -> Any:
+async def _respond(life: BrokerProcess, request: Request, number: int) -> Any:
     assert life.broker is not None
-    coordinator = life.broker.transactions.coordinator
+    transactions = life.broker.transactions
+    coordinator = transactions.coordinator
+    oracle = life.cluster.invariants
+    assert isinstance(oracle, TransactionOracle)
     match request:
         case InitProducer():
-            return await coordinator.init_producer(request, connection=number)
+            initialized: Initialized = await coordinator.init_producer(request, connection=number)
+            if initialized.error is ErrorCode.NONE:
+                oracle.identity_told(request.transactional_id, initialized.identity)
+            return initialized
         case AddPartitions():
             return await coordinator.add_partitions(request, connection=number)
         case EndTransaction():
             connection = None if request.is_tv2 else number
-            return await coordinator.end_transaction(request, connection=connection)
+            ended: Ended = await coordinator.end_transaction(request, connection=connection)
+            if ended.error is ErrorCode.NONE:
+                oracle.end_told(request)
+            return ended
         case ProduceTransactional():
             return await _produce(life, request)
-    raise AssertionError(request)
+        case CommitOffsetsInTransaction():
+            return await transactions.offsets.commit(
+                request.commit,
+                transactional_id=request.transactional_id,
+                mode=request.mode,
+                connection=number if request.mode is RegistrationMode.VERIFY else None,
+            )
+        case FetchCommitted():
+            return await _fetch(life, request, oracle)
+        case _:
+            return await _staged(life, request)
 
 
 async def _produce(life: BrokerProcess, request: ProduceTransactional) -> ErrorCode:
@@ -108,3 +181,83 @@ async def _produce(life: BrokerProcess, request: ProduceTransactional) -> ErrorC
         transaction=ProduceTransaction(request.transactional_id, request.mode),
     )
     return partition.gate_produce(await done, acks=-1).error
+
+
+async def _fetch(
+    life: BrokerProcess, request: FetchCommitted, oracle: TransactionOracle
+) -> CommittedRead | ErrorCode:
+    assert life.broker is not None
+    partitions, target = life.broker.partitions, request.partition
+    partition = partitions.find(target.topic_id, target.partition)
+    (read,) = await partitions.fetch(
+        [FetchWant(partition=partition, offset=Offset(request.offset), bytes_max=FETCH_BYTES_MAX)],
+        bytes_min=0,
+        bytes_max=FETCH_BYTES_MAX,
+        wait_ms_max=0,
+        read_committed=True,
+    )
+    if not isinstance(partition, ErrorCode):
+        read = partition.gate_read(read)
+    if read.error is not ErrorCode.NONE:
+        return read.error
+    records = tuple(_visible(read, request.offset))
+    oracle.committed_read(target, request.offset, read.next_offset, records)
+    return CommittedRead(records, read.next_offset)
+
+
+def _visible(read: ReadOutcome, position: int) -> list[tuple[int, int]]:
+    """Filter a response by its list of aborted transactions, as clients do."""
+    aborted = sorted(read.aborted or (), key=lambda item: item.first_offset)
+    skipped: set[int] = set()
+    records: list[tuple[int, int]] = []
+    for data in read.records:
+        for at, header in iter_headers(data):
+            skipped |= _begun(aborted, header.last_offset)
+            if header.is_control:
+                if read_control(data, at).type is ControlType.ABORT:
+                    skipped.discard(header.producer_id)
+            elif not header.is_transactional or header.producer_id not in skipped:
+                records += (
+                    (record.offset, int(bytes(record.value or b"")))
+                    for record in decode_batch(data, at)
+                    if record.offset >= position
+                )
+    return records
+
+
+def _begun(aborted: list[AbortedRange], last_offset: int) -> set[int]:
+    """Take the transactions off the list that begin up to this offset."""
+    begun: set[int] = set()
+    while aborted and aborted[0].first_offset <= last_offset:
+        begun.add(aborted.pop(0).producer_id)
+    return begun
+
+
+async def _staged(life: BrokerProcess, request: StagedRequest) -> Any:
+    assert life.broker is not None
+    coordinator = life.broker.transactions.coordinator
+    match request:
+        case OpenStaged() | CompleteStep():
+            key = request.query
+        case PrepareStaged():
+            key = request.member.transactional_id
+        case RenewStaged() | AbortStaged():
+            key = request.members[0].transactional_id
+
+    def decide(shard: TransactionShard, request_id: Any) -> Any:
+        now_ms, wall_ms = coordinator.now_ms(), coordinator.wall_ms()
+        staged = shard.staged
+        match request:
+            case OpenStaged():
+                return staged.handle_open(request_id, request, now_ms=now_ms, wall_ms=wall_ms)
+            case RenewStaged():
+                return staged.handle_renew(request_id, request, now_ms=now_ms)
+            case PrepareStaged():
+                return staged.handle_prepare(request_id, request, now_ms=now_ms, wall_ms=wall_ms)
+            case CompleteStep():
+                return staged.handle_complete(request_id, request, now_ms=now_ms, wall_ms=wall_ms)
+            case AbortStaged():
+                return staged.handle_abort(request_id, request, now_ms=now_ms, wall_ms=wall_ms)
+
+    response, _, _ = await coordinator.ask_in_epoch(key, decide)
+    return response

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -162,12 +163,21 @@ async def test_nothing_is_ended_while_one_coordinator_is_silent_or_deposed() -> 
     await shard_that_loads_while_leaders_ask()
 
 
-def test_a_check_that_acts_although_one_shard_is_silent_is_found(
-    monkeypatch: pytest.MonkeyPatch,
+def silence_counts_as_not_known(patch: pytest.MonkeyPatch) -> None:
+    """63"""
+    patch.setattr(HangingTransactions, "_is_complete", lambda check, responses: True)
+
+
+NAMED = [(silence_counts_as_not_known, shard_that_loads_while_leaders_ask)]
+
+
+@pytest.mark.parametrize(("bug", "schedule"), NAMED)
+def test_the_schedule_finds_the_bug(
+    monkeypatch: pytest.MonkeyPatch, bug: Any, schedule: Any
 ) -> None:
-    monkeypatch.setattr(HangingTransactions, "_is_complete", lambda check, responses: True)
+    bug(monkeypatch)
     with pytest.raises(AssertionError):
-        asyncio.run(shard_that_loads_while_leaders_ask())
+        asyncio.run(schedule())
 
 
 async def test_a_transaction_whose_producer_comes_back_meanwhile_is_not_ended() -> None:

@@ -73,32 +73,32 @@ async def on_sender(test: Callable[[Any], Awaitable[None]]) -> None:
 
 BUGS = [
     (
-        late_end_ends_the_next_transaction,
         on_coordinator,
+        late_end_ends_the_next_transaction,
         test_transaction_coordinator.test_end_on_a_connection_given_up,
     ),
     (
-        markers_leave_before_the_decision_is_committed,
         on_coordinator,
+        markers_leave_before_the_decision_is_committed,
         test_transaction_coordinator.test_coordinator_dies_with_an_unreplicated_decision,
     ),
     (
-        partition_without_leader_is_skipped,
         on_sender,
+        partition_without_leader_is_skipped,
         test_marker_sender.test_registered_partition_without_a_leader,
     ),
     (
-        acknowledgements_are_matched_by_their_decision_alone,
         on_sender,
+        acknowledgements_are_matched_by_their_decision_alone,
         test_marker_sender.test_late_acknowledgement_of_a_marker,
     ),
 ]
 
 
 @pytest.mark.parametrize(
-    ("plant", "run", "named_test"), BUGS, ids=lambda part: getattr(part, "__name__", "")
+    ("run", "plant", "named_test"), BUGS, ids=lambda part: getattr(part, "__name__", "")
 )
-async def test_a_planted_bug_is_found(plant: Patch, run: Any, named_test: Any) -> None:
+async def test_a_planted_bug_is_found(run: Any, plant: Patch, named_test: Any) -> None:
     await run(named_test)
     with pytest.MonkeyPatch.context() as patch:
         plant(patch)

@@ -1,0 +1,108 @@
+"""`python -m tests.sim.transactions --seeds 200`: seeds with transactional clients; or hunt planted bugs."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from tests.sim.transactions.planted_bugs import FOUND_BY_SEEDS, Patch
+from tests.sim.transactions.transactions_run import Outcome, run_seed
+
+COVERAGE = (
+    "transactions committed",
+    "transactions aborted",
+    "copies committed",
+    "steps completed",
+    "steps written again",
+    "stable fetches that were refused",
+    "two processes with one id",
+    "producers that began again",
+    "outdated connections closed",
+    "coordinators killed",
+    "interleaved (G0)",
+    "elections",
+    "controller elections",
+)
+
+
+def show(outcome: Outcome) -> None:
+    """Print what broke a seed, and how to see it again."""
+    print(f"seed {outcome.seed} failed:")
+    for violation in outcome.violations[:5]:
+        print(f"  {violation}")
+    if outcome.trace:
+        print(outcome.trace)
+    print("\n".join(outcome.story[-25:]))
+    print(f"  again: python -m tests.sim.transactions --first {outcome.seed} --seeds 1", flush=True)
+
+
+def run(seeds: range, workers: int) -> bool:
+    """Run the seeds; return whether none has a violation and all kinds of events were met."""
+    began = time.monotonic()
+    counters: Counter[str] = Counter()
+    failed: list[int] = []
+    decided_min = 1 << 60
+    with ProcessPoolExecutor(max_workers=workers) as pool:
+        for number, outcome in enumerate(pool.map(run_seed, seeds), 1):
+            counters.update(outcome.counters)
+            if outcome.violations:
+                failed.append(outcome.seed)
+                show(outcome)
+            else:
+                decided_min = min(decided_min, outcome.decided)
+            if number % 50 == 0:
+                print(f"{number} seeds, {len(failed)} failed", flush=True)
+    for name in COVERAGE:
+        print(f"{counters[name]:>10,}  {name}")
+    decided = counters["transactions committed"] + counters["transactions aborted"]
+    print(
+        f"{len(seeds):,} seeds from {seeds.start}, {len(failed)} with violations {failed}; {decided:,} decided"
+        f" transactions, at least {decided_min:,} in each; {time.monotonic() - began:.0f} s"
+    )
+    missed = [name for name in COVERAGE if not counters[name]]
+    if len(seeds) >= 20 and missed:
+        print(f"never met: {', '.join(missed)}")
+        return False
+    return not failed
+
+
+def hunt(number: int, plant: Patch, seeds: range) -> int | None:
+    """Return the first seed that finds a planted bug."""
+    with pytest.MonkeyPatch.context() as patch:
+        plant(patch)
+        for seed in seeds:
+            outcome = run_seed(seed)
+            if outcome.violations:
+                print(f"{number} {plant.__name__}: seed {seed}: {outcome.violations[0]}"[:300])
+                return seed
+    print(f"{number} {plant.__name__}: not in {seeds}")
+    return None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim.transactions", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=100, help="how many seeds")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--planted", type=int, nargs="*", help="hunt planted bugs (all, or these)")
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)  # production code says that it is being broken
+    seeds = range(options.first, options.first + options.seeds)
+    if options.planted is None:
+        return 0 if run(seeds, options.workers) else 1
+    found = True
+    for number, plant, _ in FOUND_BY_SEEDS:
+        if not options.planted or number in options.planted:
+            found = hunt(number, plant, seeds) is not None and found
+            sys.stdout.flush()
+    return 0 if found else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,473 @@
+"""The invariants of transactions that hold after each event: T1-T11 and T14, by an oracle over all logs.
+
+The oracle reads what each leader appends and what becomes committed, in `__transaction_state`, `__consumer_offsets` and
+the partitions of data. It decodes records with the production's codecs, and draws its own conclusions:
+
+    T1    identities that clients are told never repeat; epochs of a producer id only rise
+    T2    a marker is that of a decision which was committed before
+    T3    a transaction has one decision, and a marker ends no other transaction
+    T4    when a transaction is over, each registered partition has its marker below the high watermark
+    T5    a batch is of a transaction that had the partition registered, and lies before that transaction's marker
+    T6    no batch of a producer has an epoch below that of an earlier marker
+    T8    a read_committed reader gets exactly the committed records of its range
+    T9    confirmed ends are committed; no marker of a coordinator that the broker knows to be deposed is appended
+    T10   what a group coordinator has as committed and pending is what its log says
+    T11   steps of a query only rise, and members of a step commit with the ledger; no prepared member times out
+    T14   no transaction times out before its time-out is over by the true clock
+
+An append is judged when it is made, with what was committed then. The judgement counts when the append is committed,
+because what a deposed leader appends is cut again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from odradek_broker.coordination.placement import absolute_java_hash
+from odradek_broker.partition.effects import Role
+from odradek_broker.transactions import transaction_codec
+from odradek_broker.transactions.identity import MARKER_EPOCH_MAX, ProducerIdentity
+from odradek_broker.transactions.messages import EndTransaction
+from odradek_broker.transactions.transaction import (
+    SLOT_SEPARATOR,
+    EndedBy,
+    Transaction,
+    TransactionalId,
+    TransactionStatus,
+)
+from odradek_broker.transactions.transaction_shard import partition_key
+from odradek_protocol.identity import TopicIdPartition
+from odradek_protocol.records import (
+    BatchHeader,
+    ControlType,
+    decode_batch,
+    read_control,
+)
+from odradek_protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from tests.sim.invariants import Invariants
+from tests.sim.scheduler import MS
+from tests.sim.transactions.log_fold import batches, values_of
+from tests.sim.transactions.offset_fold import FoldedOffsets
+
+if TYPE_CHECKING:
+    from tests.sim.broker_process import BrokerProcess, ObservedHost
+    from tests.sim.cluster import Cluster
+
+STAGED_LEASE_MS: Final = 2_500
+_LOAD_GRACE_MS: Final = 3_000
+_SLACK_MS: Final = 2
+
+
+@dataclass(slots=True, eq=False)
+class Known:
+    """One transaction, as `__transaction_state` has it. `outcome` is None until a decision is committed."""
+
+    transactional_id: TransactionalId
+    identity: ProducerIdentity
+    registered: set[TopicIdPartition]
+    begun: tuple[int, int]  # when its first record was appended, and the leader epoch of that
+    outcome: bool | None = None
+    marker_epoch: int = -1
+    is_over: bool = False
+    ended: set[TopicIdPartition] = field(default_factory=set)
+
+    def __str__(self) -> str:
+        outcome = {None: "open", True: "committed", False: "aborted"}[self.outcome]
+        return f"{outcome} transaction {self.identity} of {self.transactional_id}"
+
+
+@dataclass(slots=True)
+class CommittedLog:
+    """What is committed of one partition."""
+
+    end: int = 0
+    offsets: list[int] = field(default_factory=list)
+    values: dict[int, tuple[int, Known]] = field(default_factory=dict)
+    open: dict[int, Known] = field(default_factory=dict)  # by producer id
+    epochs: dict[int, int] = field(default_factory=dict)  # of markers, by producer id
+
+
+class TransactionOracle(Invariants):
+    """The invariants of a cluster whose clients use transactions."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self.transactions: dict[int, list[Known]] = defaultdict(list)  # by producer id
+        self.states: dict[TransactionalId, Transaction] = {}
+        self.present: dict[TransactionalId, Known] = {}
+        self.logs: dict[TopicIdPartition, CommittedLog] = defaultdict(CommittedLog)
+        self.topics: dict[TopicIdPartition, str] = {}
+        self._identities: set[ProducerIdentity] = set()
+        self._told: set[ProducerIdentity] = set()
+        self._scanned: dict[tuple[bytes, TopicIdPartition, int], int] = {}
+        self._judged: dict[tuple[TopicIdPartition, int, int], Known | str] = {}
+        self._appended_us: dict[tuple[TopicIdPartition, int, int], int] = {}
+        self._heard: dict[tuple[bytes, int], int] = {}
+        self._impatient: set[bytes] = set()
+
+    # --- what a leader appends, and what becomes committed ---------------------------------------
+
+    def after_step(self, broker: BrokerProcess, host: ObservedHost) -> None:
+        super().after_step(broker, host)
+        self._shorten_leases(broker)
+        replica, partition = host.replica, host.partition
+        if replica.role is not Role.LEADER:
+            return
+        self.topics.setdefault(partition, host.topic)
+        key = (broker.incarnation, partition, replica.leader_epoch)
+        start = min(self._scanned.get(key, replica.high_watermark), replica.log_end)
+        committed = self.logs[partition]
+        if start == replica.log_end and replica.high_watermark <= committed.end:
+            self._scanned[key] = start
+            return
+        storage = broker.node.disk.storage
+        # Only the broker's own work meets faults of the disk.
+        fault, storage.fault = storage.fault, None
+        try:
+            for data, at, header in batches(host.log, start, replica.log_end):
+                if header.partition_leader_epoch == replica.leader_epoch:
+                    self._append(broker, host, data, at, header)
+            self._scanned[key] = replica.log_end
+            while committed.end < replica.high_watermark:
+                for data, at, header in batches(host.log, committed.end, replica.high_watermark):
+                    self._commit(partition, host.topic, data, at, header)
+                    committed.end = header.next_offset
+        finally:
+            storage.fault = fault
+
+    def _shorten_leases(self, broker: BrokerProcess) -> None:
+        """Let staged members time out within a run. A replica makes steps before anything is coordinated here."""
+        if broker.incarnation not in self._impatient and broker.broker is not None:
+            self._impatient.add(broker.incarnation)
+            kind = broker.broker.transactions.coordinator._kind
+            kind._settings = replace(kind._settings, staged_lease_ms=STAGED_LEASE_MS)
+
+    def _append(
+        self,
+        broker: BrokerProcess,
+        host: ObservedHost,
+        data: bytes,
+        at: int,
+        header: BatchHeader,
+    ) -> None:
+        place = (host.partition, header.base_offset, header.partition_leader_epoch)
+        if host.topic == TRANSACTIONS_TOPIC:
+            self._appended_us[place] = self.cluster.scheduler.now_us
+        elif header.is_control:
+            known = self._judged[place] = self._decided(host.partition, data, at, header)
+            control = read_control(data, at)
+            if isinstance(known, Known) and control.coordinator_epoch >= 0:
+                self._fenced(broker, host, known, control.coordinator_epoch)
+        elif header.is_transactional:
+            self._judged[place] = self._registered(host.partition, header)
+
+    def _registered(self, partition: TopicIdPartition, header: BatchHeader) -> Known | str:
+        """T5: find the transaction of a batch that is being appended."""
+        identity = ProducerIdentity(header.producer_id, header.producer_epoch)
+        for known in reversed(self.transactions[header.producer_id]):
+            if known.identity == identity and partition in known.registered:
+                if known.is_over:
+                    return f"T5: batch of {known}, which is over"
+                return known
+        return f"T5: batch of {identity} in {partition}, which no transaction has registered"
+
+    def _decided(
+        self, partition: TopicIdPartition, data: bytes, at: int, header: BatchHeader
+    ) -> Known | str:
+        """T2: find the transaction of a marker that is being appended."""
+        control = read_control(data, at)
+        is_commit = control.type is ControlType.COMMIT
+        is_own = control.coordinator_epoch < 0
+        for known in reversed(self.transactions[header.producer_id]):
+            epoch = known.identity.epoch if is_own else known.marker_epoch
+            if epoch == header.producer_epoch and partition in known.registered:
+                if known.outcome is is_commit:
+                    return known
+                if is_own:
+                    return f"T2: the leader of {partition} ends {known} by itself"
+        what = "commit" if is_commit else "abort"
+        epoch = header.producer_epoch
+        return f"T2: {what} marker of ({header.producer_id}, {epoch}) without a decision"
+
+    def _fenced(self, broker: BrokerProcess, host: ObservedHost, known: Known, epoch: int) -> None:
+        """T9: a broker that has heard of a newer coordinator appends no marker of an older one."""
+        topic = broker.table.image.topic(TRANSACTIONS_TOPIC)
+        index = absolute_java_hash(partition_key(known.transactional_id)) % len(topic.partitions)
+        key = (broker.incarnation, index)
+        heard = max(self._heard.get(key, -1), topic.partitions[index].leader_epoch)
+        if epoch < heard:
+            text = f"marker of {known} in {host.partition} from coordinator epoch {epoch}, {heard} was heard"
+            self.fail("T9", text)
+        self._heard[key] = epoch
+
+    def _commit(
+        self, partition: TopicIdPartition, topic: str, data: bytes, at: int, header: BatchHeader
+    ) -> None:
+        if topic == TRANSACTIONS_TOPIC:
+            self._states_committed(partition, data, at, header)
+            return
+        if not header.is_transactional:
+            return
+        log = self.logs[partition]
+        producer = header.producer_id
+        place = (partition, header.base_offset, header.partition_leader_epoch)
+        judged = self._judged.pop(place, None)
+        if judged is None:
+            # A leader that was killed in the middle of the append was not observed.
+            judged = (
+                self._decided(partition, data, at, header)
+                if header.is_control
+                else self._registered(partition, header)
+            )
+        if isinstance(judged, str):
+            name, _, text = judged.partition(": ")
+            self.fail(name, f"{text} at {header.base_offset}")
+        present = log.open.get(producer)
+        where = f"at {header.base_offset} of {partition}"
+        if present is not None and present is not judged:
+            self.fail("T3", f"batch or marker of {judged} {where} meets {present}")
+        if header.is_control:
+            log.open.pop(producer, None)
+            log.epochs[producer] = max(log.epochs.get(producer, -1), header.producer_epoch)
+            judged.ended.add(partition)
+            return
+        if header.producer_epoch < log.epochs.get(producer, -1):
+            self.fail("T6", f"batch of {judged} {where} after epoch {log.epochs[producer]}")
+        if partition in judged.ended:
+            self.fail("T5", f"batch of {judged} {where} after its marker")
+        log.open[producer] = judged
+        if topic != OFFSETS_TOPIC:
+            for offset, value in values_of(data, at, header):
+                log.offsets.append(offset)
+                log.values[offset] = (value, judged)
+
+    # --- __transaction_state ---------------------------------------------------------------------
+
+    def _states_committed(
+        self, partition: TopicIdPartition, data: bytes, at: int, header: BatchHeader
+    ) -> None:
+        place = (partition, header.base_offset, header.partition_leader_epoch)
+        appended_us = self._appended_us.get(place, -1)
+        records = [
+            record
+            for raw in decode_batch(data, at)
+            if (record := transaction_codec.decode(raw.key or b"", raw.value)) is not None
+        ]
+        steps = {
+            record.transactional_id: record.state.ledger.last_step
+            for record in records
+            if record.state is not None and record.state.ledger is not None
+        }
+        for record in records:
+            if record.state is not None:
+                self._moved(
+                    record.transactional_id,
+                    record.state,
+                    (appended_us, header.partition_leader_epoch),
+                    steps,
+                )
+
+    def _moved(
+        self,
+        name: TransactionalId,
+        state: Transaction,
+        when: tuple[int, int],
+        steps: dict[TransactionalId, int],
+    ) -> None:
+        before = self.states.get(name)
+        self.states[name] = state
+        if before is not None and before.producer_id == state.producer_id:
+            if state.producer_epoch < before.producer_epoch:
+                self.fail("T1", f"{name} goes from {before} back to {state}")
+        elif any(held.transactional_id != name for held in self.transactions[state.producer_id]):
+            self.fail("T1", f"{name} gets producer id {state.producer_id} of another id")
+        self._check_ledger(name, before, state, steps)
+        self._identities.add(ProducerIdentity(state.producer_id, state.producer_epoch))
+        self._identities.add(state.next_identity)
+        present = self.present.get(name)
+        if state.status is TransactionStatus.ONGOING:
+            identity = ProducerIdentity(state.producer_id, state.producer_epoch)
+            if present is None or present.outcome is not None:
+                self._over(present)
+                present = self._begin(name, identity, when)
+            elif present.identity != identity:
+                self.fail("T3", f"{present} becomes {state} without a decision")
+            present.registered = _places(state)
+        elif state.status.is_decided:
+            self._decide(name, present, state, when)
+        elif present is not None:
+            if present.outcome is None:
+                self.fail("T3", f"{present} becomes {state} without a decision")
+            self._over(present)
+
+    def _begin(
+        self, name: TransactionalId, identity: ProducerIdentity, when: tuple[int, int]
+    ) -> Known:
+        known = Known(name, identity, set(), when)
+        self.present[name] = known
+        self.transactions[identity.producer_id].append(known)
+        return known
+
+    def _decide(
+        self,
+        name: TransactionalId,
+        present: Known | None,
+        state: Transaction,
+        when: tuple[int, int],
+    ) -> None:
+        assert state.last_outcome is not None, state
+        identity = state.last_outcome.identity
+        if present is None or present.is_over or present.identity != identity:
+            # It began in the same turn of the coordinator, so that no other record of it was written.
+            if present is not None and present.outcome is None:
+                self.fail("T3", f"{present} becomes {state} without a decision")
+            self._over(present)
+            present = self._begin(name, identity, when)
+        if present.outcome is not None and present.outcome is not state.status.is_commit:
+            self.fail("T3", f"{present} is decided again: {state}")
+        if present.outcome is None and state.ended_by is EndedBy.TIMEOUT:
+            self._timed_out(present, state, when)
+        present.registered = _places(state)
+        present.outcome = state.status.is_commit
+        present.marker_epoch = state.producer_epoch
+
+    def _timed_out(self, known: Known, state: Transaction, when: tuple[int, int]) -> None:
+        """T14: after a load an open transaction has at least a grace, and otherwise all of its time."""
+        if when[0] < 0 or known.begun[0] < 0 or SLOT_SEPARATOR in known.transactional_id:
+            return
+        elapsed_ms = (when[0] - known.begun[0]) // MS
+        least_ms = state.timeout_ms if when[1] == known.begun[1] else 0
+        if elapsed_ms < min(least_ms, state.timeout_ms) - _SLACK_MS and not self._was_loaded(known):
+            self.fail("T14", f"{known} timed out after {elapsed_ms} of {state.timeout_ms} ms")
+        if elapsed_ms < min(_LOAD_GRACE_MS, state.timeout_ms) - _SLACK_MS:
+            self.fail("T14", f"{known} timed out after {elapsed_ms} ms")
+
+    def _was_loaded(self, known: Known) -> bool:
+        """Whether a coordinator failed and was loaded again in the same leader epoch, so that only the grace counts."""
+        return any(
+            hosted.breaks
+            for node in self.cluster.brokers.values()
+            if node.life is not None and node.life.broker is not None
+            for hosted in node.life.broker.transactions.coordinator._host._hosted.values()
+        )
+
+    def _over(self, known: Known | None) -> None:
+        """T4: a transaction is over when each of its partitions that exists has its marker, committed."""
+        if known is None or known.is_over:
+            return
+        known.is_over = True
+        image = self.cluster.log.image
+        for partition in known.registered:
+            if partition.topic_id in image.topics and partition not in known.ended:
+                self.fail("T4", f"{known} is over without its marker in {partition}")
+
+    def _check_ledger(
+        self,
+        name: TransactionalId,
+        before: Transaction | None,
+        state: Transaction,
+        steps: dict[TransactionalId, int],
+    ) -> None:
+        """T11."""
+        if before is None:
+            return
+        if before.ledger is not None and (
+            state.ledger is None or state.ledger.last_step < before.ledger.last_step
+        ):
+            self.fail("T11", f"the ledger of {name} goes from {before.ledger} to {state.ledger}")
+        query, is_slot, _ = name.partition(SLOT_SEPARATOR)
+        if not is_slot or before.staged is None or not state.status.is_decided:
+            return
+        if before.status is not TransactionStatus.ONGOING:
+            return
+        if state.status.is_commit and steps.get(TransactionalId(query)) != before.staged.step:
+            self.fail("T11", f"{name} commits step {before.staged.step} without its ledger")
+        if before.is_prepared and state.ended_by is EndedBy.TIMEOUT:
+            self.fail("T11", f"{name} was prepared for step {before.staged.step}, and timed out")
+
+    # --- what clients are told -------------------------------------------------------------------
+
+    def identity_told(self, name: str, identity: ProducerIdentity | None) -> None:
+        """T1, T9: an identity that a producer gets is committed, and nobody else's."""
+        assert identity is not None
+        if identity in self._told:
+            self.fail("T1", f"{name} is told {identity} again")
+        if identity.epoch >= MARKER_EPOCH_MAX:
+            self.fail("T1", f"{name} is told {identity}")
+        if identity not in self._identities:
+            self.fail("T9", f"{name} is told {identity}, which is not committed")
+        self._told.add(identity)
+
+    def end_told(self, request: EndTransaction) -> None:
+        """T9: an end that is confirmed is committed."""
+        outcomes = {
+            known.outcome
+            for known in self.transactions[request.identity.producer_id]
+            if known.identity == request.identity
+        }
+        # An abort without a registered partition decides nothing.
+        if request.is_commit in outcomes or (not request.is_commit and outcomes <= {False}):
+            return
+        self.fail("T9", f"{request} is confirmed, and {outcomes} is committed")
+
+    def committed_read(
+        self,
+        partition: TopicIdPartition,
+        position: int,
+        next_offset: int,
+        records: tuple[tuple[int, int], ...],
+    ) -> None:
+        """T8."""
+        log = self.logs[partition]
+        first, end = bisect_left(log.offsets, position), bisect_left(log.offsets, next_offset)
+        expected = []
+        for offset in log.offsets[first:end]:
+            value, known = log.values[offset]
+            if partition not in known.ended:
+                self.fail("T7", f"a reader passes {offset} of {partition}, of {known}")
+            if known.outcome:
+                expected.append((offset, value))
+        if list(records) != expected:
+            text = f"[{position}, {next_offset}) of {partition} is {records}, not {expected}"
+            self.fail("T8", text)
+
+    # --- groups ----------------------------------------------------------------------------------
+
+    def look_at_groups(self, broker: BrokerProcess) -> None:
+        """T10, for coordinators that wait for no append."""
+        assert broker.broker is not None
+        host = broker.broker.groups._host
+        topic = self.cluster.log.image.topic(OFFSETS_TOPIC)
+        for hosted in host._hosted.values():
+            if hosted.state.value != "active" or hosted._writes or topic is None:
+                continue
+            replica = broker.host(TopicIdPartition(topic.topic_id, hosted.partition))
+            if replica is None or replica.replica.leader_epoch != hosted.leader_epoch:
+                continue
+            folded = FoldedOffsets(replica.log)
+            offsets = hosted.shard.table.offsets
+            committed = {
+                (group, str(partition)): commit.offset
+                for group in offsets.groups()
+                for partition, commit in offsets.of(group).items()
+            }
+            if committed != folded.committed:
+                self.fail("T10", f"committed are {committed}, by the log {folded.committed}")
+            pending = {
+                (group, str(partition))
+                for group in offsets.pending.groups()
+                for partition in offsets.pending.partitions_of(group)
+            }
+            if pending != folded.pending:
+                self.fail("T10", f"pending are {pending}, by the log {folded.pending}")
+
+    def unfinished(self) -> list[Known]:
+        """T13: return the transactions that are not over."""
+        return [known for known in self.present.values() if not known.is_over]
+
+
+def _places(state: Transaction) -> set[TopicIdPartition]:
+    return {TopicIdPartition(place.topic_id, place.partition) for place in state.partitions}
