@@ -66,7 +66,7 @@ class Spool:
             try:
                 self.fetch_new(must_rest=True)
             except ftplib.all_errors as error:
-                _log.warning("Files cannot be fetched from %s: %s", self._remote, error)
+                _log.warning("Failed to fetch files from %s: %s", self._remote, error)
 
 
 def lines(

@@ -173,4 +173,4 @@ def report_data_loss(reason: str, *, is_fatal: bool) -> None:
     """Raise DataLoss if it is fatal (option failOnDataLoss), else log a warning."""
     if is_fatal:
         raise DataLoss(f"{_LOST}{_DO_NOT_FAIL} Reason: {reason}")
-    _log.warning("%s %s%s", reason, _LOST, _DO_FAIL)
+    _log.warning("Streaming query may have lost data. %s %s%s", reason, _LOST, _DO_FAIL)

@@ -55,7 +55,7 @@ class ProcessLink:
             future.cancel()
             raise
         except OdradekError as error:
-            _log.debug("a call to the cluster failed", exc_info=error)
+            _log.debug("Call to the cluster failed", exc_info=error)
             raise error.with_traceback(None) from None
 
     def reach(self, timeout_s: float = REACH_S_MAX) -> None:

@@ -167,7 +167,9 @@ def parse_source_options(options: Mapping[str, str], *, is_streaming: bool) -> S
     if not is_streaming:
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
             if name.lower() in by_name:
-                _log.warning("%s option ignored in batch queries", name)
+                _log.warning(
+                    "Ignored the option %s, because it has no effect in a batch query", name
+                )
     isolation = by_name.get("isolationlevel") or client.get("isolation.level", "read_uncommitted")
     if isolation not in ("read_committed", "read_uncommitted"):
         raise ValueError(

@@ -281,7 +281,7 @@ def _formatted_again(cluster: EmbeddedCluster) -> str:
 
 @_row(
     "a segment that was damaged on disk",
-    "A log was damaged on disk: replicas restore it, where there are any...is "
+    "Found a damaged log on disk; its other replicas restore it, if there are any...is "
     "damaged at byte ...; ... bytes from there on are deleted",
 )
 def _corrupt_segment(_: EmbeddedCluster) -> str:

@@ -59,7 +59,7 @@ def warn_of_few_descriptors(directory: LogDirectory, settings: BrokerSettings) -
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit < needed:
         _log.warning(
-            "Limit of open files is lower than partitions and connections may need",
+            "Limit of open files is lower than the number that partitions and connections may need",
             limit=limit,
             needed=needed,
             partitions=partitions,
@@ -86,7 +86,10 @@ async def close_data_directory(
     try:
         await bounded(close(), _SYNC_S_MAX, "the sync of the logs")
     except StorageFailed as failure:
-        _log.error("Clean stop failed", reason=str(failure))
+        _log.error(
+            "Failed to write the clean-shutdown marker; the next start recovers the logs",
+            reason=str(failure),
+        )
     else:
         _log.info("Stopped", clean=is_clean, unsynced_bytes=0 if is_clean else unsynced_bytes)
 

@@ -127,7 +127,11 @@ async def _bounded(part: str, asking: Awaitable[T]) -> T | None:
         async with asyncio.timeout(_PART_S):
             return await asking
     except (OdradekError, TimeoutError) as error:
-        _log.warning("Left out a part of a scrape", part=part, reason=repr(error))
+        _log.warning(
+            "Metrics response lacks a part, because the brokers did not answer for it",
+            part=part,
+            reason=repr(error),
+        )
         return None
 
 

@@ -138,10 +138,12 @@ class TokenVerifier:
                 return
             self._keys = _read(self._rules.jwks)
         except JwksRefused as refused:
-            _log.warning("Failed to reload the JWKS", reason=str(refused))
+            _log.warning(
+                "Failed to reload the JWKS file; the previous keys stay in use", reason=str(refused)
+            )
             return
         self._stamp = stamp
-        _log.info("Reloaded the JWKS", keys=len(self._keys))
+        _log.info("Reloaded the JWKS file", keys=len(self._keys))
 
 
 def _stamp(path: Path) -> tuple[int, int]:
@@ -171,7 +173,7 @@ def _read(path: Path) -> dict[str, jwt.PyJWK]:
     for key in key_set.keys[:KEYS_MAX]:
         problem = _problem(key)
         if problem:
-            _log.warning("Left out a key of the JWKS", kid=key.key_id, reason=problem)
+            _log.warning("Ignored an unusable key of the JWKS file", kid=key.key_id, reason=problem)
         else:
             assert key.key_id is not None
             keys[key.key_id] = key

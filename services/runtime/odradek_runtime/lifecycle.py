@@ -110,7 +110,7 @@ async def _supervise(
 
     def on_thread_failed(failed: threading.ExceptHookArgs) -> None:
         name = failed.thread.name if failed.thread is not None else "(unnamed)"
-        _log.error("Thread failed", thread=name, exc=failed.exc_value)
+        _log.error("Thread failed; the process stops", thread=name, exc=failed.exc_value)
         with contextlib.suppress(RuntimeError):  # the loop ended first
             reason = f"thread {name} failed"
             loop.call_soon_threadsafe(lambda: stop.set(reason, failure=failed.exc_value))
@@ -148,7 +148,9 @@ async def bounded(work: Awaitable[object], timeout_s: float, what: str) -> bool:
         async with asyncio.timeout(timeout_s):
             await work
     except TimeoutError:
-        _log.warning("Gave up waiting", what=what, timeout_s=timeout_s)
+        _log.warning(
+            "Gave up waiting, because the time limit is over", what=what, timeout_s=timeout_s
+        )
         return False
     return True
 

@@ -163,7 +163,10 @@ def _renewal(
                 loaded, stamp = _load(files, client_auth), now
                 _log.info("Reloaded a renewed certificate", certificate=str(files.certificate))
         except (OSError, ssl.SSLError) as error:  # half written: the previous one stays in use
-            _log.warning("Failed to reload a renewed certificate", reason=str(error))
+            _log.warning(
+                "Failed to reload a renewed certificate; the previous one stays in use",
+                reason=str(error),
+            )
         if loaded is not first:
             connection.context = loaded
 

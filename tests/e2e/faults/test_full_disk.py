@@ -145,8 +145,8 @@ async def test_a_full_disk_moves_leaders_serves_reads_and_heals_without_a_restar
         async with Client(cluster.bootstrap) as client:
             await fill_and_heal(client, cluster, report)
         log = cluster.brokers[VICTIM].log_path.read_text()
-        assert "The data directory is full" in log
-        assert "The data directory has free space again" in log
+        assert "Data directory is full" in log
+        assert "Data directory has free space again" in log
         assert cluster.brokers[VICTIM].pid == pid
 
 

@@ -91,7 +91,9 @@ async def test_a_saturated_broker_is_never_fenced(
             line for b in cluster.brokers.values() for line in events(b, "The event loop stood")
         ]
         broken = [
-            line for b in cluster.brokers.values() for line in events(b, "Replication stream broke")
+            line
+            for b in cluster.brokers.values()
+            for line in events(b, "Replication stream from a leader broke")
         ]
     sent = sum(int(str(one["sent"])) for one in told)
     report(

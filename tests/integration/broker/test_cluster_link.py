@@ -190,7 +190,7 @@ async def test_a_feed_that_is_refused_for_good_is_told(caplog: pytest.LogCapture
         broker_id=BrokerId(1), controllers=client, on_change=lambda *_: (), on_refused=pytest.fail
     )
     task = asyncio.create_task(feed.run())
-    await until(lambda: "Controller refused the metadata feed" in caplog.messages)
+    await until(lambda: "Controller refused to send metadata to this broker" in caplog.messages)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await client.close()

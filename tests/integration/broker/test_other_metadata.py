@@ -105,8 +105,8 @@ async def test_a_running_broker_stops_serving_and_serves_again_with_the_restored
         before = log_bytes(cluster)
         saved = lose_controller(cluster)
         controller.start()
-        await until_logged(broker, "Controller refused heartbeats")
-        await until_logged(broker, "Controller refused the metadata feed")
+        await until_logged(broker, "Controller refused this broker's heartbeats")
+        await until_logged(broker, "Controller refused to send metadata to this broker")
         assert broker.is_running
         assert log_bytes(cluster) == before
         await asyncio.to_thread(restore_controller, cluster, saved)

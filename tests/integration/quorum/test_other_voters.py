@@ -71,7 +71,8 @@ def _errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         str(getattr(record, "odradek_fields", {})["reason"])
         for record in caplog.records
-        if record.message == "Controller refused the connection because its voters are others"
+        if record.message
+        == "Controller refused the connection, because its setting lists other voters"
     ]
 
 

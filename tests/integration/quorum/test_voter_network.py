@@ -423,5 +423,5 @@ async def test_a_task_that_dies_ends_the_process(
         raise ZeroDivisionError
 
     monkeypatch.setattr(quorum._voter.node, "step", buggy)
-    await until(lambda: any("task of the quorum died" in reason for reason in fatal))
+    await until(lambda: any("task of the quorum failed" in reason for reason in fatal))
     await quorum.stop()

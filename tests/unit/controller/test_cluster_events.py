@@ -68,7 +68,7 @@ def test_topics_are_told_by_name(found: Cluster, caplog: pytest.LogCaptureFixtur
     orders = TopicPartition(TopicName("orders"), PartitionIndex(0))
     election = ElectLeadersRequest(unclean=True, partitions=(orders,))
     found.decide(leaders.elect_leaders, election)
-    assert told(caplog, "Elected a leader that may lack records") == [
+    assert told(caplog, "Elected an unclean leader, which may lack committed records") == [
         {"topic": "orders", "partition": 0, "leader": 2}
     ]
     found.decide(topics.delete_topics, DeleteTopicsRequest(names=("orders",)))

@@ -438,6 +438,10 @@ async def test_a_batch_of_a_newer_program_is_not_applied_and_named(
     with pytest.raises(NewerProgramNeeded):
         setup.log.machine.apply(before.offset + 1, 1, payload)
     assert setup.controller.committed.features == before.features
-    told = [r for r in caplog.records if r.message == "This program is too old for the metadata"]
+    told = [
+        r
+        for r in caplog.records
+        if r.message == "Metadata was written by a newer release, which this program cannot read"
+    ]
     assert len(told) == 1
     assert "a newer program is needed" in told[0].odradek_fields["reason"]  # type: ignore[attr-defined]

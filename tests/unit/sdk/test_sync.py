@@ -106,7 +106,7 @@ def test_a_callback_that_raises_does_not_stop_what_is_sent_after(
             delivery.add_done_callback(lambda _: 1 / 0)
         assert delivery.result(5).offset == 0
         assert producer.send("t", b"after").result(5).offset == 1
-    assert "a delivery callback failed" in caplog.text
+    assert "delivery callback raised an exception" in caplog.text
 
 
 def test_flush_says_so_when_records_were_not_even_taken_over(cluster: MemoryCluster) -> None:
@@ -179,8 +179,8 @@ def test_failures_that_nobody_waits_for_are_logged(
         producer.send("t", b"refused")
         producer.flush(5)
         producer.send("t", "no bytes")
-    assert "Record for 't' failed: t-0: topic authorization failed" in caplog.text
-    assert "Record for 't' failed: a record for 't' cannot be encoded" in caplog.text
+    assert "Failed to write a record to 't': t-0: topic authorization failed" in caplog.text
+    assert "Failed to write a record to 't': a record for 't' cannot be encoded" in caplog.text
 
 
 def test_a_full_queue_makes_send_wait_and_then_fail(

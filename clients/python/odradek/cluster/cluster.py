@@ -469,12 +469,14 @@ class Cluster:
         was, self.state = self.state, state
         if was is not LinkState.CONNECTING or state is not LinkState.CONNECTED:
             level = logging.WARNING if state is LinkState.DISCONNECTED else logging.INFO
-            _log.log(level, "Cluster link changed: %s -> %s", was.value, state.value)
+            _log.log(
+                level, "Connection to the cluster changed from %s to %s", was.value, state.value
+            )
         if self._on_state is not None:
             try:
                 self._on_state(state)
             except Exception:  # raised by the program's code; the link must survive it
-                _log.exception("on_state listener failed")
+                _log.exception("The program's on_state callback raised an exception")
 
     def _take(self, change: Change) -> None:
         if change.leaders or change.topics:

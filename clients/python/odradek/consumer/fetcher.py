@@ -377,7 +377,7 @@ class Fetcher:
             for name, lookup_ms in missing.items():
                 self._planner.lookup_failed(name, lookup_ms)
             if error.retriable and any(p.position >= 0 for p in self._planner.partitions.values()):
-                _log.warning("Offset look-up failed: %s", error)
+                _log.warning("Offsets to start reading from were not found yet: %s", error)
             else:
                 self._planner.raise_soon(error)
                 self._arrived()
@@ -405,7 +405,7 @@ class Fetcher:
         except UnsupportedOperation:
             end = (-1, -1)
         except OdradekError as error:
-            _log.debug("Truncation check of %s failed: %s", name, error)
+            _log.debug("Failed to check whether the log of %s was truncated: %s", name, error)
         if end is None or target is None:
             await asyncio.sleep(0.02 + 0.05 * random.random())
             self._cluster.refresh_soon()

@@ -178,7 +178,7 @@ class GroupMembership:
             elif self._is_join_under_way:  # the coordinator may have accepted the join
                 await self._leave(_UNHEARD_LEAVE_S_MAX)
         except (OdradekError, TimeoutError) as error:
-            _log.warning("Leaving group %s failed: %s", self.options.group, error)
+            _log.warning("Failed to leave group %s: %s", self.options.group, error)
 
     async def _leave(self, timeout_s: float) -> None:
         static = self.options.instance_id is not None
@@ -199,7 +199,7 @@ class GroupMembership:
                 await self._give_up(error)
                 return
             except OdradekError as error:
-                _log.warning("Heartbeat of group %s failed: %s", self.options.group, error)
+                _log.warning("Heartbeat to group %s failed: %s", self.options.group, error)
                 response, code = pb.GroupHeartbeatResponse(), ErrorCode.COORDINATOR_NOT_AVAILABLE
             self._is_join_under_way = False
             if code is ErrorCode.NONE:
@@ -290,7 +290,11 @@ class GroupMembership:
             try:
                 starts = await self._starts(new)
             except OdradekError as error:
-                _log.warning("Offset look-up of group %s failed: %s", self.options.group, error)
+                _log.warning(
+                    "Failed to look up the committed offsets of group %s: %s",
+                    self.options.group,
+                    error,
+                )
                 if not error.retriable:
                     self._reader.fail(error)
                 await asyncio.sleep(0.2)
@@ -407,7 +411,9 @@ class GroupMembership:
             await self._commit_new({n: at for n, at in self._committable.items() if n in revoked})
         except OdradekError as error:
             _log.warning(
-                "Commit of group %s before a revocation failed: %s", self.options.group, error
+                "Failed to commit offsets of group %s before giving up partitions: %s",
+                self.options.group,
+                error,
             )
 
     async def _commit_at_times(self) -> None:
@@ -418,7 +424,9 @@ class GroupMembership:
             try:
                 await self._commit_new(self._committable)
             except OdradekError as error:
-                _log.warning("Automatic commit of group %s failed: %s", self.options.group, error)
+                _log.warning(
+                    "Automatic commit of offsets in group %s failed: %s", self.options.group, error
+                )
 
 
 async def _call(listener: GroupListener | None, names: Sequence[TopicPartition]) -> None:
@@ -429,7 +437,7 @@ async def _call(listener: GroupListener | None, names: Sequence[TopicPartition])
         if inspect.isawaitable(outcome):
             await outcome
     except Exception:  # raised by the program's code; the membership must survive it
-        _log.exception("a listener of the group failed")
+        _log.exception("The program's on_assign, on_revoke or on_lost callback raised an exception")
 
 
 def _wire(owned: Mapping[TopicPartition, bytes]) -> list[pb.GroupTopicPartitions]:

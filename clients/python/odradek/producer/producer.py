@@ -339,7 +339,8 @@ class Producer:
                 await transactions.close()
         except (OdradekError, TimeoutError) as error:
             _log.warning(
-                "A transaction was left open when its producer closed; its time-out will abort it: %s",
+                "Failed to abort an open transaction when its producer closed; it will be "
+                "aborted when it times out: %s",
                 error,
             )
 

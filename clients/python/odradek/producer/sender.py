@@ -478,7 +478,10 @@ class Sender:
         unheard, self._accumulator.unheard = self._accumulator.unheard, []
         for batch in unheard:
             _log.warning(
-                "%d records for %s failed: %s", batch.record_count, batch.queue.name, batch.error
+                "Failed to write %d records to %s: %s",
+                batch.record_count,
+                batch.queue.name,
+                batch.error,
             )
 
     def _signal_progress(self) -> None:
@@ -536,5 +539,5 @@ def _guarded(callback: Callable[[], object]) -> None:
         callback()
     except Exception as error:
         asyncio.get_running_loop().call_exception_handler(
-            {"message": "a delivery callback failed", "exception": error}
+            {"message": "the program's delivery callback raised an exception", "exception": error}
         )

@@ -102,7 +102,9 @@ class Transaction:
             await self.abort()
         except OdradekError as failure:
             # The block's own exception says more.
-            _log.warning("A transaction could not be aborted; its time-out will: %s", failure)
+            _log.warning(
+                "Failed to abort a transaction; it will be aborted when it times out: %s", failure
+            )
 
     @property
     def is_open(self) -> bool:
@@ -284,7 +286,11 @@ class ProducerTransactions:
             if self._fatal is not None:
                 raise
             # Nothing was committed, and the next transaction begins by ending this one.
-            _log.warning("A transaction of %r could not be aborted yet: %s", self._id, failure)
+            _log.warning(
+                "Failed to abort a transaction of %r; the next one begins by aborting it: %s",
+                self._id,
+                failure,
+            )
         raise TransactionAborted(
             f"a transaction of {self._id!r} was aborted: {error.message}", code=error.code
         ) from error

@@ -143,7 +143,9 @@ def close_open_threads() -> None:
             try:
                 part.close_at_exit()
             except Exception:
-                _log.exception("Closing at the end of the program failed")
+                _log.exception(
+                    "Failed to close a client that was still open when the program ended"
+                )
         thread.close()
 
 

@@ -107,7 +107,7 @@ class Delivery:
         try:
             callback(self)
         except Exception:  # raised by the program's code; other records must not suffer
-            _log.exception("a delivery callback failed")
+            _log.exception("The program's delivery callback raised an exception")
 
 
 _Item = tuple[str, Any, Any, Headers | None, int | None, int | None, Delivery]
@@ -362,7 +362,7 @@ class Producer:
             self._lost_records += 1
             self._loss = self._loss or error
         elif not delivery._is_awaited:
-            _log.warning("Record for %r failed: %s", topic, error)
+            _log.warning("Failed to write a record to %r: %s", topic, error)
         delivery._finish(None, error)
 
     async def _flush(self, timeout_s: float | None) -> None:

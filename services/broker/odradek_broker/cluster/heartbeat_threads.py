@@ -137,7 +137,9 @@ class _ControllerStream:
                     backoff_s = _RECONNECT_MIN_S
             except OSError as error:
                 # The TLS files are unreadable for a moment while they are being replaced.
-                _log.warning("Could not open a heartbeat stream", reason=str(error))
+                _log.warning(
+                    "Failed to open a heartbeat stream to the controller", reason=str(error)
+                )
             self._stopping.wait(backoff_s)
             backoff_s = min(backoff_s * 2, _RECONNECT_MAX_S)
 
@@ -178,7 +180,7 @@ class _ControllerStream:
         if code is grpc.StatusCode.FAILED_PRECONDITION and details != self._refusal:
             self._refusal = details
             _log.error(
-                "Controller refused heartbeats",
+                "Controller refused this broker's heartbeats",
                 controller_id=self._controller,
                 reason=details,
             )

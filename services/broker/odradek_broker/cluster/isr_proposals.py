@@ -90,13 +90,17 @@ class IsrProposals:
                 "AlterPartition", request, timeout_s=_TIMEOUT_S
             )
         except (NoController, grpc.aio.AioRpcError) as error:
-            _log.warning("ISR proposals got no response", count=len(batch), reason=str(error))
+            _log.warning(
+                "Controller did not respond to ISR proposals; they will be sent again",
+                count=len(batch),
+                reason=str(error),
+            )
         else:
             if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
                 self._on_stale()
             elif len(response.partitions) != len(batch) and response.error_code == ErrorCode.NONE:
                 _log.error(
-                    "Controller's response does not fit the ISR proposals",
+                    "Controller's response does not have one result for each ISR proposal",
                     proposals=len(batch),
                     results=len(response.partitions),
                 )

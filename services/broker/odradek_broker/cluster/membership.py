@@ -126,10 +126,11 @@ class Membership:
                 await self._register(report, listeners)
         for damage in report.damage:
             _log.error(
-                "A log was damaged on disk: replicas restore it, where there are any", damage=damage
+                "Found a damaged log on disk; its other replicas restore it, if there are any",
+                damage=damage,
             )
         _log.info(
-            "Opened the logs",
+            "Opened the partition logs",
             partitions=report.partitions,
             scanned_bytes=report.scanned_bytes,
             cut_bytes=report.cut_bytes,
@@ -168,14 +169,19 @@ class Membership:
         except StorageFailed as failure:
             raise ProcessRefused(f"the data directory cannot be written: {failure}") from None
         identity.metadata_incarnation_id = incarnation_id
-        _log.info("Recorded the metadata log to follow", incarnation=incarnation_id.hex())
+        _log.info(
+            "Stored the incarnation id of the metadata log that this broker follows",
+            incarnation=incarnation_id.hex(),
+        )
 
     async def _note_raised_level(self, image: MetadataImage) -> None:
         """Write the incarnation to disk when the metadata log gets one while this broker serves."""
         try:
             await self._follow_metadata(image)
         except ProcessRefused as refused:
-            _log.error("Metadata incarnation could not be recorded", reason=str(refused))
+            _log.error(
+                "Failed to store the incarnation id of the metadata log", reason=str(refused)
+            )
 
     async def _register(
         self, report: LoadReport | None, listeners: Sequence[common_pb2.Listener]
@@ -214,7 +220,11 @@ class Membership:
         self._heartbeat.image_offset = self._feed.image.offset
         self._beating = self._make_beating(self._heartbeat)
         self._beating.start()
-        _log.info("Registered", broker_id=self.broker_id, broker_epoch=self.epoch)
+        _log.info(
+            "Registered this broker at the active controller",
+            broker_id=self.broker_id,
+            broker_epoch=self.epoch,
+        )
 
     async def ask_unfenced(self) -> None:
         """Ask to be unfenced, and wait until image and heartbeat both say so."""
@@ -291,7 +301,10 @@ class Membership:
             await self._controllers.call("ReportLogEnds", request, timeout_s=_REPORT_TIMEOUT_S)
         except Exception as error:
             # The controller asks again with the next heartbeat.
-            _log.warning("Log ends could not be reported", reason=str(error))
+            _log.warning(
+                "Failed to report log end offsets to the controller, which will ask again",
+                reason=str(error),
+            )
 
     def found_stale(self) -> None:
         """Stop this process: another one has registered this broker id, or the id was unregistered."""

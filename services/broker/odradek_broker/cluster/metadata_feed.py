@@ -114,7 +114,11 @@ class MetadataFeed:
                 except NewerProgramNeeded:
                     raise
                 except (FeedBroken, MetadataDecodeError) as error:
-                    _log.error("Metadata feed broke", controller=controller, reason=str(error))
+                    _log.error(
+                        "Metadata feed broke and is opened again",
+                        controller=controller,
+                        reason=str(error),
+                    )
                 except asyncio.CancelledError:
                     task = asyncio.current_task()
                     if task is None or task.cancelling():
@@ -134,7 +138,11 @@ class MetadataFeed:
         """Log a refusal once until the controller can be read again: one of another cluster refuses every attempt."""
         if controller not in self._refusals:
             self._refusals.add(controller)
-            _log.error("Controller refused the metadata feed", controller=controller, reason=reason)
+            _log.error(
+                "Controller refused to send metadata to this broker",
+                controller=controller,
+                reason=reason,
+            )
 
     async def _follow(self, controller: ControllerId) -> None:
         stub = pb_grpc.ControllerServiceStub(self._controllers.channel(controller))

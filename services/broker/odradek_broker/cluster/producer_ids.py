@@ -94,7 +94,7 @@ class ProducerIdSource:
         start = response.producer_id_start
         if not 0 <= start < start + response.producer_id_count <= _PRODUCER_ID_END:
             _log.error(
-                "Controller's response has no producer ids",
+                "Controller's response has no valid range of producer ids",
                 start=start,
                 count=response.producer_id_count,
             )

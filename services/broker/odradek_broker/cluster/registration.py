@@ -79,7 +79,7 @@ async def register(controllers: ControllerClient, request: pb.RegisterRequest) -
         code = ErrorCode.received(response.error_code)
         if code.retriable and code is not ErrorCode.STALE_BROKER_EPOCH:
             _log.warning(
-                "Controller delayed the registration",
+                "Controller did not register this broker yet; trying again",
                 code=code.name,
                 reason=response.error_message,
             )

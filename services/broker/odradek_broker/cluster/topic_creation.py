@@ -104,16 +104,18 @@ class TopicCreation:
                 self._controllers, self._images, "CreateTopics", request, timeout_s=_TIMEOUT_S
             )
         except (NoController, grpc.aio.AioRpcError) as error:
-            _log.warning("Topic could not be created", topic=name, reason=str(error))
+            _log.warning("Failed to create a topic automatically", topic=name, reason=str(error))
             return ErrorCode.LEADER_NOT_AVAILABLE
         if not response.topics:
-            _log.error("Controller's response does not name the topic", topic=name)
+            _log.error(
+                "Controller's response does not name the topic that it was to create", topic=name
+            )
             return ErrorCode.LEADER_NOT_AVAILABLE
         code = ErrorCode.received(response.topics[0].error_code)
         # Another broker may have created the topic a moment ago: `change` waited for that entry as well.
         if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             _log.warning(
-                "Topic could not be created",
+                "Failed to create a topic automatically",
                 topic=name,
                 code=code.name,
                 reason=response.topics[0].error_message,

@@ -214,7 +214,7 @@ class CoordinatorHost(Generic[Shard]):
         breaks = 1 if is_first else broken.breaks + 1
         wait_s = reload_wait_s(breaks)
         _log.warning(
-            "Loading a coordinator again",
+            "Loading a coordinator partition again after a failure",
             topic=self.topic,
             partition=partition,
             wait_s=wait_s,
@@ -242,7 +242,7 @@ class CoordinatorHost(Generic[Shard]):
                 # The records cannot be read, and another broker could not read them either. The partition stays
                 # without a coordinator.
                 _log.error(
-                    "Coordinator could not be loaded",
+                    "Failed to load a coordinator partition; it stays without a coordinator",
                     exc=error,
                     topic=self.topic,
                     partition=hosted.partition,

@@ -467,7 +467,7 @@ class GroupKind:
         """Report a transaction whose marker was lost."""
         assert isinstance(order, OrphanEnded), f"order {order!r} in {partition}"
         _log.error(
-            "Ended an orphaned transaction of offsets",
+            "Ended an orphaned transaction of committed offsets: its marker was lost",
             partition=partition,
             producer_id=order.producer_id,
             producer_epoch=order.producer_epoch,

@@ -115,7 +115,7 @@ class HostedShard(Generic[Shard]):
             self.take(decide(self.shard, request_id))
         except NothingApplied as error:
             _log.error(
-                "Coordinator failed on a request before it changed any state",
+                "Coordinator failed on one request, on an internal error; its state is unchanged",
                 exc=error,
                 partition=self.partition,
             )
@@ -137,7 +137,11 @@ class HostedShard(Generic[Shard]):
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        _log.error("Coordinator failed", exc=error, partition=self.partition)
+        _log.error(
+            "Coordinator failed on an internal error; it will be loaded again",
+            exc=error,
+            partition=self.partition,
+        )
         self._break()
 
     def _break(self) -> None:

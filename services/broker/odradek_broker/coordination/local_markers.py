@@ -133,7 +133,10 @@ class LocalMarkers:
         except CoordinatorError:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         except Exception as error:
-            _log.error("Marker of a group's offsets failed on an internal error", exc=error)
+            _log.error(
+                "Failed to write a transaction marker to __consumer_offsets, on an internal error",
+                exc=error,
+            )
             code = ErrorCode.UNKNOWN_SERVER_ERROR
         on_done(code)
 

@@ -226,7 +226,8 @@ class MarkerSender:
             self._settle(due, code)
         elif code is ErrorCode.INVALID_PRODUCER_EPOCH:
             _log.error(
-                "Partition has a higher epoch than the marker of its transaction",
+                "Partition rejected a transaction marker: it has a higher producer epoch than "
+                "the marker",
                 partition=str(due.target),
                 producer_id=due.marker.producer_id,
                 producer_epoch=due.marker.producer_epoch,
@@ -264,7 +265,7 @@ class MarkerSender:
             return
         self._logged_ms = now_ms
         _log.error(
-            "Marker could not be written; it is sent again",
+            "Partition's leader did not write a transaction marker; sending it again",
             partition=str(due.target),
             code=code.name,
             broker=due.sent_to[0],

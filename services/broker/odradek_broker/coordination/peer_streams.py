@@ -167,7 +167,7 @@ class _PeerStream(Generic[E, R]):
                 await self._session()
             except StreamBroken as broken:
                 _log.info(
-                    "Transaction link broke",
+                    "Stream of transaction requests to another broker broke",
                     peer=self._peer,
                     kind=self._streams.kind.value,
                     reason=str(broken),
@@ -175,7 +175,9 @@ class _PeerStream(Generic[E, R]):
             except Exception as error:
                 # An internal error must not end the link to this broker for ever.
                 _log.error(
-                    "Transaction link failed on an internal error", exc=error, peer=self._peer
+                    "Stream of transaction requests to another broker failed on an internal error",
+                    exc=error,
+                    peer=self._peer,
                 )
             self._fail_all()
             # Entries that come meanwhile fail one pause later at most: their senders try another broker then.
@@ -184,14 +186,14 @@ class _PeerStream(Generic[E, R]):
     async def _session(self) -> None:
         connection = self._streams.open(self._peer)
         if connection is None:
-            raise StreamBroken("its address is not known")
+            raise StreamBroken("the broker's address is not known")
         try:
             await connection.write(self._streams.encode(self._streams.hello(), ()))
             try:
                 async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                     await connection.accepted()
             except TimeoutError:
-                raise StreamBroken("it does not accept the stream") from None
+                raise StreamBroken("the broker does not accept the stream") from None
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._write(connection))
@@ -238,4 +240,4 @@ def _call(on_result: Callable[[Any], None], result: Any) -> None:
     try:
         on_result(result)
     except Exception as error:
-        _log.error("Response on a transaction link could not be handled", exc=error)
+        _log.error("Failed to handle another broker's response to a transaction request", exc=error)

@@ -558,7 +558,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         """Close the connection after an internal error: there is no response that fits, and the client retries."""
         self._owner.counters.failures += 1
         _log.error(
-            "Request failed",
+            "Request failed on an internal error; closing its connection",
             exc=error,
             api_key=slot.header.api_key,
             version=slot.header.version,

@@ -137,7 +137,7 @@ class Request(Generic[M_co]):
             return
         more = {"not_logged_before": unlogged} if unlogged else {}
         _log.warning(
-            "Denied",
+            "Denied a request",
             principal=session.principal,
             host=session.host,
             request=self.key.name,

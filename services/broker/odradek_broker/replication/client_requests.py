@@ -134,7 +134,7 @@ class ClientRequests:
         try:
             produce.on_done(outcome)
         except Exception as error:
-            _log.error("Handling the outcome of a produce failed", exc=error)
+            _log.error("Failed to pass on the outcome of a produce request", exc=error)
 
     def respond_to_delete(self, effect: fx.RespondToDelete) -> None:
         """Hand the outcome to the caller of a DeleteRecords."""

@@ -103,7 +103,7 @@ class HangingTransactions:
             try:
                 await self.check()
             except Exception as error:
-                _log.error("Looking for hanging transactions failed", exc=error)
+                _log.error("Failed to look for hanging transactions", exc=error)
 
     async def check(self) -> None:
         """Ask about the transactions that have been open for too long, and end those that hang."""
@@ -184,14 +184,18 @@ class HangingTransactions:
         }
         if not self._may_end and not is_by_operator:
             _log.error(
-                "Transaction hangs: no coordinator will end it",
+                "Found a hanging transaction, which no coordinator will end",
                 remedy="end it with `odradek transaction find-hanging --abort`",
                 **fields,
             )
             return ErrorCode.INVALID_TXN_STATE
         if host.topic == OFFSETS_TOPIC:
             # Its marker also decides which offsets are committed, so it is the group coordinator's to write.
-            _log.error("A hanging transaction holds back offsets of groups", **fields)
+            _log.error(
+                "Found a hanging transaction in __consumer_offsets; it holds back "
+                "committed offsets",
+                **fields,
+            )
             return ErrorCode.INVALID_TXN_STATE
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
 
@@ -208,7 +212,7 @@ class HangingTransactions:
         )
         code = await done
         if code is ErrorCode.NONE:
-            _log.error("Ended a hanging transaction, whose marker was lost", **fields)
+            _log.error("Ended a hanging transaction: its marker was lost", **fields)
         return code
 
 

@@ -142,11 +142,11 @@ class HostTransactions:
         try:
             self._writes.pop(effect.request_id)(effect.error_codes)
         except Exception as error:
-            _log.error("Failed to handle the response to markers", exc=error)
+            _log.error("Failed to pass on the outcome of writing transaction markers", exc=error)
 
     def _orphan_ended(self, effect: fx.OrphanEnded) -> None:
         _log.error(
-            "Marker of a transaction was lost; the leader ended the transaction before the next one",
+            "Ended a transaction whose marker was lost, because its producer began the next one",
             partition=str(self._owner),
             producer_id=effect.producer_id,
             producer_epoch=effect.producer_epoch,
@@ -156,7 +156,7 @@ class HostTransactions:
 
     def _torn(self, effect: fx.TransactionTorn) -> None:
         _log.error(
-            "Transaction is torn: it ended in this partition with the other outcome",
+            "Transaction ended in this partition otherwise than its coordinator decided",
             partition=str(self._owner),
             producer_id=effect.producer_id,
             producer_epoch=effect.producer_epoch,

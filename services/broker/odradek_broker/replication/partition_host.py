@@ -190,7 +190,9 @@ class PartitionHost:
         """
         if self.is_failed or self.is_removed:
             _log.error(
-                "Offline replica failed on another internal error", exc=error, partition=str(self)
+                "Replica that is already offline failed on another internal error",
+                exc=error,
+                partition=str(self),
             )
             return
         replica = self.replica
@@ -378,7 +380,7 @@ class PartitionHost:
                 self._do((effect,))
             except Exception as error:
                 _log.error(
-                    "Applying an effect of an offline replica failed",
+                    "Failed to finish taking a replica offline",
                     exc=error,
                     partition=str(self),
                 )
@@ -472,7 +474,7 @@ class PartitionHost:
 
     def _reset_log(self, effect: fx.ResetLog) -> None:
         _log.warning(
-            "Reset the log: the leader no longer has the records that follow it",
+            "Emptied the log, because the leader no longer has the records that would follow it",
             partition=str(self),
             start_offset=effect.start_offset,
             log_end_offset=self.log.log_end_offset,

@@ -139,7 +139,7 @@ class Caller:
             for operation, kind, name in need
         )
         fields = {"request": request, "needs": rights, "via": self.via}
-        log_refusal(self._refusals, "Denied", self.principal, self.host, **fields)
+        log_refusal(self._refusals, "Denied a request", self.principal, self.host, **fields)
         return f"{self.principal} needs {rights or 'a right that nobody has'}"
 
     def denied_topic(

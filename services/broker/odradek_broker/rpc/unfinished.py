@@ -215,7 +215,8 @@ class ConnectionWatch:
                 await self._look()
             except OSError as error:
                 _log.warning(
-                    "gRPC connections are not bounded by address, nor unfinished messages on streams",
+                    "gRPC connections cannot be listed, so connections of one address and "
+                    "unfinished messages have no limit",
                     reason=str(error),
                 )
                 return

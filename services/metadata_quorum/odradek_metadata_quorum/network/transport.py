@@ -127,7 +127,7 @@ class VoterNetwork:
                 if loop.time() >= warn_s:
                     warn_s = loop.time() + UNREACHED_WARNING_INTERVAL_S
                     _log.warning(
-                        "Cannot reach controller",
+                        "Failed to connect to another controller",
                         peer_id=peer_id,
                         address=host_port(*self._settings.voters[peer_id]),
                         error=str(error) or f"no response within {CONNECT_TIMEOUT_S} s",
@@ -269,7 +269,7 @@ class VoterNetwork:
             if self._mismatches.get(peer_id) != link.mismatch:
                 self._mismatches[peer_id] = link.mismatch
                 _log.error(
-                    "Controller refused the connection because its voters are others",
+                    "Controller refused the connection, because its setting lists other voters",
                     peer_id=peer_id,
                     reason=link.mismatch,
                 )
@@ -283,7 +283,9 @@ class VoterNetwork:
             if len(self._refusals) > 100:
                 self._refusals.clear()
             self._refusals[reason] = now_s
-            _log.warning("Refused connection", peer=who, reason=reason)
+            _log.warning(
+                "Refused or dropped a connection between controllers", peer=who, reason=reason
+            )
 
 
 async def _addresses(host: str, port: int) -> list[str]:

@@ -41,7 +41,7 @@ _log = event_log(__name__)
 
 def end_process(reason: str, error: BaseException | None) -> None:
     """Log why and end the process before anything else can be sent. Callable from any thread."""
-    _log.error("Quorum failed; the process ends", exc=error, reason=reason)
+    _log.error("Metadata quorum failed in this process, which ends now", exc=error, reason=reason)
     os._exit(EXIT_FATAL)
 
 
@@ -179,11 +179,11 @@ class Voter:
 
     def restored(self, offset: int, epoch: int) -> None:
         self._logged_problem = None
-        _log.info("Installed snapshot", offset=offset, epoch=epoch)
+        _log.info("Installed a metadata snapshot from the leader", offset=offset, epoch=epoch)
         self._events.restored(offset, epoch)
 
     def active(self, epoch: int) -> None:
-        _log.info("Became active leader", epoch=epoch)
+        _log.info("Became the leader of the metadata quorum", epoch=epoch)
         self._events.active(epoch)
 
     def resigned(self, epoch: int) -> None:
@@ -204,14 +204,16 @@ class Voter:
         elif size > size_max:
             self.snapshots_not_stored += 1
             _log.error(
-                "Metadata snapshot not stored, it is above the limit; the log is kept instead and grows."
+                "Metadata snapshot not stored because it is above the limit; the log is kept "
+                "instead and grows."
                 " Raise the limit on every controller",
                 snapshot_bytes=size,
                 limit=limit,
             )
         elif size > size_max // 2:
             _log.warning(
-                "Metadata snapshot exceeded half of the limit",
+                "Metadata snapshot is larger than half of the limit; raise the limit before it "
+                "is reached",
                 snapshot_bytes=size,
                 limit=limit,
             )
@@ -220,7 +222,8 @@ class Voter:
         if self._is_logged("limit", size):
             return
         _log.error(
-            "Leader's metadata snapshot refused, it is above this controller's limit; this controller"
+            "Leader's metadata snapshot refused because it is above this controller's limit; "
+            "this controller"
             " cannot catch up. Raise the limit on every controller",
             leader_id=peer_id,
             snapshot_bytes=size,
@@ -249,7 +252,7 @@ class Voter:
         def confirmed(_: None) -> None:
             self._identity = identity
             self.node.confirm_joined()
-            _log.info("Joined the quorum", term=self.node.term)
+            _log.info("Joined the metadata quorum as a voter", term=self.node.term)
 
         self._log_thread.submit(lambda: save_identity(self._disk, identity), confirmed)
 
@@ -266,7 +269,7 @@ class Voter:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            self._fatal("a task of the quorum died", error)
+            self._fatal("a task of the quorum failed", error)
 
     async def _tick_forever(self) -> None:
         tick_s = self._settings.timers.tick_interval_ms / 1000
@@ -303,11 +306,11 @@ class Voter:
 
     def _connected(self, peer_id: int) -> None:
         self.node.peer_connected(peer_id)
-        _log.info("Connected to controller", peer_id=peer_id)
+        _log.info("Connected to another controller", peer_id=peer_id)
 
     def _disconnected(self, peer_id: int) -> None:
         self.node.peer_disconnected(peer_id)
-        _log.info("Lost connection to controller", peer_id=peer_id)
+        _log.info("Lost the connection to another controller", peer_id=peer_id)
 
     def _durable(self) -> None:
         self.node.durable_moved()

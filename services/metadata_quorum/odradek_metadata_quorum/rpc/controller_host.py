@@ -244,7 +244,12 @@ class ControllerHost:
             self.batches_committed_total += 1
             return True
         except (NotLeader, OutcomeUnknown) as error:
-            _log.info("Proposal was not committed here", epoch=epoch, reason=str(error))
+            _log.info(
+                "Metadata batch may not be committed, because this controller lost its "
+                "leadership or waited too long",
+                epoch=epoch,
+                reason=str(error),
+            )
             if isinstance(error, NotLeader) and self.controller.epoch == epoch:
                 # The log lacks a decision that later ones rest on, and this controller is not deposed.
                 self._fail(error)

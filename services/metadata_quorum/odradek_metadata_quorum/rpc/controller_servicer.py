@@ -179,7 +179,10 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
         except (Overloaded, Unconfirmed):
             return None, ErrorCode.REQUEST_TIMED_OUT
         except BatchTooLarge as error:
-            _log.error("Refused a request that does not fit into one batch", reason=str(error))
+            _log.error(
+                "Refused a request whose metadata records do not fit into one batch",
+                reason=str(error),
+            )
             return None, ErrorCode.INVALID_REQUEST
 
     def _active_id(self) -> int:

@@ -55,7 +55,11 @@ class MetadataStateMachine:
             if payload:
                 self._replay(at, epoch, payload)
         except NewerProgramNeeded as error:
-            _log.error("This program is too old for the metadata", offset=offset, reason=str(error))
+            _log.error(
+                "Metadata was written by a newer release, which this program cannot read",
+                offset=offset,
+                reason=str(error),
+            )
             raise
         self._controller.advance(at, epoch)
         self._on_applied()
@@ -127,7 +131,7 @@ class ClusterEvents:
         match record:
             case PartitionChange(recovering=True) if record.leader not in (None, NO_LEADER):
                 _log.warning(
-                    "Elected a leader that may lack records",
+                    "Elected an unclean leader, which may lack committed records",
                     topic=self._topic(record.topic_id),
                     partition=record.partition,
                     leader=record.leader,
@@ -158,9 +162,14 @@ class ClusterEvents:
         if record.fenced is False:
             _log.info("Unfenced a broker", broker_id=broker_id)
         if record.in_shutdown is True:
-            _log.info("Broker began to shut down or cannot write", broker_id=broker_id)
+            _log.info(
+                "Broker began to shut down, or cannot write to its disk; its leaderships move",
+                broker_id=broker_id,
+            )
         if record.offline_directory_ids:
-            _log.warning("Broker lost a directory", broker_id=broker_id)
+            _log.warning(
+                "Broker lost a data directory; its replicas there are offline", broker_id=broker_id
+            )
 
     def _topic(self, topic_id: TopicId) -> str:
         return self._controller.committed.topics[topic_id].name

@@ -71,7 +71,11 @@ class Peers:
             if len(self._strangers) >= _STRANGERS_MAX:
                 del self._strangers[next(iter(self._strangers))]
             self._strangers[reason] = None
-            _log.error("Refused a call from another cluster", peer=context.peer(), reason=reason)
+            _log.error(
+                "Refused a call from a process of another cluster",
+                peer=context.peer(),
+                reason=reason,
+            )
         await refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"{STRANGER}{reason}")
 
     async def _require(self, context: Context, roles: Collection[str], node_id: int | None) -> None:
@@ -80,7 +84,12 @@ class Peers:
         identity = peer_identity(context.auth_context)
         if identity is None or identity[0] not in roles or node_id not in (None, identity[1]):
             wanted = " or ".join(roles) + ("" if node_id is None else f" {node_id}")
-            _log.warning("Refused a peer", peer=context.peer(), identity=identity, wanted=wanted)
+            _log.warning(
+                "Refused a call: the peer's certificate names another role or node",
+                peer=context.peer(),
+                identity=identity,
+                wanted=wanted,
+            )
             await refuse(
                 context,
                 grpc.StatusCode.PERMISSION_DENIED,

@@ -95,7 +95,7 @@ class DiskPool:
         try:
             work()
         except BaseException as error:
-            _log.error("Disk work raised an exception", exc=error)
+            _log.error("Function on a disk thread raised an exception", exc=error)
         with self._lock:
             self._finished.append(on_done)
             if self._is_woken:
@@ -115,6 +115,6 @@ class DiskPool:
                 on_done()
             except Exception as error:
                 # It concerns one partition; the callbacks of the others must run too.
-                _log.error("Callback of disk work failed", exc=error)
+                _log.error("Callback of a function on a disk thread raised an exception", exc=error)
         if not self.pending:
             self._is_idle.set()

@@ -76,7 +76,7 @@ class FullDisk:
         has_recovered = not self._is_wanted.is_set()
         self._pause_s = _PAUSE_S_MIN if has_recovered else min(2 * self._pause_s, _PAUSE_S_MAX)
         if has_recovered:
-            _log.info("Writes succeed again")
+            _log.info("Writes to the data directory succeed again")
 
     async def _wait_for_room(self) -> None:
         full_since_ms = self._monotonic_ms()
@@ -92,7 +92,7 @@ class FullDisk:
         if self._directory.full is None:
             self._healed_at_ms = self._monotonic_ms()
             _log.info(
-                "The data directory has free space again",
+                "Data directory has free space again",
                 full_ms=self._monotonic_ms() - full_since_ms,
             )
             self._on_change(False)
@@ -114,7 +114,7 @@ class FullDisk:
     def _noticed(self, full: StorageFull) -> None:
         """Handle a full disk, in the thread that met it."""
         _log.error(
-            "The data directory is full; nothing is written until space is freed", reason=str(full)
+            "Data directory is full; no records are written until space is freed", reason=str(full)
         )
         self._wake()
 
@@ -122,7 +122,8 @@ class FullDisk:
         """Handle a refused write, in the thread that met it."""
         if not self._is_wanted.is_set() and self._pause_s == _PAUSE_S_MIN:
             _log.error(
-                "Write was refused, but not by the disk; it is tried again", reason=str(refused)
+                "Operating system refused a write, but the disk has not failed; writing again",
+                reason=str(refused),
             )
         self._wake()
 

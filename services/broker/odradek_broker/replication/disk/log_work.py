@@ -151,5 +151,7 @@ class LogWork:
         except OSError as error:
             # The next start may then not verify the whole log. A later read meets the damage again.
             _log.error(
-                "Marking the damaged log failed", partition=str(self._log), reason=str(error)
+                "Failed to mark a log as damaged; the next start may not verify it",
+                partition=str(self._log),
+                reason=str(error),
             )

@@ -57,7 +57,7 @@ class StrayLogs:
                 self._sync(stray)
         if strays:
             self._tell(
-                strays, "The data directory holds stray logs, which no replica in the metadata uses"
+                strays, "Data directory holds stray logs, which no replica in the metadata uses"
             )
 
     def put_aside(self, logs: list[PartitionLog], reason: str) -> None:
@@ -75,7 +75,7 @@ class StrayLogs:
                 strays.append(stray)
                 self._sync(stray)
         if strays:
-            self._tell(strays, f"Put logs aside: {reason}")
+            self._tell(strays, f"Put logs aside as strays: {reason}")
 
     def remove_deleted(self, topic_ids: Container[TopicId]) -> None:
         """Delete the strays of these topics, which metadata records deleted."""

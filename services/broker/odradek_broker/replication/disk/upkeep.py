@@ -120,7 +120,9 @@ class Upkeep:
                 self._table.storage_failed(failure)
             except OSError as error:
                 # No log uses the file any more, so this does no harm.
-                _log.warning("Removing an unused log file failed", reason=str(error))
+                _log.warning(
+                    "Failed to delete a log file that is no longer used", reason=str(error)
+                )
 
     async def _remove(self, path: Path) -> None:
         try:
@@ -128,7 +130,7 @@ class Upkeep:
         except OSError as error:
             if path not in self._unremovable:
                 _log.warning(
-                    "Removing the directory of a deleted partition failed; it is tried again",
+                    "Failed to delete the directory of a deleted partition; trying again",
                     path=str(path),
                     reason=str(error),
                 )
@@ -157,7 +159,7 @@ class Upkeep:
             host.log.install_compacted(job)
             if job.is_done:
                 _log.info(
-                    "Compacted log",
+                    "Compacted a log",
                     partition=str(host),
                     records_read=job.records_read,
                     records_kept=job.records_kept,

@@ -225,7 +225,9 @@ class FollowerStream:
             except Exception as error:
                 # An internal error must not end replication from this leader forever.
                 _log.error(
-                    "Replication stream failed on an internal error", exc=error, leader=self.leader
+                    "Replication stream from a leader failed on an internal error",
+                    exc=error,
+                    leader=self.leader,
                 )
             try:
                 async with asyncio.timeout(backoff_s * random.uniform(0.5, 1.0)):
@@ -249,7 +251,9 @@ class FollowerStream:
                 await self._read(connection, session_id)
         except* (OSError, WireError) as errors:
             _log.debug(
-                "Replication stream ended", leader=self.leader, reason=repr(errors.exceptions)
+                "Replication stream from a leader ended",
+                leader=self.leader,
+                reason=repr(errors.exceptions),
             )
         finally:
             self._closed(session_id)
@@ -276,7 +280,10 @@ class FollowerStream:
         self._acks.clear()
         self._consumed_bytes = 0
         _log.info(
-            "Replicating", leader=self.leader, lane=self.lane.name, partitions=len(self._hosts)
+            "Replicating partitions from a leader",
+            leader=self.leader,
+            lane=self.lane.name,
+            partitions=len(self._hosts),
         )
         for key in list(self._hosts):
             self._tell_ready(key, session_id)
@@ -287,7 +294,7 @@ class FollowerStream:
         self._session_id = 0
         if self._hosts:
             _log.info(
-                "Replication stream broke",
+                "Replication stream from a leader broke; opening it again",
                 leader=self.leader,
                 lane=self.lane.name,
                 partitions=len(self._hosts),

@@ -280,7 +280,11 @@ class Instance:
         try:
             await self.client.admin.alter_group_offsets(self.spec.group, offsets)
         except OdradekError as error:
-            _log.warning("Failed to commit offsets", group=self.spec.group, reason=str(error))
+            _log.warning(
+                "Failed to commit offsets of a consumer instance",
+                group=self.spec.group,
+                reason=str(error),
+            )
 
     async def _leave(self) -> None:
         consumer, self._consumer = self._consumer, None

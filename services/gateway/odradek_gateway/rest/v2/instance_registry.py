@@ -191,7 +191,10 @@ class InstanceRegistry:
                         async with self._moved:
                             self._moved.notify_all()
             except OdradekError as error:
-                _log.warning("Failed to read the registry of consumer instances", reason=str(error))
+                _log.warning(
+                    "Failed to read the topic of consumer instances; reading it again",
+                    reason=str(error),
+                )
                 self._position = -1  # everything is read again
                 await asyncio.sleep(_READ_AGAIN_S)
 
@@ -209,7 +212,9 @@ class InstanceRegistry:
                 heard_at_s=self._clock_s(),
             )
         except (ValueError, TypeError, KeyError) as error:
-            _log.warning("Ignored a damaged record of the instance registry", reason=repr(error))
+            _log.warning(
+                "Ignored a damaged record in the topic of consumer instances", reason=repr(error)
+            )
             return
         present = self._known.get((group, name))
         is_newer = present is None or registration.number > present.number

@@ -121,7 +121,7 @@ class Instances:
         ends = (instance.end() for instance in self._local.values())
         for error in await asyncio.gather(*ends, return_exceptions=True):
             if error is not None:
-                _log.warning("Failed to end a consumer instance in order", reason=repr(error))
+                _log.warning("Failed to close a consumer instance", reason=repr(error))
         await self.registry.close()
         await self._http.aclose()
 
@@ -224,7 +224,7 @@ class Instances:
             # Our certificate proves that the caller was authenticated, so the caller's own credentials
             # are never sent: an attacker who writes into the registry could have them sent to any address.
             if not owner.startswith("https://"):
-                _log.warning("Ignored a gateway without TLS", owner=owner)
+                _log.warning("Ignored a gateway whose address has no TLS", owner=owner)
                 return None
             headers |= on_behalf_of(current_caller())
         elif "authorization" in request.headers:
@@ -241,7 +241,9 @@ class Instances:
         except httpx.PoolTimeout:  # this gateway's limit; the other one may be well
             raise RestError(503, KAFKA_RETRIABLE_ERROR, "too many requests are passed on") from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
-            _log.warning("Failed to reach a gateway", owner=owner, reason=repr(error))
+            _log.warning(
+                "Failed to pass a request on to another gateway", owner=owner, reason=repr(error)
+            )
             return None
         except TimeoutError:
             if request.at_stop is None or not self._cluster.waits.is_stopping:
@@ -276,7 +278,11 @@ class Instances:
             self._require_room()
             if not await self.registry.take_over(present):
                 raise in_motion()
-            _log.info("Took over consumer instance", group=group, instance=name)
+            _log.info(
+                "Took over a consumer instance from a gateway that does not respond",
+                group=group,
+                instance=name,
+            )
             return self._served_here(present.spec)
 
     async def use(self, instance: Instance, spec: InstanceSpec) -> None:
@@ -307,7 +313,7 @@ class Instances:
             try:
                 await self._sweep_once(limit_s)
             except (OdradekError, RestError, TimeoutError) as error:
-                _log.warning("Failed to sweep consumer instances", reason=repr(error))
+                _log.warning("Failed to look for unused consumer instances", reason=repr(error))
 
     async def _sweep_once(self, limit_s: float) -> None:
         for spec in self.registry.unheard_of(
@@ -331,7 +337,9 @@ class Instances:
             if (spec.group, spec.name) not in self._local:
                 await self.registry.forget(spec.group, spec.name)
                 _log.info(
-                    "Deleted the instance of a dead gateway", group=spec.group, instance=spec.name
+                    "Deleted a consumer instance whose gateway is gone",
+                    group=spec.group,
+                    instance=spec.name,
                 )
 
     def _is_over(self, instance: Instance, limit_s: float) -> bool:
@@ -352,7 +360,9 @@ class Instances:
                     await instance.end()
                     self._drop_local(instance)
             except (OdradekError, RestError, TimeoutError) as error:
-                _log.warning("Failed to end a consumer instance in order", reason=repr(error))
+                _log.warning(
+                    "Failed to end an unused or moved consumer instance", reason=repr(error)
+                )
 
 
 def in_motion() -> RestError:

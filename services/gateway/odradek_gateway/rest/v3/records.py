@@ -270,7 +270,7 @@ async def _read_records(
     except ClientDisconnect:
         pass  # the client is gone
     except Exception as error:  # a bug: the reader of the results must not wait for ever
-        _log.error("Failed to read a stream of records", exc=error)
+        _log.error("Failed to read a client's stream of records, on an internal error", exc=error)
         await waiting.put(_refused(RestError(500, 500, "internal error: see the gateway's log")))
     await waiting.put(None)
 
