@@ -20,7 +20,7 @@ def _one_directory(text: str) -> Path:
             "a list is not supported: one broker keeps one data directory; run one broker per disk"
         )
     if not text.strip():
-        raise ValueError("the path is empty")
+        raise ValueError("the path of the data directory is empty")
     return Path(text.strip())
 
 
@@ -65,7 +65,7 @@ class BrokerSettings(ListenerSettings):
     )
     replica_fetch_bytes_max: int = setting(
         "replica.fetch.max.bytes",
-        "Most bytes of one partition in one replication message to a follower.",
+        "Most bytes of records of one partition in one replication message to a follower.",
         default=1 << 20,
         unit="bytes",
         minimum=1024,
@@ -73,7 +73,7 @@ class BrokerSettings(ListenerSettings):
     )
     replica_fetch_response_bytes_max: int = setting(
         "replica.fetch.response.max.bytes",
-        "Largest replication message to a follower.",
+        "Size of the largest replication message that a leader sends to a follower.",
         default=4 << 20,
         unit="bytes",
         minimum=1024,
@@ -81,16 +81,19 @@ class BrokerSettings(ListenerSettings):
     )
     replica_credit_bytes: int = setting(
         "replica.credit.bytes",
-        "Most bytes that a leader may send to this follower, per stream, before the follower has taken them.",
+        "Most bytes of records that a leader may send to this follower on one stream before the "
+        "follower has stored them.",
         default=16 << 20,
         unit="bytes",
         minimum=1 << 20,
     )
     follower_replication_throttled_rate: int = setting(
         "follower.replication.throttled.rate",
-        "Limit for replicas of this broker that are far behind their leaders, all together, so that their"
-        " catch-up does not slow down the others. Replicas near the end of the log are not limited."
-        " 0: no limit.",
+        "Most bytes a second that all replicas of this broker together receive while they are "
+        "far behind their leaders,"
+        " so that their catch-up does not slow down other replicas."
+        " Replicas near the end of the log are not"
+        " limited. 0: no limit.",
         default=0,
         unit="bytes/s",
         minimum=0,
@@ -184,7 +187,8 @@ class BrokerSettings(ListenerSettings):
         "queued.max.request.bytes",
         "Most bytes of large requests that are still arriving, on all Kafka connections together. Beyond this,"
         " reading of such requests pauses until others are complete or closed; one of them goes on arriving, in a file"
-        " in log.dirs. One client (principal, or address without one) has an eighth.",
+        " in log.dirs. One client (a principal, or an address if it is not authenticated) may "
+        "use an eighth of it.",
         default=256 << 20,
         unit="bytes",
         minimum=1 << 20,
@@ -233,7 +237,7 @@ class BrokerSettings(ListenerSettings):
     )
     group_consumer_heartbeat_interval_ms: int = setting(
         "group.consumer.heartbeat.interval.ms",
-        "Heartbeat interval of members of a consumer group (KIP-848) that is stable.",
+        "Heartbeat interval of the members of a consumer group (KIP-848) that does not rebalance.",
         default=3_000,
         unit="ms",
         minimum=1,
@@ -266,19 +270,21 @@ class BrokerSettings(ListenerSettings):
     )
     offsets_topic_num_partitions: int = setting(
         "offsets.topic.num.partitions",
-        "Partitions of __consumer_offsets. Counts when the topic is created.",
+        "Number of partitions of __consumer_offsets. It has an effect only when the topic is "
+        "created.",
         default=50,
         minimum=1,
     )
     offsets_topic_replication_factor: int = setting(
         "offsets.topic.replication.factor",
-        "Replicas of __consumer_offsets. It is created with fewer if fewer brokers are live then.",
+        "Replication factor of __consumer_offsets. The topic is created with a lower one if "
+        "fewer brokers are live then.",
         default=3,
         minimum=1,
     )
     offsets_topic_segment_bytes: int = setting(
         "offsets.topic.segment.bytes",
-        "Segment size of __consumer_offsets. Counts when the topic is created.",
+        "Segment size of __consumer_offsets. It has an effect only when the topic is created.",
         default=100 << 20,
         unit="bytes",
         minimum=1,
@@ -321,26 +327,29 @@ class BrokerSettings(ListenerSettings):
     )
     transaction_topic_num_partitions: int = setting(
         "transaction.state.log.num.partitions",
-        "Partitions of __transaction_state. Counts when the topic is created.",
+        "Number of partitions of __transaction_state. It has an effect only when the topic is "
+        "created.",
         default=50,
         minimum=1,
     )
     transaction_topic_replication_factor: int = setting(
         "transaction.state.log.replication.factor",
-        "Replicas of __transaction_state. It is created with fewer if fewer brokers are live then.",
+        "Replication factor of __transaction_state. The topic is created with a lower one if "
+        "fewer brokers are live then.",
         default=3,
         minimum=1,
     )
     transaction_topic_min_isr: int = setting(
         "transaction.state.log.min.isr",
-        "In-sync replicas that a write to __transaction_state needs. Counts when the topic is created; lowered to the"
-        " number of replicas that the topic gets.",
+        "In-sync replicas that a write to __transaction_state needs. It has an effect only when "
+        "the topic is created, and"
+        " is lowered to the number of replicas that the topic gets.",
         default=2,
         minimum=1,
     )
     transaction_topic_segment_bytes: int = setting(
         "transaction.state.log.segment.bytes",
-        "Segment size of __transaction_state. Counts when the topic is created.",
+        "Segment size of __transaction_state. It has an effect only when the topic is created.",
         default=100 << 20,
         unit="bytes",
         minimum=1,
@@ -362,8 +371,9 @@ class BrokerSettings(ListenerSettings):
     )
     transaction_verification_timeout_ms: int = setting(
         "transaction.verification.timeout.ms",
-        "How long the first batch or the first offsets of a transaction wait for its coordinator (not in Kafka). The"
-        " client repeats them afterwards.",
+        "How long the first batch or the first committed offsets of a transaction wait for a "
+        "response of its coordinator"
+        " (not in Kafka). After that the client must send them again.",
         default=5_000,
         unit="ms",
         minimum=1,
@@ -371,28 +381,30 @@ class BrokerSettings(ListenerSettings):
     )
     transaction_load_grace_ms: int = setting(
         "transaction.load.grace.ms",
-        "Time that every open transaction has left at least when another broker begins to coordinate it (not in"
-        " Kafka).",
+        "When another broker begins to coordinate open transactions, each of them has at least "
+        "this much time left before it times out (not in Kafka).",
         default=3_000,
         unit="ms",
         minimum=0,
     )
     transaction_hanging_check_interval_ms: int = setting(
         "transaction.hanging.check.interval.ms",
-        "Time between two checks for open transactions whose marker was lost (not in Kafka).",
+        "Time between two searches for open transactions whose marker was lost (not in Kafka).",
         default=60_000,
         unit="ms",
         minimum=1,
     )
     transaction_hanging_abort_enable: bool = setting(
         "transaction.hanging.abort.enable",
-        "Whether transactions whose marker was lost are ended, once every coordinator has said that it does not do it"
-        " (not in Kafka). Otherwise they are only logged.",
+        "Whether a transaction whose marker was lost is ended, once every coordinator has said "
+        "that it will not end it"
+        " (not in Kafka). Otherwise such a transaction is only logged.",
         default=True,
     )
     transaction_partitions_max: int = setting(
         "transaction.partitions.max",
-        "Most partitions of one transaction (not in Kafka). A producer that writes to more has to abort.",
+        "Most partitions of one transaction (not in Kafka). A producer that writes to more must "
+        "abort the transaction.",
         default=10_000,
         minimum=1,
         maximum=100_000,
@@ -440,7 +452,7 @@ class BrokerSettings(ListenerSettings):
         """Raise SettingsError for settings that contradict each other."""
         self.check_listeners()
         if not self.controllers:
-            raise SettingsError("controller.rpc.endpoints names no controller")
+            raise SettingsError("controller.rpc.endpoints must name at least one controller")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise SettingsError(
                 "group.min.session.timeout.ms is greater than group.max.session.timeout.ms"

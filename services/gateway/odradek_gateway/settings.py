@@ -35,13 +35,18 @@ class GatewaySettings:
 
     bootstrap: str = setting(
         "bootstrap",
-        "gRPC addresses of one or more brokers, host:port,...",
+        "gRPC addresses of one or more brokers: host:port, separated by commas.",
         default="127.0.0.1:9090",
     )
-    listen: str = setting("listen", "host:port of the HTTP listener.", default="127.0.0.1:8082")
+    listen: str = setting(
+        "listen",
+        "Address on which the gateway accepts HTTP requests: host:port.",
+        default="127.0.0.1:8082",
+    )
     advertised_url: str = setting(
         "advertised.url",
-        "URL by which other gateways reach this one; empty: http(s)://LISTEN.",
+        "URL by which other gateways reach this one. Empty: http:// or https:// with the address "
+        "of `listen`.",
         default="",
     )
     advertised_tls_name: str = setting(
@@ -52,13 +57,16 @@ class GatewaySettings:
     )
     http_allowed_hosts: tuple[str, ...] = setting(
         "http.allowed.hosts",
-        "Names that requests may have in Host, besides loopback names, IP addresses and the host of advertised.url;"
+        "Host names that requests may have in their Host header, besides loopback names, IP "
+        "addresses and the host of advertised.url;"
         " *: any. With TLS any name is allowed, since the certificate proves it.",
         default=(),
     )
     http_allowed_origins: tuple[str, ...] = setting(
         "http.allowed.origins",
-        "Sites whose web pages may send requests (https://site.example); *: any. Other programs are not affected.",
+        "Web sites whose pages may send requests from a browser (https://site.example, CORS); *: "
+        "any. Other programs"
+        " are not affected.",
         default=(),
     )
     log_format: str = setting(
@@ -70,80 +78,94 @@ class GatewaySettings:
     )
     log_level: str = setting(
         "log.level",
-        "Lowest level that is logged.",
+        "Lowest level of log messages that are written.",
         default="INFO",
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
     )
     ssl_certificate: str = setting(
-        "ssl.certificate.location", "Certificate shown to brokers, PEM.", default=""
+        "ssl.certificate.location",
+        "PEM file with the certificate that the gateway presents to brokers.",
+        default="",
     )
-    ssl_key: str = setting("ssl.key.location", "Key of that certificate, PEM.", default="")
+    ssl_key: str = setting(
+        "ssl.key.location", "PEM file with the private key of that certificate.", default=""
+    )
     ssl_ca: str = setting(
-        "ssl.ca.location", "CA that signs the brokers' certificates, PEM.", default=""
+        "ssl.ca.location",
+        "PEM file with the certificate authority that signs the brokers' certificates.",
+        default="",
     )
     v2_enable: bool = setting("api.v2.enable", "Serve REST v2.", default=True)
     v3_enable: bool = setting("api.v3.enable", "Serve REST v3.", default=True)
     body_bytes_max: int = setting(
         "request.body.bytes.max",
-        "Largest body of a request, except streamed records.",
+        "Size of the largest request body. Streams of records are exempt.",
         default=64 << 20,
         unit="bytes",
         minimum=1_024,
     )
     bodies_bytes_max: int = setting(
         "request.bodies.bytes.max",
-        "Bodies of all running requests together, except streamed records; beyond it requests get 429.",
+        "Most bytes of the bodies of all running requests together. Beyond it, requests get "
+        "status 429. Streams of records"
+        " are exempt.",
         default=256 << 20,
         unit="bytes",
         minimum=1_024,
     )
     body_idle_timeout_ms: int = setting(
         "request.body.idle.timeout.ms",
-        "A request whose body sends nothing for so long gets 408, except streamed records.",
+        "A request whose body stops arriving for this long gets status 408. Streams of records "
+        "are exempt.",
         default=30_000,
         unit="ms",
         minimum=100,
     )
     stream_idle_timeout_ms: int = setting(
         "request.stream.idle.timeout.ms",
-        "A stream of records that sends nothing for so long ends with 408.",
+        "A client's stream of records that sends nothing for this long ends with status 408.",
         default=600_000,
         unit="ms",
         minimum=100,
     )
     record_bytes_max: int = setting(
         "record.bytes.max",
-        "Largest JSON of one record in a stream of records.",
+        "Size of the largest JSON text of one record in a stream of records.",
         default=8 << 20,
         unit="bytes",
         minimum=1_024,
     )
     requests_max: int = setting(
-        "requests.max", "Requests that run at once; more get 429.", default=2_000, minimum=1
+        "requests.max",
+        "Most requests that run at once. Further ones get status 429.",
+        default=2_000,
+        minimum=1,
     )
     consumer_instance_timeout_ms: int = setting(
         "consumer.instance.timeout.ms",
-        "A consumer instance that gets no request for so long is closed.",
+        "A consumer instance that gets no request for this long is closed.",
         default=300_000,
         unit="ms",
         minimum=1_000,
     )
     consumer_request_timeout_ms_max: int = setting(
         "consumer.request.timeout.ms.max",
-        "Longest wait of a request for records; a longer one that it names is shortened to this.",
+        "Longest time that a request may wait for records. A request that asks for a longer wait "
+        "gets this one.",
         default=60_000,
         unit="ms",
         minimum=0,
     )
     consumer_instances_max: int = setting(
         "consumer.instances.max",
-        "Open consumer instances of one gateway.",
+        "Most open consumer instances of one gateway.",
         default=10_000,
         minimum=1,
     )
     consumer_prefetch_bytes_max: int = setting(
         "consumer.prefetch.bytes.max",
-        "Bytes of records that an instance fetches ahead, from each broker, while a client reads it.",
+        "Bytes of records that a consumer instance fetches ahead from each broker while a client "
+        "reads from it.",
         default=1 << 20,
         unit="bytes",
         minimum=1 << 20,
@@ -159,20 +181,23 @@ class GatewaySettings:
 
     http_ssl_certificate: str = setting(
         "http.ssl.certificate.location",
-        "Certificate of the HTTP port, PEM; empty: no TLS.",
+        "PEM file with the certificate of the HTTP port. Empty: HTTP without TLS.",
         default="",
     )
     http_ssl_key: str = setting(
-        "http.ssl.key.location", "Key of that certificate, PEM.", default=""
+        "http.ssl.key.location",
+        "PEM file with the private key of the HTTP port's certificate.",
+        default="",
     )
     http_ssl_ca: str = setting(
         "http.ssl.ca.location",
-        "CA that signs the certificates of clients and other gateways, PEM.",
+        "PEM file with the certificate authority that signs the certificates of HTTP clients and "
+        "of other gateways.",
         default="",
     )
     http_ssl_client_auth: str = setting(
         "http.ssl.client.auth",
-        "Whether clients of the HTTP port show a certificate.",
+        "Whether clients of the HTTP port must present a certificate.",
         default="none",
         choices=CLIENT_AUTH,
     )
@@ -183,7 +208,9 @@ class GatewaySettings:
         default=(),
     )
     jwks: str = setting(
-        "jwt.jwks.location", "Keys that sign bearer tokens: a JWKS file.", default=""
+        "jwt.jwks.location",
+        "JWKS file with the keys by which bearer tokens are verified.",
+        default="",
     )
     jwt_issuer: str = setting("jwt.issuer", "Required issuer of a bearer token (iss).", default="")
     jwt_audience: str = setting(
@@ -191,11 +218,11 @@ class GatewaySettings:
     )
     jwt_algorithms: tuple[str, ...] = setting(
         "jwt.algorithms",
-        f"Accepted signatures, of {', '.join(ALGORITHMS)}.",
+        f"Signature algorithms that are accepted in bearer tokens, out of {', '.join(ALGORITHMS)}.",
         default=("RS256", "ES256", "EdDSA"),
     )
     jwt_principal_claim: str = setting(
-        "jwt.principal.claim", "The claim that names the user.", default="sub"
+        "jwt.principal.claim", "Claim of a bearer token that names the user.", default="sub"
     )
     jwt_leeway_ms: int = setting(
         "jwt.leeway.ms",
@@ -206,13 +233,15 @@ class GatewaySettings:
     )
     basic_mechanism: str = setting(
         "basic.sasl.mechanism",
-        "SASL mechanism by which a name and password are proved to a broker.",
+        "SASL mechanism by which the gateway checks a name and password (basic authentication) "
+        "with a broker.",
         default="SCRAM-SHA-512",
         choices=_MECHANISMS,
     )
     basic_cache_ms: int = setting(
         "basic.cache.ms",
-        "How long a proved password is cached: a deleted user is let in for at most so long.",
+        "How long a checked password is cached. A deleted user can still log in for at most this "
+        "long.",
         default=5_000,
         unit="ms",
         minimum=0,
@@ -227,19 +256,23 @@ class GatewaySettings:
     )
     callers_max: int = setting(
         "callers.max",
-        "Callers for which the gateway keeps streams to brokers; beyond it the longest idle one is closed.",
+        "Most callers for which the gateway keeps streams to brokers. Beyond it, the streams of "
+        "the caller that was idle"
+        " for the longest time are closed.",
         default=1_000,
         minimum=1,
     )
     requests_per_second_max: int = setting(
         "requests.per.second.max",
-        "Requests a second of one caller, with bursts of ten times as many; more get 429. 0: no limit.",
+        "Most requests a second of one caller, with bursts of ten times as many. Further ones "
+        "get status 429. 0: no limit.",
         default=0,
         minimum=0,
     )
     failed_logins_per_minute_max: int = setting(
         "failed.logins.per.minute.max",
-        "Failed logins a minute of one user from one address; further logins get 429 without a check.",
+        "Most failed logins a minute of one user from one address. Further logins get status "
+        "429, and the password is not checked.",
         default=60,
         minimum=1,
     )

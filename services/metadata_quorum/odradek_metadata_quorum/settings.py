@@ -94,14 +94,15 @@ class QuorumSettings:
         if not 0 < self.proposal_bytes_max <= 1 << 20:
             raise ValueError("proposal_bytes_max must be between 1 and 1048576")
         if self.snapshot_interval_entries < 1 or self.snapshot_entries_min < 1:
-            raise ValueError("the snapshot's entry counts must be positive")
+            raise ValueError("snapshot_interval_entries and snapshot_entries_min must be above 0")
 
 
 ENV_PREFIX: Final = "ODRADEK_QUORUM_"
 RAFT: Final = "RAFT"
 CONTROLLER: Final = "CONTROLLER"
 _FIRST_START: Final = (
-    " Counts at the first start of the cluster; later `odradek cluster config` changes it."
+    " This setting has an effect only at the first start of the cluster; later `odradek cluster "
+    "config` changes it."
 )
 
 if TYPE_CHECKING:
@@ -135,8 +136,12 @@ class QuorumProcessSettings(_ClusterDefaults):
         minimum=0,
         maximum=(1 << 31) - 1,
     )
-    cluster_id: str = setting("cluster.id", "Id of the cluster, the same in all its processes.")
-    log_dir: Path = setting("log.dirs", "The data directory.", aliases=("metadata.log.dir",))
+    cluster_id: str = setting(
+        "cluster.id", "Id of the cluster, the same in all processes of the cluster."
+    )
+    log_dir: Path = setting(
+        "log.dirs", "Path of the controller's data directory.", aliases=("metadata.log.dir",)
+    )
     voters: tuple[tuple[int, str, int], ...] = setting(
         "controller.quorum.voters",
         "ID@host:port of every voter's RAFT listener, including this one's.",
@@ -144,13 +149,14 @@ class QuorumProcessSettings(_ClusterDefaults):
     )
     rpc_endpoints: tuple[tuple[int, str, int], ...] = setting(
         "controller.rpc.endpoints",
-        "ID@host:port of every controller's gRPC service, as brokers dial it.",
+        "ID@host:port of every controller's gRPC service, at the address to which brokers connect.",
         default=(),
         parse=parse_endpoints,
     )
     listeners: tuple[ListenerAddress, ...] = setting(
         "listeners",
-        "NAME://host:port of RAFT (voters) and CONTROLLER (brokers); port 0 takes any free port.",
+        "NAME://host:port of the two listeners RAFT (for voters) and CONTROLLER (for brokers). "
+        "Port 0: any free port.",
         default=parse_listeners("RAFT://127.0.0.1:9095,CONTROLLER://127.0.0.1:9094"),
         parse=parse_listeners,
     )
@@ -163,21 +169,23 @@ class QuorumProcessSettings(_ClusterDefaults):
 
     session_ms: int = setting(
         "broker.session.timeout.ms",
-        "Silence after which a broker is fenced.",
+        "A broker that sends no heartbeat for this long is fenced.",
         default=3_000,
         unit="ms",
         minimum=100,
     )
     grace_ms: int = setting(
         "broker.stream.grace.ms",
-        "Time in which a broker may reconnect after its heartbeat stream broke, before it is fenced.",
+        "Time that a broker has to reconnect after its heartbeat stream broke, before it is "
+        "fenced.",
         default=500,
         unit="ms",
         minimum=10,
     )
     election_timeout_ms: int = setting(
         "controller.quorum.election.timeout.ms",
-        "Longest wait of a voter for its leader before an election; the shortest is half of it.",
+        "A voter that has not heard from its leader for a random time between half of this and "
+        "all of it begins an election.",
         default=1_000,
         unit="ms",
         minimum=100,
@@ -185,13 +193,15 @@ class QuorumProcessSettings(_ClusterDefaults):
     )
     snapshot_entries: int = setting(
         "metadata.log.max.entries.between.snapshots",
-        "Entries after which a snapshot is taken; as many older entries stay in the log.",
+        "Number of metadata log entries after which a snapshot is written. As many older entries "
+        "stay in the log.",
         default=20_000,
         minimum=10,
     )
     snapshot_bytes_max: int = setting(
         SNAPSHOT_LIMIT_SETTING,
-        "Largest snapshot that is stored, or taken from the leader; the same on every controller.",
+        "Size of the largest metadata snapshot that is stored, or accepted from the leader. Use "
+        "the same value on every controller.",
         default=1 << 30,
         unit="bytes",
         minimum=1 << 20,

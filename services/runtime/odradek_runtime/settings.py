@@ -243,7 +243,7 @@ def _convert(kind: Any, text: str) -> Any:
         return float(text)
     if kind is Path:
         if not text:
-            raise ValueError("a path must not be empty")
+            raise ValueError("the path must not be empty")
         return Path(text)
     if typing.get_origin(kind) is tuple:
         return tuple(part.strip() for part in text.split(",") if part.strip())
@@ -289,7 +289,7 @@ def settings_help(cls: type[Any], env_prefix: str) -> str:
 def _limits(spec: SettingSpec, is_needed: bool) -> list[str]:
     limits = []
     if is_needed:
-        limits.append("Must be given.")
+        limits.append("This setting must be given.")
     if spec.bounds or spec.unit:
         limits.append(f"In {spec.unit}." if not spec.bounds else f"{spec.bounds}.".capitalize())
     if spec.choices:
@@ -318,25 +318,28 @@ class NodeSettings:
 
     given: frozenset[str] = frozenset()
     metrics_host: str = setting(
-        "metrics.host", "Address of /metrics, /livez and /readyz.", default="127.0.0.1"
+        "metrics.host",
+        "Address of the HTTP port that serves /metrics, /livez and /readyz.",
+        default="127.0.0.1",
     )
     metrics_port: int = setting(
         "metrics.port",
-        "Port of /metrics, /livez and /readyz; 0: any free one, -1: none.",
+        "HTTP port that serves /metrics, /livez and /readyz. 0: any free port, -1: none.",
         default=0,
         minimum=-1,
         maximum=65535,
     )
     health_port: int = setting(
         "health.port",
-        "Port of gRPC health without TLS, on metrics.host, for probes; 0: any free one, -1: none.",
+        "Port of the gRPC health service for probes, without TLS, on metrics.host. 0: any free "
+        "port, -1: none.",
         default=-1,
         minimum=-1,
         maximum=65535,
     )
     log_level: str = setting(
         "log.level",
-        "Lowest level of the process's own log.",
+        "Lowest level of the messages that the process writes to its own log.",
         default="INFO",
         choices=("DEBUG", "INFO", "WARNING", "ERROR"),
     )
@@ -348,7 +351,15 @@ class NodeSettings:
         choices=LOG_FORMATS,
     )
     ssl_certificate: str = setting(
-        "ssl.certificate.location", "Certificate of this node, PEM.", default=""
+        "ssl.certificate.location",
+        "PEM file with this node's certificate. Empty: no TLS.",
+        default="",
     )
-    ssl_key: str = setting("ssl.key.location", "Private key of that certificate, PEM.", default="")
-    ssl_ca: str = setting("ssl.ca.location", "CA that signs the peers, PEM.", default="")
+    ssl_key: str = setting(
+        "ssl.key.location", "PEM file with the private key of this node's certificate.", default=""
+    )
+    ssl_ca: str = setting(
+        "ssl.ca.location",
+        "PEM file with the certificate authority that signs the certificates of peers.",
+        default="",
+    )

@@ -78,19 +78,31 @@ _PERMISSIONS = _words(Permission.ALLOW, Permission.DENY)
 
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", metavar="NAME", help="Name a topic, or * for all. Repeatable."),
+    typer.Option(
+        "--topic", metavar="NAME", help="Name of a topic, or * for all topics. Repeatable."
+    ),
 ]
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", metavar="NAME", help="Name a consumer group, or *. Repeatable."),
+    typer.Option(
+        "--group", metavar="NAME", help="Name of a consumer group, or * for all groups. Repeatable."
+    ),
 ]
 TransactionalIds = Annotated[
     list[str] | None,
     typer.Option(
-        "--transactional-id", metavar="ID", help="Name a transactional id, or *. Repeatable."
+        "--transactional-id",
+        metavar="ID",
+        help="A transactional id, or * for all of them. Repeatable.",
     ),
 ]
-OnCluster = Annotated[bool, typer.Option("--cluster", help="Select the cluster itself.")]
+OnCluster = Annotated[
+    bool,
+    typer.Option(
+        "--cluster",
+        help="Apply the entry to the cluster itself, the resource of cluster-wide operations.",
+    ),
+]
 
 
 @acl_app.command()
@@ -99,12 +111,15 @@ def add(
         list[str],
         typer.Option(
             metavar="PRINCIPAL",
-            help="Allow User:NAME, User:CN=... for a certificate, or User:* for everybody. Repeatable.",
+            help="Principal that the entry is for: User:NAME, User:CN=... of a certificate, or "
+            "User:* for everybody. Repeatable.",
         ),
     ],
     operation: Annotated[
         list[Operation],
-        typer.Option(help=f"Allow this operation: {_OPERATION_NAMES}. Repeatable.", **_OPERATIONS),
+        typer.Option(
+            help=f"Operation that the entry is for: {_OPERATION_NAMES}. Repeatable.", **_OPERATIONS
+        ),
     ],
     topic: Topics = None,
     group: Groups = None,
@@ -113,18 +128,24 @@ def add(
     pattern: Annotated[
         PatternType,
         typer.Option(
-            help="Apply the entry to this name, or to all names with this prefix.",
+            help="How names of resources match the given one: exactly (literal), or by beginning "
+            "with it (prefixed).",
             show_default="literal",
             **_PATTERNS,
         ),
     ] = PatternType.LITERAL,
     deny: Annotated[
-        bool, typer.Option("--deny", help="Deny instead of allow; this wins over other entries.")
+        bool,
+        typer.Option(
+            "--deny",
+            help="Deny the operation instead of allowing it. An entry that denies wins over entries that allow.",
+        ),
     ] = False,
     host: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="ADDRESS", help="Limit to clients at this address. Repeatable. [default: any]"
+            metavar="ADDRESS",
+            help="Limit the entry to clients at this IP address. Repeatable. [default: any address]",
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -175,16 +196,22 @@ PrincipalFilter = Annotated[
 ]
 OperationFilter = Annotated[
     list[Operation] | None,
-    typer.Option("--operation", help="Select this operation. Repeatable.", **_OPERATIONS),
+    typer.Option(
+        "--operation", help="Select entries for this operation. Repeatable.", **_OPERATIONS
+    ),
 ]
 PermissionFilter = Annotated[
     Permission | None,
-    typer.Option(help="Select entries that allow, or those that deny.", **_PERMISSIONS),
+    typer.Option(help="Select only entries that allow, or only entries that deny.", **_PERMISSIONS),
 ]
 HostFilter = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="Select entries for this address.")
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Select entries for clients at this IP address."),
 ]
-_PATTERN_HELP = "Select by pattern type; match: every entry that applies to the name."
+_PATTERN_HELP = (
+    "Select entries of this pattern type. match selects every entry that applies to"
+    " the given name, of any pattern type."
+)
 
 
 @acl_app.command("list")
@@ -238,7 +265,10 @@ def remove(
     resources = _resources(topic, group, transactional_id, cluster)
     is_narrow = any((principal, operation, resources, permission, host))
     if is_narrow is every:
-        fail("select entries by --principal, --topic, ..., or all by --all", status=EXIT_USAGE)
+        fail(
+            "select entries by --principal, --topic or another option, or all entries by --all",
+            status=EXIT_USAGE,
+        )
     if not resources:
         pattern = PatternType.ANY
     filters = _filters(principal, operation, resources, pattern, permission, host)
@@ -334,12 +364,13 @@ class Scram(StrEnum):
         return ScramMechanism[self.name.replace("SHA", "SCRAM_SHA")]
 
 
-Name = Annotated[str, typer.Argument(help="Name of the user.")]
+Name = Annotated[str, typer.Argument(help="Name of the SCRAM user.")]
 Mechanisms = Annotated[
     list[Scram] | None,
     typer.Option(
         "--mechanism",
-        help="Set the password for this mechanism. Repeatable. [default: SCRAM-SHA-512]",
+        help="Store the password as a credential of this mechanism. Repeatable. [default: "
+        "SCRAM-SHA-512]",
     ),
 ]
 Iterations = Annotated[
@@ -355,14 +386,16 @@ PasswordFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Read the password from its first line. [default: a prompt, or standard input]",
+        help="Read the password from the first line of this file. [default: from a prompt, or "
+        "from standard input]",
     ),
 ]
 Password = Annotated[
     str | None,
     typer.Option(
         metavar="TEXT",
-        help="Set this password. Other users of this machine can see it in the process list.",
+        help="The new password. Other users of this machine can see it in the process list; "
+        "prefer --password-file.",
     ),
 ]
 
@@ -418,7 +451,7 @@ def list_users(
 
 @user_app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(help="Names of users.")],
+    names: Annotated[list[str], typer.Argument(help="Names of the SCRAM users to delete.")],
     mechanism: Annotated[
         list[Scram] | None,
         typer.Option(
@@ -440,7 +473,10 @@ def delete(
                     rows.append((description.name, kind))
         missing = set(names).difference(user for user, _ in rows)
         if missing:
-            fail(f"no such user, or not by that mechanism: {', '.join(sorted(missing))}")
+            fail(
+                f"no such user, or the user has no credential of that mechanism: "
+                f"{', '.join(sorted(missing))}"
+            )
         if not dry_run:
             for user, kind in rows:
                 await client.admin.delete_scram_user(user, kind)
@@ -492,7 +528,7 @@ def _mechanism_name(mechanism: ScramMechanism) -> str:
 
 def _password(file: Path | None, given: str | None) -> str:
     if file is not None and given is not None:
-        fail("--password and --password-file exclude each other", status=EXIT_USAGE)
+        fail("--password and --password-file cannot be used together", status=EXIT_USAGE)
     if given is not None:
         password = given
     elif file is not None:
@@ -505,25 +541,26 @@ def _password(file: Path | None, given: str | None) -> str:
 
         password = getpass("Password: ", stream=sys.stderr)
         if getpass("Repeat it: ", stream=sys.stderr) != password:
-            fail("the passwords differ", status=EXIT_USAGE)
+            fail("the two passwords differ", status=EXIT_USAGE)
     else:
         password = sys.stdin.readline().rstrip("\r\n")
     if not 0 < len(password) <= PASSWORD_CHARACTERS_MAX:
-        fail(f"a password has 1 to {PASSWORD_CHARACTERS_MAX} characters", status=EXIT_USAGE)
+        fail(f"a password must have 1 to {PASSWORD_CHARACTERS_MAX} characters", status=EXIT_USAGE)
     return password
 
 
 tls_app = typer.Typer(
-    help="Issue certificates by an authority of the cluster's own.", no_args_is_help=True
+    help="Create a certificate authority for the cluster, and issue certificates with it.",
+    no_args_is_help=True,
 )
-Directory = Annotated[Path, typer.Option("--dir", help="Directory of the authority.")]
+Directory = Annotated[Path, typer.Option("--dir", help="Directory of the certificate authority.")]
 
 
 @tls_app.command()
 def init(
     directory: Directory = Path("tls"),
     common_name: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the authority.")
+        str, typer.Option(metavar="NAME", help="Common name in the authority's own certificate.")
     ] = "Odradek cluster CA",
     days: Annotated[
         int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")
@@ -538,12 +575,18 @@ def init(
 @tls_app.command()
 def issue(
     name: Annotated[
-        str, typer.Argument(help="Identity, such as broker-1, controller-2 or a user.")
+        str,
+        typer.Argument(
+            help="Identity (common name) to issue the certificate for, such as broker-1,"
+            " controller-2 or the name of a user."
+        ),
     ],
     host: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="HOST", help="Add a host name or address that peers dial. Repeatable."
+            metavar="HOST",
+            help="Host name or IP address under which others connect to this process; the"
+            " certificate is valid for it. Repeatable.",
         ),
     ] = None,
     directory: Directory = Path("tls"),
@@ -559,7 +602,9 @@ def issue(
 
 @tls_app.command()
 def renew(
-    name: Annotated[str, typer.Argument(help="Identity of the certificate.")],
+    name: Annotated[
+        str, typer.Argument(help="Identity (common name) of the certificate to renew.")
+    ],
     directory: Directory = Path("tls"),
     days: Annotated[
         int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")

@@ -17,19 +17,22 @@ if TYPE_CHECKING:
 
 def bench(
     records: Annotated[
-        int, typer.Option(min=1_000, metavar="N", help="Send this many records.")
+        int, typer.Option(min=1_000, metavar="N", help="Number of records to send and read.")
     ] = 500_000,
     size: Annotated[
-        int, typer.Option(min=1, metavar="BYTES", help="Use values of this size.")
+        int, typer.Option(min=1, metavar="BYTES", help="Size of each record's value, in bytes.")
     ] = 100,
     partitions: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Create a topic with this many partitions.")
+        int, typer.Option(min=1, metavar="N", help="Number of partitions of the test topic.")
     ] = 1,
     replicas: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Create a topic with this many replicas.")
+        int, typer.Option(min=1, metavar="N", help="Replication factor of the test topic.")
     ] = 1,
     acks: Annotated[
-        Literal["1", "all"], typer.Option(help="Wait for the leader, or for all in-sync replicas.")
+        Literal["1", "all"],
+        typer.Option(
+            help="Acknowledgements that a record needs: from the leader (1), or from all in-sync replicas (all)."
+        ),
     ] = "all",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
@@ -51,7 +54,11 @@ def bench(
         finally:
             await client.admin.delete_topic(topic)
 
-    print_rows(with_client(bootstrap, work), output, empty="nothing was measured")
+    print_rows(
+        with_client(bootstrap, work),
+        output,
+        empty="no record was acknowledged, so nothing was measured",
+    )
 
 
 async def _produce(

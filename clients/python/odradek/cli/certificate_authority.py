@@ -55,7 +55,7 @@ class CertificateAuthority:
     def issue(self, name: str, *, hosts: Sequence[str], days: int) -> tuple[Path, Path]:
         """A certificate for a node or client: paths of certificate and key. Replaces an older one of that name."""
         if "/" in name or name in ("", ".", "..", "ca"):
-            raise CertificateAuthorityError(f"{name!r} is no name for a certificate")
+            raise CertificateAuthorityError(f"{name!r} cannot be the name of a certificate")
         authority, authority_key = self._load()
         key = ec.generate_private_key(ec.SECP256R1())
         alternatives: list[x509.GeneralName] = [x509.DNSName(name)]

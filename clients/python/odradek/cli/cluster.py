@@ -120,12 +120,20 @@ def unregister(
 @app.command()
 def spread(
     over: Annotated[
-        str, typer.Option(metavar="ID,...", help="Place the replicas on these brokers.")
+        str,
+        typer.Option(
+            metavar="ID,...",
+            help="Ids of the brokers on which all replicas shall be placed, separated by commas."
+            " [default: all brokers]",
+        ),
     ],
     topic: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Move only this topic. Repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Move only replicas of this topic. Repeatable."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would move.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show which replicas would move, without moving them.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -207,7 +215,7 @@ async def examine(admin: Admin) -> dict[str, Any]:
             return await call()
         except (AuthorizationFailed, UnsupportedOperation) as error:
             # A caller without authorization must not be told that the cluster is healthy.
-            problems.append(f"cannot be judged: {error}")
+            problems.append(f"the cluster's health is only partly known: {error}")
         except OdradekError as error:
             problems.append(str(error))
         return None
@@ -279,7 +287,7 @@ def _quorum_problems(quorum: QuorumDescription | None) -> Iterator[str]:
         silent_ms = voter.heard_ms_ago or 0
         if voter.controller_id != quorum.leader_id and silent_ms > SILENT_MS:
             name = f"controller {voter.controller_id} at {voter.endpoint}"
-            yield f"{name} was last heard {silent_ms / 1000:.0f} s ago"
+            yield f"{name} was last heard from {silent_ms / 1000:.0f} s ago"
 
 
 def _broker_problems(cluster: ClusterDescription | None) -> Iterator[str]:

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 
 Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Set a config. Repeatable.")
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Set a config to this value. Repeatable."),
 ]
 Delete = Annotated[
     list[str] | None,
-    typer.Option("--delete", metavar="NAME", help="Restore the default of a config. Repeatable."),
+    typer.Option("--delete", metavar="NAME", help="Reset this config to its default. Repeatable."),
 ]
 
 
@@ -76,7 +77,7 @@ def note_inert(resource_type: int, names: Iterable[str]) -> None:
 
 
 def group_config(
-    group: Annotated[str, typer.Argument(help="Name of the group.")],
+    group: Annotated[str, typer.Argument(help="Name of the consumer group.")],
     set_: Set = None,
     delete: Delete = None,
     every: Annotated[bool, typer.Option("--all", help="Show defaults, too.")] = False,
@@ -95,7 +96,11 @@ def config(
     delete: Delete = None,
     broker: Annotated[
         int | None,
-        typer.Option(min=0, metavar="ID", help="Select this broker. [default: all brokers]"),
+        typer.Option(
+            min=0,
+            metavar="ID",
+            help="Id of the broker whose configs are meant. [default: the configs that count for all brokers]",
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show defaults, too.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -132,4 +137,8 @@ def _change_and_show(
             if every or value.source is not ConfigSource.BUILT_IN
         ]
 
-    print_rows(with_client(bootstrap, work), output, empty="nothing is set; --all shows defaults")
+    print_rows(
+        with_client(bootstrap, work),
+        output,
+        empty="no config is set; --all shows the defaults, too",
+    )

@@ -56,7 +56,8 @@ ConfigFile = Annotated[
         "--config",
         metavar="FILE",
         envvar="ODRADEK_CONFIG",
-        help="Read connection properties (ODRADEK_CONFIG).",
+        help="Read the connection's properties, such as sasl.username, from this file. [env: "
+        "ODRADEK_CONFIG]",
     ),
 ]
 User = Annotated[
@@ -64,20 +65,26 @@ User = Annotated[
 ]
 PasswordFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Read the password from its first line."),
+    typer.Option(metavar="FILE", help="Read the password from the first line of this file."),
 ]
 Mechanism = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Log in by this mechanism (sasl.mechanism)."),
+    typer.Option(metavar="NAME", help="Log in by this SASL mechanism (sasl.mechanism)."),
 ]
 Ca = Annotated[
     Path | None,
-    typer.Option("--ca", metavar="FILE", help="Trust these authorities, PEM (ssl.ca.location)."),
+    typer.Option(
+        "--ca",
+        metavar="FILE",
+        help="PEM file with the certificate authorities to trust (ssl.ca.location).",
+    ),
 ]
 Cert = Annotated[
     Path | None,
     typer.Option(
-        "--cert", metavar="FILE", help="Show this certificate (ssl.certificate.location)."
+        "--cert",
+        metavar="FILE",
+        help="PEM file with the client certificate to present (ssl.certificate.location).",
     ),
 ]
 BootstrapForAll = Annotated[
@@ -85,16 +92,22 @@ BootstrapForAll = Annotated[
     typer.Option(
         "--bootstrap",
         metavar="HOST:PORT,...",
-        help="Connect to these brokers, by gRPC.",
+        help="gRPC addresses of one or more brokers to connect to first.",
     ),
 ]
 Timeout = Annotated[
     float,
-    typer.Option(min=0.1, metavar="SECONDS", help="Wait at most this long for a broker (10)."),
+    typer.Option(
+        min=0.1, metavar="SECONDS", help="Give up if no broker can be reached for this long (10)."
+    ),
 ]
 Key = Annotated[
     Path | None,
-    typer.Option("--key", metavar="FILE", help="Use this private key, PEM (ssl.key.location)."),
+    typer.Option(
+        "--key",
+        metavar="FILE",
+        help="PEM file with the private key of the client certificate (ssl.key.location).",
+    ),
 ]
 
 
@@ -223,7 +236,7 @@ def _first_line(path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         fail(f"cannot read {path}: {getattr(error, 'strerror', error)}", status=EXIT_USAGE)
     if not lines or not lines[0]:
-        fail(f"{path} has no password in its first line", status=EXIT_USAGE)
+        fail(f"{path} has an empty first line: write the password there", status=EXIT_USAGE)
     return lines[0]
 
 
@@ -234,7 +247,7 @@ def _prompt(prompt: str) -> str:
 
     password = getpass(prompt, stream=sys.stderr)
     if not password:
-        fail("no password was given", status=EXIT_USAGE)
+        fail("the password that was typed is empty", status=EXIT_USAGE)
     return password
 
 

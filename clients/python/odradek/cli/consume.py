@@ -31,14 +31,16 @@ WITHOUT_PARTITIONS_S_MAX: Final = 10.0
 """How long a group member with --exit-at-end waits for its first partition."""
 _TOKEN = re.compile(r"%(.)|\\(.)", re.DOTALL)
 _FORMAT_HELP = (
-    "Print each record like this: %t topic, %p partition, %o offset, %d timestamp in ms, %k key, %v value, "
+    "Print each record by this pattern: %t topic, %p partition, %o offset, %d timestamp in ms, "
+    "%k key, %v value, "
     "%h headers, %% percent sign, \\n newline, \\t tab."
 )
 
 
 def consume(
     topic: Annotated[
-        list[str], typer.Argument(help="Read these topics.", autocompletion=complete_topics)
+        list[str],
+        typer.Argument(help="Names of the topics to read.", autocompletion=complete_topics),
     ],
     from_beginning: Annotated[
         bool,
@@ -49,7 +51,11 @@ def consume(
         ),
     ] = False,
     exit_at_end: Annotated[
-        bool, typer.Option("--exit-at-end", help="Stop at the current end of the topics.")
+        bool,
+        typer.Option(
+            "--exit-at-end",
+            help="Stop at the offset that was the end of each partition when the command began.",
+        ),
     ] = False,
     count: Annotated[
         int | None,
@@ -63,18 +69,26 @@ def consume(
     ] = None,
     offset: Annotated[
         int | None,
-        typer.Option(min=0, metavar="OFFSET", help="Start at this offset in every partition."),
+        typer.Option(
+            min=0, metavar="OFFSET", help="Start at this offset in every partition that is read."
+        ),
     ] = None,
     since: Annotated[
         int | None,
         typer.Option(
-            min=0, metavar="MS", help="Start at the first record of this time, ms since the epoch."
+            min=0,
+            metavar="MS",
+            help="Start at the first record with this timestamp or a later one, in ms since the epoch.",
         ),
     ] = None,
     form: Annotated[str, typer.Option("-f", "--format", help=_FORMAT_HELP)] = "%v\\n",
     read_committed: Annotated[
         bool,
-        typer.Option("--read-committed", help="Skip records of open and aborted transactions."),
+        typer.Option(
+            "--read-committed",
+            help="Skip records of aborted transactions, and wait for open ones to end"
+            " (isolation.level=read_committed).",
+        ),
     ] = False,
     group: Annotated[
         str | None,
@@ -95,11 +109,13 @@ def consume(
     {"base64": "..."}.
     """
     if sum((from_beginning, offset is not None, since is not None)) > 1:
-        fail("--from-beginning, --offset and --since exclude each other", status=EXIT_USAGE)
+        fail("only one of --from-beginning, --offset and --since can be used", status=EXIT_USAGE)
     if group is not None and (partition or offset is not None or since is not None):
         fail(
-            "a group assigns partitions and keeps offsets: --group excludes --partition, --offset and --since;"
-            " see `odradek group seek`",
+            "a group assigns partitions and keeps offsets, so --group cannot be used with "
+            "--partition, --offset "
+            "or"
+            " --since; `odradek group seek` changes where a group starts",
             status=EXIT_USAGE,
         )
     render = _json_line if output is OutputFormat.JSON else _renderer(form)

@@ -24,10 +24,17 @@ if TYPE_CHECKING:
     from odradek.client import Client
     from odradek.partitions import TopicPartition
 
-app = typer.Typer(help="List, describe, reset and delete consumer groups.", no_args_is_help=True)
-Group = Annotated[str, typer.Argument(help="Name of the group.", autocompletion=complete_groups)]
+app = typer.Typer(
+    help="List, describe and delete consumer groups, and change their committed offsets.",
+    no_args_is_help=True,
+)
+Group = Annotated[
+    str, typer.Argument(help="Name of the consumer group.", autocompletion=complete_groups)
+]
 app.command("config")(group_config)
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be changed, without changing it.")
+]
 
 
 @app.command("list")
@@ -111,19 +118,25 @@ def seek(
         str,
         typer.Option(
             metavar="[start|end|@MS|OFFSET]",
-            help="Seek to the start, the end, a time in ms since the epoch, or an offset.",
+            help="Commit this position: the start, the end, the first record of a time in ms "
+            "since the epoch, or an offset.",
         ),
     ],
     topic: Annotated[
         list[str],
         typer.Option(
-            metavar="NAME", help="Select this topic. Repeatable.", autocompletion=complete_topics
+            metavar="NAME",
+            help="Change the committed offsets of this topic. Repeatable.",
+            autocompletion=complete_topics,
         ),
     ],
     partition: Annotated[
         list[int] | None,
         typer.Option(
-            "-p", "--partition", metavar="N", help="Select only this partition. Repeatable."
+            "-p",
+            "--partition",
+            metavar="N",
+            help="Change the committed offset of this partition only. Repeatable.",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -166,7 +179,10 @@ def seek(
 @app.command()
 def delete(
     group: Annotated[
-        list[str], typer.Argument(help="Names of groups.", autocompletion=complete_groups)
+        list[str],
+        typer.Argument(
+            help="Names of the consumer groups to delete.", autocompletion=complete_groups
+        ),
     ],
     dry_run: DryRun = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -194,12 +210,20 @@ def delete(
 def offset_delete(
     group: Group,
     topic: Annotated[
-        str, typer.Option(metavar="NAME", help="Select this topic.", autocompletion=complete_topics)
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Delete the committed offsets of this topic.",
+            autocompletion=complete_topics,
+        ),
     ],
     partition: Annotated[
         list[int] | None,
         typer.Option(
-            "-p", "--partition", metavar="N", help="Select only this partition. Repeatable."
+            "-p",
+            "--partition",
+            metavar="N",
+            help="Delete the committed offset of this partition only. Repeatable.",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -231,5 +255,7 @@ def offset_delete(
         ]
 
     print_rows(
-        with_client(bootstrap, work), output, empty="the group has no committed offsets there"
+        with_client(bootstrap, work),
+        output,
+        empty="the group has no committed offsets in these partitions",
     )

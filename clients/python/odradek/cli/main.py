@@ -171,7 +171,10 @@ def _options(
     _version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
+            "--version",
+            help="Print the version of Odradek, and exit.",
+            callback=_print_version,
+            is_eager=True,
         ),
     ] = False,
     bootstrap: connection.BootstrapForAll = None,

@@ -47,33 +47,34 @@ INERT: Final[dict[str, str]] = {
     "num.replica.alter.log.dirs.threads": "a broker has one data directory",
     "num.recovery.threads.per.data.dir": "background.threads is the number for all disk work",
     "queued.max.requests": "queued.max.request.bytes bounds requests by their bytes",
-    "socket.*.buffer.bytes": "the system sizes the buffers",
-    "socket.listen.backlog.size": "the backlog is fixed",
+    "socket.*.buffer.bytes": "the operating system chooses the sizes of socket buffers",
+    "socket.listen.backlog.size": "the backlog of listening sockets is fixed",
     "inter.broker.listener.name": "brokers replicate over the listener REPLICATION",
     "security.inter.broker.protocol": "brokers replicate over the listener REPLICATION",
-    "sasl.mechanism.inter.broker.protocol": "brokers know each other by their certificates",
-    "sasl.mechanism.controller.protocol": "brokers and controllers know each other by their certificates",
+    "sasl.mechanism.inter.broker.protocol": "brokers authenticate each other by their certificates",
+    "sasl.mechanism.controller.protocol": "brokers and controllers authenticate each other by their certificates",
     "inter.broker.protocol.version": "`odradek feature list` shows the levels of a cluster",
     "log.message.format.version": "batches have Kafka's current format",
     "log.message.downconversion.enable": "batches have Kafka's current format",
     "broker.id.generation.enable": "node.id names the broker",
     "reserved.broker.max.id": "node.id names the broker",
-    "replica.fetch.*": "the leader sends; replica.credit.bytes bounds what is on its way",
-    "replica.socket.*": "replication streams are gRPC's",
+    "replica.fetch.*": "followers do not fetch: the leader sends, and replica.credit.bytes"
+    " bounds the unacknowledged bytes",
+    "replica.socket.*": "replication runs over gRPC streams, which have no such setting",
     "replica.high.watermark.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms is for all checkpoints",
-    "controller.socket.timeout.ms": "calls to controllers are gRPC's",
-    "controller.quorum.*": "the voters' timers follow controller.quorum.election.timeout.ms",
+    "controller.socket.timeout.ms": "controllers are called by gRPC, which has no such setting",
+    "controller.quorum.*": "the timers of voters are derived from controller.quorum.election.timeout.ms",
     "request.timeout.ms": "calls between processes have fixed limits",
     "log.flush.scheduler.interval.ms": "log.durability.default=fsync makes writes durable",
     "log.flush.start.offset.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms is for all checkpoints",
     "log.cleaner.threads": "background.threads is the number for all disk work",
     "log.cleaner.dedupe.buffer.size": "the cleaner bounds its own memory",
     "log.cleaner.io.*": "the cleaner's work is cut into slices",
-    "log.initial.task.delay.ms": "tasks begin at once",
+    "log.initial.task.delay.ms": "background tasks begin at once after the start",
     "log.dir.failure.timeout.ms": "a failed directory is reported with the next heartbeat",
     "offsets.commit.*": "commits wait for the in-sync replicas",
     "offsets.load.buffer.size": "loading bounds its own memory",
-    "offsets.topic.compression.codec": "offsets are stored as they are",
+    "offsets.topic.compression.codec": "committed offsets are stored without compression",
     "group.coordinator.*": "coordinators run on the event loop",
     "group.consumer.min.*": "the bounds of group configs are fixed",
     "group.consumer.max.*": "the bounds of group configs are fixed",
@@ -82,19 +83,19 @@ INERT: Final[dict[str, str]] = {
     "group.streams.*": "there are no streams groups",
     "transaction.*": "leaders always verify transactions, and coordinators end them within 0.2 s of their time-out",
     "add.partitions.to.txn.retry.*": "a partition leader repeats its question to the coordinator by itself",
-    "metadata.*": "metadata.log.max.entries.between.snapshots is the only one here",
+    "metadata.*": "only metadata.log.max.entries.between.snapshots decides when a snapshot is taken",
     "initial.broker.registration.timeout.ms": "a broker tries to register until it is stopped",
     "metric*": "metrics.port serves metrics for Prometheus",
     "kafka.metrics.*": "metrics.port serves metrics for Prometheus",
     "auto.include.jmx.reporter": "metrics.port serves metrics for Prometheus",
-    "telemetry.*": "brokers take no metrics of clients",
-    "client.metrics.*": "brokers take no metrics of clients",
+    "telemetry.*": "brokers accept no metrics from clients",
+    "client.metrics.*": "brokers accept no metrics from clients",
     "quota.window.*": "quotas are token buckets",
     "controller.quota.window.*": "quotas are token buckets",
     "replication.quota.window.*": "quotas are token buckets",
     "alter.log.dirs.replication.quota.*": "a broker has one data directory",
-    "*.purgatory.purge.interval.requests": "waiting requests are forgotten when they end",
-    "connection.failed.authentication.delay.ms": "failed logins wait longer each time",
+    "*.purgatory.purge.interval.requests": "waiting requests need no purging: each is removed when it ends",
+    "connection.failed.authentication.delay.ms": "each failed login of a client is answered later than the one before",
     "max.connection.creation.rate": "a quota for addresses bounds new connections",
     "max.incremental.fetch.session.cache.slots": "fetch sessions are bounded by bytes",
     "delegation.token.*": "there are no delegation tokens",
@@ -108,12 +109,15 @@ INERT: Final[dict[str, str]] = {
     "confluent.*": "a setting of another distribution",
     "unstable.*": "an internal setting of Kafka's",
     "eligible.leader.replicas.enable": "eligible leader replicas are always kept",
-    "process.roles": "the file for each process says it",
+    "process.roles": "each process has a file of its own, which decides the role",
     "controller.listener.names": "a controller's listeners are RAFT and CONTROLLER",
 }
 
 # Patterns of Kafka's names for what is missing here, and what to do instead.
-_PEM: Final = "stores are not read: export PEM files for ssl.certificate.location, ssl.key.location and ssl.ca.location"
+_PEM: Final = (
+    "key stores and trust stores are not read: export PEM files for"
+    " ssl.certificate.location, ssl.key.location and ssl.ca.location"
+)
 UNSUPPORTED: Final[dict[str, str]] = {
     "ssl.keystore.*": _PEM,
     "ssl.truststore.*": _PEM,
@@ -125,14 +129,14 @@ UNSUPPORTED: Final[dict[str, str]] = {
     "sasl.oauthbearer.jwks.endpoint.url": "keys are read from a file: sasl.oauthbearer.jwks.location",
     "*.callback.handler.class": "no code is loaded: the mechanisms of sasl.enabled.mechanisms are built in",
     "principal.builder.class": "no code is loaded: a principal is the certificate's common name or the user",
-    "*.policy.class.name": "no code is loaded: restrict who may create topics by ACLs",
+    "*.policy.class.name": "no code is loaded: restrict by ACLs who may create topics",
     "client.quota.callback.class": "no code is loaded: quotas are for users, client ids and addresses",
     "security.providers": "no code is loaded",
-    "allow.everyone.if.no.acl.found": "with ACLs, what no entry allows is refused",
-    "listener.name.*": "a setting counts for all listeners: write it without the prefix",
-    "max.connections.per.ip.overrides": "max.connections.per.ip is one for all addresses",
+    "allow.everyone.if.no.acl.found": "with ACLs, an operation that no entry allows is always refused",
+    "listener.name.*": "a setting counts for all listeners: write it without the listener's prefix",
+    "max.connections.per.ip.overrides": "max.connections.per.ip is the same for all addresses",
     "log.cleaner.enable": "the cleaner always runs",
-    "delete.topic.enable": "topics can always be deleted: restrict who may by ACLs",
+    "delete.topic.enable": "topics can always be deleted: restrict by ACLs who may delete them",
     "remote.log.storage.system.enable": "there is no tiered storage",
     "log.dirs": "a broker has one data directory: run one broker for each disk",
 }
@@ -249,19 +253,21 @@ class _Import:
         if config is not None and not roles:
             assignment = shlex.quote(f"{name}={value}")
             self._plan.commands.append(f"odradek cluster config --set {assignment}")
-            self._say(name, "command", "a config of the whole cluster")
+            self._say(
+                name, "command", "it is a config of the whole cluster, which the command sets"
+            )
         elif roles:
             for role in roles:
                 self._set(role, self._names[role][name], value)
             self._say(name, "kept", " and ".join(_FILES[role] for role in roles))
         elif value == _AS_IT_IS.get(name):
-            self._say(name, "inert", "this is how it is here")
+            self._say(name, "inert", "this value is the built-in behaviour")
         elif (way_out := _matching(UNSUPPORTED, name)) is not None:
             self._say(name, "unsupported", way_out)
         elif (reason := _matching(INERT, name)) is not None:
             self._say(name, "inert", reason)
         else:
-            self._say(name, "unknown", "not a setting that this program knows")
+            self._say(name, "unknown", "this program does not know the setting")
 
     def _translate_controllers(self) -> None:
         """Voters listen for each other where Kafka's controllers do, and for brokers on the next port."""
@@ -396,25 +402,32 @@ app = typer.Typer(help="Take over the configuration of Apache Kafka.", no_args_i
 
 @app.callback()
 def _group() -> None:
-    """Take over the configuration of Apache Kafka."""
+    """Translate configuration files of Apache Kafka."""
 
 
 @app.command("import")
 def import_(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="server.properties of a broker or controller.")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="The server.properties of a Kafka broker or controller."
+        ),
     ],
     directory: Annotated[
-        Path, typer.Option("--to", metavar="DIR", help="Write the files to this directory.")
+        Path,
+        typer.Option("--to", metavar="DIR", help="Write the translated files to this directory."),
     ] = Path(),
     voters: Annotated[
         str,
         typer.Option(
             metavar="ID@HOST:PORT,...",
-            help="All controllers, if the file names them without their ids.",
+            help="Ids and addresses of all controllers; needed if the file names controllers "
+            "without their ids.",
         ),
     ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace translated files that exist already.")
+    ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Translate a server.properties, and report on each setting.

@@ -52,7 +52,7 @@ Bootstrap = Annotated[
         "--bootstrap",
         envvar="ODRADEK_BOOTSTRAP",
         metavar="HOST:PORT,...",
-        help="Connect to one of these gRPC addresses of brokers.",
+        help="gRPC addresses of brokers, of which the first that responds is used.",
         show_default=True,
     ),
 ]

@@ -33,7 +33,8 @@ def add_commands(app: typer.Typer) -> None:
         "demo",
         "odradek_demo",
         "demo",
-        "Send real flights while processes are killed.",
+        "Write a data set of real flights while processes are killed, and check that no record "
+        "is lost.",
     )
     _add(app, "pipeline", "odradek_pipelines", "spark", "Run a Spark pipeline by name.")
 
@@ -54,16 +55,19 @@ def _add(app: typer.Typer, name: str, module: str, extra: str, help_text: str) -
 
 def dev(
     brokers: Annotated[
-        int, typer.Option(min=1, max=32, metavar="N", help="Run this many brokers.")
+        int, typer.Option(min=1, max=32, metavar="N", help="Number of brokers to run.")
     ] = 3,
     controllers: Annotated[
-        int, typer.Option(min=1, max=7, metavar="N", help="Run this many controllers.")
+        int, typer.Option(min=1, max=7, metavar="N", help="Number of controllers to run.")
     ] = 3,
     gateways: Annotated[
-        int, typer.Option(min=0, max=8, metavar="N", help="Run this many gateways.")
+        int, typer.Option(min=0, max=8, metavar="N", help="Number of REST gateways to run.")
     ] = 1,
     data_dir: Annotated[
-        Path | None, typer.Option(help="Keep the data here. [default: a temporary directory]")
+        Path | None,
+        typer.Option(
+            help="Keep the data of all processes in this directory. [default: a temporary directory]"
+        ),
     ] = None,
     base_port: Annotated[
         int | None,
@@ -86,11 +90,12 @@ def dev(
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Print addresses as one line of JSON when the cluster accepts writes."
+            "--json",
+            help="Print the addresses as one line of JSON once the cluster accepts writes.",
         ),
     ] = False,
     exit_with_parent: Annotated[
-        bool, typer.Option("--exit-with-parent", help="Stop at the end of standard input.")
+        bool, typer.Option("--exit-with-parent", help="Stop the cluster when standard input ends.")
     ] = False,
 ) -> None:
     """Run a whole cluster in the foreground.

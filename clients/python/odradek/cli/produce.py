@@ -80,7 +80,7 @@ async def lines_of(descriptor: int, *, line_bytes_max: int) -> AsyncIterator[lis
         first, *others = chunk.split(b"\n")
         rest += first
         if len(rest) > line_bytes_max:
-            raise RecordTooLarge(f"a line of the input has more than {line_bytes_max} bytes")
+            raise RecordTooLarge(f"a line of the input is longer than {line_bytes_max} bytes")
         if others:
             lines = [bytes(rest), *others[:-1]]
             rest = bytearray(others[-1])
@@ -91,18 +91,20 @@ async def lines_of(descriptor: int, *, line_bytes_max: int) -> AsyncIterator[lis
 
 def produce(
     topic: Annotated[
-        str, typer.Argument(help="Send to this topic.", autocompletion=complete_topics)
+        str, typer.Argument(help="Name of the topic to write to.", autocompletion=complete_topics)
     ],
     file: Annotated[
         str,
         typer.Argument(
-            help="Read lines from this file, or from standard input (-).", show_default=False
+            help="File whose lines become records; - is standard input.", show_default=False
         ),
     ] = "-",
     acks: Annotated[
         str,
         typer.Option(
-            metavar="[0|1|all]", help="Wait for no replica, the leader, or all in-sync replicas."
+            metavar="[0|1|all]",
+            help="Acknowledgements that a record needs: none (0), the leader's (1), or those of"
+            " all in-sync replicas (all).",
         ),
     ] = "all",
     key_separator: Annotated[
@@ -111,7 +113,8 @@ def produce(
             "-k",
             "--key-separator",
             metavar="TEXT",
-            help="Split lines into key and value here; \\t is a tab. Lines without it have no key.",
+            help="Text between the key and the value of a line; \\t is a tab. Lines without it "
+            "have no key.",
         ),
     ] = None,
     partition: Annotated[
@@ -121,7 +124,7 @@ def produce(
             "--partition",
             min=0,
             metavar="N",
-            help="Send to this partition. [default: by key]",
+            help="Write all records to this partition. [default: chosen by the key]",
         ),
     ] = None,
     header: Annotated[
@@ -138,7 +141,7 @@ def produce(
         typer.Option("--create", help="Create the topic if it does not exist."),
     ] = False,
     compression: Annotated[
-        Compression, typer.Option(help="Compress batches by this codec.")
+        Compression, typer.Option(help="Codec by which batches are compressed.")
     ] = "none",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
@@ -150,7 +153,7 @@ def produce(
     if acks not in ("0", "1", "all"):
         fail(f"--acks {acks}: allowed are 0, 1, all", status=EXIT_USAGE)
     if key_separator == "":
-        fail("--key-separator is empty", status=EXIT_USAGE)
+        fail("--key-separator must not be empty", status=EXIT_USAGE)
     headers = [_header(text) for text in header or ()]
     source = _open(file)
 

@@ -66,7 +66,10 @@ def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputForm
         print()
         print_rows(rows, output, empty="no voters")
     if quorum.leader_id < 0:
-        fail("the quorum has no leader: a majority of the voters must be up", status=EXIT_UNHEALTHY)
+        fail(
+            "the metadata quorum has no leader: a majority of its voters must be up",
+            status=EXIT_UNHEALTHY,
+        )
 
 
 feature_app = typer.Typer(
@@ -103,9 +106,14 @@ def list_features(
 @feature_app.command("set")
 def set_level(
     name: Annotated[str, typer.Argument(help="Name of the feature, such as metadata.version.")],
-    level: Annotated[int, typer.Argument(min=0, help="Level to use from now on.")],
+    level: Annotated[
+        int, typer.Argument(min=0, help="Feature level that the cluster uses from now on.")
+    ],
     allow_downgrade: Annotated[
-        bool, typer.Option("--allow-downgrade", help="Allow a lower level than the present one.")
+        bool,
+        typer.Option(
+            "--allow-downgrade", help="Allow setting a level that is lower than the present one."
+        ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -115,4 +123,4 @@ def set_level(
         await client.admin.update_feature(name, level, allow_downgrade=allow_downgrade)
 
     with_client(bootstrap, work)
-    say(f"{name} is at level {level}")
+    say(f"{name} is now at level {level}")

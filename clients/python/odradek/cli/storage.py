@@ -32,19 +32,26 @@ def _group() -> None:
 
 @app.command("format")
 def format_directory(
-    data_dir: Annotated[Path, typer.Option(metavar="DIR", help="log.dirs of the controller.")],
-    node_id: Annotated[int, typer.Option(min=0, metavar="ID", help="node.id of the controller.")],
+    data_dir: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="The controller's data directory (its setting log.dirs)."),
+    ],
+    node_id: Annotated[
+        int, typer.Option(min=0, metavar="ID", help="The controller's id (its setting node.id).")
+    ],
     voters: Annotated[
         str,
         typer.Option(
             metavar="ID@HOST:PORT,...",
-            help="controller.quorum.voters, the same for every controller.",
+            help="All voters (the setting controller.quorum.voters), the same for every "
+            "controller.",
         ),
     ],
     cluster_id: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="Cluster id, the same for every node. [default: a new one, printed]"
+            metavar="ID",
+            help="Id of the cluster, the same for every node. [default: a new id, which is printed]",
         ),
     ] = None,
     output: Output = OutputFormat.TABLE,
@@ -71,12 +78,15 @@ def format_directory(
 
 @app.command("strays")
 def strays(
-    data_dir: Annotated[Path, typer.Option(metavar="DIR", help="log.dirs of the broker.")],
+    data_dir: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="The broker's data directory (its setting log.dirs)."),
+    ],
     remove: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Remove this stray log. Repeatable.")
+        list[str] | None, typer.Option(metavar="NAME", help="Delete this stray log. Repeatable.")
     ] = None,
     remove_all: Annotated[
-        bool, typer.Option("--remove-all", help="Remove all stray logs.")
+        bool, typer.Option("--remove-all", help="Delete all stray logs.")
     ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -105,20 +115,26 @@ def strays(
             for row in rows
         ],
         output,
-        empty="no stray logs",
+        empty="the data directory has no stray logs",
     )
 
 
 @app.command("adopt")
 def adopt_metadata(
     data_dir: Annotated[
-        Path, typer.Option(metavar="DIR", help="log.dirs of the broker, which must be stopped.")
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="The broker's data directory (its setting log.dirs). The broker must be stopped.",
+        ),
     ],
     incarnation: Annotated[
         str,
         typer.Option(
             metavar="ID",
-            help="Metadata log to follow from now on, as the broker logs it when it refuses; or none.",
+            help="Incarnation id of the metadata log that the broker shall follow from now on. "
+            "The broker names it in the error with which it refuses to start. none: the broker "
+            "follows the first metadata log that it finds.",
         ),
     ],
     output: Output = OutputFormat.TABLE,

@@ -27,14 +27,20 @@ app = typer.Typer(help="Create, list, describe, change and delete topics.", no_a
 Name = Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=complete_topics)]
 ConfigOption = Annotated[
     list[str] | None,
-    typer.Option("--config", metavar="NAME=VALUE", help="Set a config. Repeatable."),
+    typer.Option(
+        "--config",
+        metavar="NAME=VALUE",
+        help="Set a config of the topic to this value. Repeatable.",
+    ),
 ]
 
 
 def _count(value: int) -> int:
     """Refuse a number of partitions or replicas that is neither positive nor -1."""
     if value == 0 or value < -1:
-        raise typer.BadParameter(f"{value} is not a count: give 1 or more, or -1 for the default")
+        raise typer.BadParameter(
+            f"{value} is not a valid number: give 1 or more, or -1 for the cluster's default"
+        )
     return value
 
 
@@ -44,13 +50,17 @@ def create(
     partitions: Annotated[
         int,
         typer.Option(
-            metavar="N", help="Number of partitions; -1: the cluster's default.", callback=_count
+            metavar="N",
+            help="Number of partitions; -1 stands for the cluster's default.",
+            callback=_count,
         ),
     ] = -1,
     replicas: Annotated[
         int,
         typer.Option(
-            metavar="N", help="Replication factor; -1: the cluster's default.", callback=_count
+            metavar="N",
+            help="Replication factor; -1 stands for the cluster's default.",
+            callback=_count,
         ),
     ] = -1,
     config: ConfigOption = None,
@@ -88,7 +98,8 @@ def create(
 @app.command("list")
 def list_topics(
     internal: Annotated[
-        bool, typer.Option("--internal", help="List internal topics, too.")
+        bool,
+        typer.Option("--internal", help="List internal topics such as __consumer_offsets, too."),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
@@ -187,7 +198,9 @@ def alter_config(
 @app.command("add-partitions")
 def add_partitions(
     name: Name,
-    total: Annotated[int, typer.Argument(help="Number of partitions to have in the end.", min=2)],
+    total: Annotated[
+        int, typer.Argument(help="New total number of partitions of the topic.", min=2)
+    ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -203,7 +216,12 @@ def add_partitions(
 @app.command()
 def delete(
     name: Name,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Show which topics would be deleted, without deleting them."
+        ),
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:

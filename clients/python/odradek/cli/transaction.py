@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from odradek.client import Client
 
 app = typer.Typer(help="List, describe and abort transactions.", no_args_is_help=True)
-TransactionalId = Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")]
+TransactionalId = Annotated[
+    str, typer.Argument(metavar="ID", help="Transactional id of the producer.")
+]
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -31,13 +33,24 @@ _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_40
 def list_transactions(
     state: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only ids in this state, such as Ongoing. Repeatable."),
+        typer.Option(
+            metavar="NAME",
+            help="Show only transactional ids in this state, such as Ongoing. Repeatable.",
+        ),
     ] = None,
     older_than: Annotated[
-        str, typer.Option(metavar="TIME", help="Only transactions open for longer, such as 10m.")
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Show only transactions that have been open for longer than this, such as 10m.",
+        ),
     ] = "",
     match: Annotated[
-        str, typer.Option(metavar="PATTERN", help="Only ids that match this regular expression.")
+        str,
+        typer.Option(
+            metavar="PATTERN",
+            help="Show only transactional ids that match this regular expression.",
+        ),
     ] = "",
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
@@ -58,7 +71,7 @@ def list_transactions(
             for listing in listings
         ]
 
-    print_rows(with_client(bootstrap, work), output, empty="no transactional ids")
+    print_rows(with_client(bootstrap, work), output, empty="there are no transactional ids")
 
 
 @app.command()
@@ -89,14 +102,14 @@ def describe(
         return
     print_facts(facts, output)
     print()
-    print_rows(rows, output, empty="no transaction is open")
+    print_rows(rows, output, empty="no transaction of this id is open")
 
 
 @app.command()
 def abort(
     transactional_id: TransactionalId,
     force: Annotated[
-        bool, typer.Option("--force", help="Abort a transaction that is prepared, too.")
+        bool, typer.Option("--force", help="Abort the transaction even if it is already prepared.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,

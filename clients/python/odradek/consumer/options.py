@@ -19,13 +19,13 @@ class ConsumerOptions:
     """How a consumer fetches and decodes records."""
 
     auto_offset_reset: ResetPolicy = "latest"
-    """Where to start without a position, or if it is no longer in the log; "error" raises instead."""
+    """Where to start if there is no position or committed offset, or it is no longer in the log; "error" raises."""
     isolation_level: IsolationLevel = "read_uncommitted"
     """read_committed skips records of aborted and open transactions."""
     prefetch_bytes_max: int = 32 * 1024 * 1024
-    """Bytes to fetch ahead over all partitions. 1 MiB to 1 GiB."""
+    """Most bytes that are fetched ahead, of all partitions together. 1 MiB to 1 GiB."""
     fetch_message_bytes_max: int = 1024 * 1024
-    """Size of one response. 1 KiB to 60 MiB; a larger batch arrives whole."""
+    """Largest size of one fetch response. 1 KiB to 60 MiB; a batch that is larger arrives whole."""
     fetch_bytes_min: int = 1
     """Bytes that a broker waits for before it responds, for at most `fetch_wait_ms_max`."""
     fetch_wait_ms_max: int = 500
@@ -110,7 +110,7 @@ class GroupOptions:
     instance_id: str | None = None
     """A name that survives restarts: such a static member keeps its partitions during a short absence."""
     assignor: Literal["uniform", "range"] | None = None
-    """How partitions are assigned; None: as the group is configured."""
+    """Server-side assignor that assigns the partitions. None: the one that the group is configured with."""
     auto_commit: bool = True
     """Commit, at intervals, the records that were returned before the last read began (at least once)."""
     auto_commit_interval_ms: int = 5_000
@@ -126,6 +126,6 @@ class GroupOptions:
 
     def __post_init__(self) -> None:
         if not self.group:
-            raise InvalidConfig("group is empty", hint="give the group a name")
+            raise InvalidConfig("the name of the group is empty", hint="give the group a name")
         if self.auto_commit_interval_ms < 1 or self.rebalance_timeout_ms < 1:
             raise InvalidConfig("auto_commit_interval_ms and rebalance_timeout_ms must be above 0")

@@ -21,21 +21,21 @@ class ProducerOptions:
     """How a producer sends. With the defaults, an acknowledged record is on every in-sync replica once, in order."""
 
     acks: Acks = "all"
-    """Replicas that must have a record: "all" in-sync ones; 1, the leader; 0, none (it was sent)."""
+    """Replicas that must have a record before it is acknowledged: "all" in-sync ones; 1: the leader; 0: none."""
     enable_idempotence: bool | None = None
-    """Whether retries can neither duplicate nor reorder records. None: yes with acks="all"."""
+    """Whether brokers discard duplicates of retried batches and keep their order. None: yes with acks="all"."""
     linger_ms: int = 5
-    """Longest wait of a record for more records, while earlier requests are unanswered. 0 to 60000."""
+    """How long a batch waits for more records while earlier requests await their response. 0 to 60000."""
     batch_bytes_max: int = 256 * 1024
     """Size of a batch, before compression. 1 to request_bytes_max."""
     request_bytes_max: int = 1_000_000
-    """Size of a request, and of the largest record. 1 to 60 MiB; a topic's limit is max.message.bytes."""
+    """Largest size of a request, and of a record. 1 to 60 MiB. A topic's limit (max.message.bytes) counts as well."""
     buffer_bytes_max: int = 64 * 1024 * 1024
     """Memory for unacknowledged records; `send` waits while it is full."""
     max_block_ms: int = 60_000
     """Longest wait of `send` for buffer space, and for the metadata of a topic."""
     max_in_flight: int = 5
-    """Unacknowledged batches per partition; 1 to 5 with idempotence."""
+    """Most unacknowledged batches per partition; 1 to 5 with idempotence."""
     delivery_timeout_ms: int = 120_000
     """Longest time from `send` to acknowledgement, retries included."""
     request_timeout_ms: int = 30_000
@@ -45,7 +45,7 @@ class ProducerOptions:
     retry_backoff_max_ms: int = 1_000
     """Longest wait before a retry."""
     compression: str = "none"
-    """Codec of batches: none, gzip, snappy, lz4 or zstd."""
+    """Codec by which batches are compressed: none, gzip, snappy, lz4 or zstd."""
     compression_level: int | None = None
     """Level of gzip, lz4 or zstd; None: the default of the codec."""
     key_serializer: Serializer | None = None
@@ -53,9 +53,9 @@ class ProducerOptions:
     value_serializer: Serializer | None = None
     """Converts values to bytes; None: values are bytes."""
     partitioner: Partitioner | None = None
-    """(key, number of partitions) -> partition; None: Kafka's murmur2."""
+    """Chooses the partition from the key and the number of partitions. None: by Kafka's murmur2 hash."""
     allow_auto_create: bool = True
-    """Whether brokers that allow it may create a topic that does not exist."""
+    """Whether a topic that does not exist is created, if the brokers allow it (auto.create.topics.enable)."""
     transactional_id: str | None = None
     """Name of this producer over restarts. With it, records are sent in transactions; the newest producer of a name
     fences the others."""
@@ -112,10 +112,13 @@ class ProducerOptions:
             )
             if not self.is_idempotent or self.acks_number != -1:
                 raise InvalidConfig(
-                    "transactional_id needs acks='all' and idempotence", hint="leave both out"
+                    "transactional_id needs acks='all' and idempotence",
+                    hint="leave both options out",
                 )
         if self.enable_idempotence and self.acks_number != -1:
-            raise InvalidConfig("enable_idempotence needs acks='all'", hint="set both or neither")
+            raise InvalidConfig(
+                "enable_idempotence needs acks='all'", hint="set both options or neither"
+            )
 
     @property
     def acks_number(self) -> int:
