@@ -176,7 +176,7 @@ async def test_records_that_time_out_or_are_left_at_the_end_are_logged_too(
         )
         await producer.send("t", b"x", partition=1)
         await producer.close(0)
-    assert "1 records for t-1 failed: the producer was closed" in caplog.text
+    assert "Failed to write 1 records to t-1: the producer was closed" in caplog.text
 
 
 @pytest.mark.parametrize("partition", [None, 3])

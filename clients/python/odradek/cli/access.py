@@ -78,30 +78,19 @@ _PERMISSIONS = _words(Permission.ALLOW, Permission.DENY)
 
 Topics = Annotated[
     list[str] | None,
-    typer.Option(
-        "--topic", metavar="NAME", help="Name of a topic, or * for all topics. Repeatable."
-    ),
+    typer.Option("--topic", metavar="NAME", help="Topic name, or * for all topics. Repeatable."),
 ]
 Groups = Annotated[
     list[str] | None,
-    typer.Option(
-        "--group", metavar="NAME", help="Name of a consumer group, or * for all groups. Repeatable."
-    ),
+    typer.Option("--group", metavar="NAME", help="Group name, or * for all groups. Repeatable."),
 ]
 TransactionalIds = Annotated[
     list[str] | None,
-    typer.Option(
-        "--transactional-id",
-        metavar="ID",
-        help="A transactional id, or * for all of them. Repeatable.",
-    ),
+    typer.Option("--transactional-id", metavar="ID", help="Id, or * for all ids. Repeatable."),
 ]
 OnCluster = Annotated[
     bool,
-    typer.Option(
-        "--cluster",
-        help="Apply the entry to the cluster itself, the resource of cluster-wide operations.",
-    ),
+    typer.Option("--cluster", help="Select the cluster as the resource."),
 ]
 
 
@@ -111,15 +100,12 @@ def add(
         list[str],
         typer.Option(
             metavar="PRINCIPAL",
-            help="Principal that the entry is for: User:NAME, User:CN=... of a certificate, or "
-            "User:* for everybody. Repeatable.",
+            help="Principal: User:NAME, User:CN=... of a certificate, or User:* for everybody. Repeatable.",
         ),
     ],
     operation: Annotated[
         list[Operation],
-        typer.Option(
-            help=f"Operation that the entry is for: {_OPERATION_NAMES}. Repeatable.", **_OPERATIONS
-        ),
+        typer.Option(help=f"Operation: {_OPERATION_NAMES}. Repeatable.", **_OPERATIONS),
     ],
     topic: Topics = None,
     group: Groups = None,
@@ -128,18 +114,14 @@ def add(
     pattern: Annotated[
         PatternType,
         typer.Option(
-            help="How names of resources match the given one: exactly (literal), or by beginning "
-            "with it (prefixed).",
+            help="Match resource names exactly (literal), or by their beginning (prefixed).",
             show_default="literal",
             **_PATTERNS,
         ),
     ] = PatternType.LITERAL,
     deny: Annotated[
         bool,
-        typer.Option(
-            "--deny",
-            help="Deny the operation instead of allowing it. An entry that denies wins over entries that allow.",
-        ),
+        typer.Option("--deny", help="Deny instead of allowing. Wins over entries that allow."),
     ] = False,
     host: Annotated[
         list[str] | None,
@@ -196,9 +178,7 @@ PrincipalFilter = Annotated[
 ]
 OperationFilter = Annotated[
     list[Operation] | None,
-    typer.Option(
-        "--operation", help="Select entries for this operation. Repeatable.", **_OPERATIONS
-    ),
+    typer.Option("--operation", help="Only entries for this operation. Repeatable.", **_OPERATIONS),
 ]
 PermissionFilter = Annotated[
     Permission | None,
@@ -206,12 +186,9 @@ PermissionFilter = Annotated[
 ]
 HostFilter = Annotated[
     str | None,
-    typer.Option(metavar="ADDRESS", help="Select entries for clients at this IP address."),
+    typer.Option(metavar="ADDRESS", help="Select entries for this IP address."),
 ]
-_PATTERN_HELP = (
-    "Select entries of this pattern type. match selects every entry that applies to"
-    " the given name, of any pattern type."
-)
+_PATTERN_HELP = "Select entries of this pattern type; match: all that apply to the name."
 
 
 @acl_app.command("list")
@@ -266,7 +243,7 @@ def remove(
     is_narrow = any((principal, operation, resources, permission, host))
     if is_narrow is every:
         fail(
-            "select entries by --principal, --topic or another option, or all entries by --all",
+            "select entries by --principal, --topic, ..., or all of them by --all",
             status=EXIT_USAGE,
         )
     if not resources:
@@ -369,8 +346,7 @@ Mechanisms = Annotated[
     list[Scram] | None,
     typer.Option(
         "--mechanism",
-        help="Store the password as a credential of this mechanism. Repeatable. [default: "
-        "SCRAM-SHA-512]",
+        help="Store the password for this mechanism. Repeatable. [default: SCRAM-SHA-512]",
     ),
 ]
 Iterations = Annotated[
@@ -386,16 +362,14 @@ PasswordFile = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Read the password from the first line of this file. [default: from a prompt, or "
-        "from standard input]",
+        help="Read the password from this file's first line. [default: a prompt, or standard input]",
     ),
 ]
 Password = Annotated[
     str | None,
     typer.Option(
         metavar="TEXT",
-        help="The new password. Other users of this machine can see it in the process list; "
-        "prefer --password-file.",
+        help="The new password. Other users of this machine can see it in the process list.",
     ),
 ]
 
@@ -473,10 +447,7 @@ def delete(
                     rows.append((description.name, kind))
         missing = set(names).difference(user for user, _ in rows)
         if missing:
-            fail(
-                f"no such user, or the user has no credential of that mechanism: "
-                f"{', '.join(sorted(missing))}"
-            )
+            fail(f"no such user, or no credential of that mechanism: {', '.join(sorted(missing))}")
         if not dry_run:
             for user, kind in rows:
                 await client.admin.delete_scram_user(user, kind)
@@ -550,7 +521,7 @@ def _password(file: Path | None, given: str | None) -> str:
 
 
 tls_app = typer.Typer(
-    help="Create a certificate authority for the cluster, and issue certificates with it.",
+    help="Create a certificate authority, and issue certificates.",
     no_args_is_help=True,
 )
 Directory = Annotated[Path, typer.Option("--dir", help="Directory of the certificate authority.")]
@@ -576,17 +547,12 @@ def init(
 def issue(
     name: Annotated[
         str,
-        typer.Argument(
-            help="Identity (common name) to issue the certificate for, such as broker-1,"
-            " controller-2 or the name of a user."
-        ),
+        typer.Argument(help="Common name, such as broker-1, controller-2 or a user name."),
     ],
     host: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="HOST",
-            help="Host name or IP address under which others connect to this process; the"
-            " certificate is valid for it. Repeatable.",
+            metavar="HOST", help="Host name or IP address that peers connect to. Repeatable."
         ),
     ] = None,
     directory: Directory = Path("tls"),
@@ -602,9 +568,7 @@ def issue(
 
 @tls_app.command()
 def renew(
-    name: Annotated[
-        str, typer.Argument(help="Identity (common name) of the certificate to renew.")
-    ],
+    name: Annotated[str, typer.Argument(help="Common name of the certificate.")],
     directory: Directory = Path("tls"),
     days: Annotated[
         int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")

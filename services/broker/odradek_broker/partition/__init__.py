@@ -1,8 +1,9 @@
-"""What one replica of a partition decides: events in, effects out. Sans-IO.
+"""The decisions of one replica of a partition, without I/O: it is given events, and returns effects that others
+carry out.
 
 Public: `Replica` with its `ReadBound` (replica.py), the events it takes (events.py), the effects and
 `DataDue` it returns (effects.py), `LogAtOpen` (log_positions.py), `ReplicaSettings` (settings.py), and
-`ProducerSequences`, which the shell implements (produces.py), and `CoordinatorEpochs` (marker_writes.py).
+`ProducerSequences`, which the log implements (produces.py), and `CoordinatorEpochs` (marker_writes.py).
 
 Read replica.py first: the role of a replica, and the table that hands each event to its handler. Then
 leader.py with produces.py, transaction_gate.py, marker_writes.py, deletes.py, followers.py, isr.py and

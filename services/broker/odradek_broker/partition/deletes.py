@@ -31,7 +31,7 @@ class _Waiter:
 
 
 class Deletes:
-    """The requests of one leader epoch; bounded by the number of requests that the shell lets in."""
+    """The requests of one leader epoch; bounded by the number of requests that the broker accepts at once."""
 
     __slots__ = ("_leader_epoch", "_log", "_waiters")
 
@@ -44,7 +44,7 @@ class Deletes:
         return len(self._waiters)
 
     def request(self, event: DeleteRecordsRequested) -> RespondToDelete | None:
-        """Refuse the request, or raise the log start offset and wait."""
+        """Refuse the request, or raise the log start offset and let the request wait for the replicas."""
         high_watermark = self._log.high_watermark
         before_offset = event.before_offset
         if before_offset == TO_THE_WATERMARK:

@@ -1,4 +1,5 @@
-"""Effects: what a replica orders from its shell. The shell carries them out in order, before the next event.
+"""Effects: the actions that a replica decides on. Its host, called the shell here, carries them out in order,
+before the next event.
 
 - For the log: Append, AppendMarkers, Sync, TruncateTo, ResetLog, AssignEpoch, AdvanceLogStart.
 - Messages of a leader to its followers: SendAttached, SendDiverged, SendSnapshotless, SendRefused.
@@ -44,7 +45,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """Append batches; the shell reports Appended, AppendRefused or StorageFailed before any other event.
+    """Append batches to the log. The host reports Appended, AppendRefused or StorageFailed before any other event.
 
     With a `request_id` these are the batches of that produce request, stamped with `base_offset` and
     `leader_epoch`. With None they are the batches of the last DataReceived, unchanged.
@@ -60,7 +61,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendMarkers:
-    """Append a control batch for each marker; the shell reports MarkersAppended like Appended."""
+    """Append a control batch for each transaction marker. The host reports MarkersAppended before any other event."""
 
     base_offset: Offset
     leader_epoch: LeaderEpoch
@@ -69,14 +70,14 @@ class AppendMarkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sync:
-    """Sync the log up to its end (only with durability=fsync). The shell reports Synced."""
+    """Sync the log up to its end (only with durability=fsync). The host reports Synced when that is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateTo:
     """Truncate the log, its leader epochs and producer state to `end_offset`, synced (R4).
 
-    The shell reports Truncated. If `end_offset` is the log end, this only removes leader epochs
+    The host reports Truncated when that is done. If `end_offset` is the log end, this only removes leader epochs
     that have no records.
     """
 
@@ -85,7 +86,7 @@ class TruncateTo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetLog:
-    """Delete the whole log and start it at `start_offset`. The shell reports LogReset."""
+    """Delete the whole log and start it at `start_offset`. The host reports LogReset when that is done."""
 
     start_offset: Offset
 
@@ -106,7 +107,9 @@ class AdvanceLogStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAttached:
-    """Accept the Attach: the lineages agree. From now on `data_due(session)` says what to send."""
+    """Accept a follower's Attach, because its log is a prefix of the leader's. From now on `data_due(session)` says
+    what to send.
+    """
 
     session: FollowerSession
     attach_seq: int
@@ -117,7 +120,7 @@ class SendAttached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendDiverged:
-    """Answer an Attach: the lineages diverge, and the follower must truncate its log (R3, R4)."""
+    """Respond to a follower's Attach: its log diverges from the leader's, so it must truncate its log (R3, R4)."""
 
     session: FollowerSession
     attach_seq: int
@@ -130,7 +133,7 @@ class SendDiverged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendSnapshotless:
-    """Answer an Attach: the follower must delete its log and start at `log_start`."""
+    """Respond to a follower's Attach: it must delete its log and start at `log_start`."""
 
     session: FollowerSession
     attach_seq: int
@@ -140,7 +143,7 @@ class SendSnapshotless:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendRefused:
-    """Refuse the Attach with this `attach_seq`; with 0, end what was attached before."""
+    """Refuse the follower's Attach with this `attach_seq`; 0 ends an attachment that was accepted before."""
 
     session: FollowerSession
     attach_seq: int
@@ -150,7 +153,7 @@ class SendRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAttach:
-    """Ask the leader to send data from our log end. The shell puts at most 64 of these into one message."""
+    """Ask the leader to send data from this follower's log end. One message has at most 64 of these."""
 
     session_id: int
     attach_seq: int
@@ -169,10 +172,9 @@ class SendDetach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAck:
-    """Acknowledge everything below `ack_to` (R6).
-
-    Acknowledgements are cumulative, so the shell sends only the last one of a turn of its loop.
-    `is_synced`: our image says durability=fsync, and `ack_to` is what is synced to the disk.
+    """Acknowledge to the leader everything below `ack_to` (R6). Acknowledgements are cumulative, so only the last
+    one of a turn of the event loop is sent. `is_synced`: the topic has durability=fsync, and `ack_to` is the end of
+    what is synced to the disk.
     """
 
     session_id: int
@@ -184,7 +186,9 @@ class SendAck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposeIsr:
-    """Send AlterPartition for this partition; the shell batches them and reports IsrChangeResponded."""
+    """Propose an ISR change to the controller (AlterPartition). The host batches proposals, and reports
+    IsrChangeResponded.
+    """
 
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
@@ -196,7 +200,7 @@ class ProposeIsr:
 class RegisterTransaction:
     """Ask the coordinator of the transactional id whether this partition is part of the producer's open transaction.
 
-    With ADD the coordinator makes it a part. The shell reports TransactionVerified with the same guard, or nothing
+    With ADD the coordinator makes it a part. The host reports TransactionVerified with the same guard, or nothing
     if no response came by `deadline_ms`.
     """
 
@@ -229,7 +233,9 @@ class OrphanEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionTorn:
-    """Report that a coordinator decided otherwise than the marker by which a transaction ended in this partition."""
+    """Report that a coordinator committed a transaction that a marker aborted in this partition, or the other way
+    round.
+    """
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch  # of the data
@@ -242,7 +248,7 @@ class TransactionTorn:
 class RespondToProduce:
     """The outcome of a ProduceRequested; `base_offset` is NO_OFFSET with an error.
 
-    The shell checks `may_respond(leader_epoch, ..)` when it writes the response to the socket (R13).
+    The host checks `may_respond(leader_epoch, ..)` when it writes the response to the socket (R13).
     """
 
     request_id: int

@@ -1,4 +1,5 @@
-"""Everything that can happen to a replica. The shell makes an event and hands it to `Replica.step`.
+"""Events: everything that can happen to a replica. Its host, called the shell here, passes each one to
+`Replica.step`.
 
 - Of the metadata image: PartitionChanged, BrokerChanged, PartitionRemoved.
 - Requests of clients: ProduceRequested, TransactionalProduceRequested, DeleteRecordsRequested.
@@ -91,7 +92,7 @@ class ProducerBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceRequested:
-    """A client or coordinator wants to append whole batches, whose size and CRC the shell has checked.
+    """A client or coordinator wants to append whole batches, whose size and CRC have been checked.
 
     With `producer` set there is exactly one batch. `acks` is 0, 1 or -1 (all). A coordinator sets
     `expected_leader_epoch` to the leader epoch that it loaded its state in; the append is refused in any other.
@@ -124,7 +125,7 @@ class TransactionalProduceRequested:
 
 
 class TransactionOutcome(NamedTuple):
-    """How the transaction of these data ended, as its coordinator has decided."""
+    """Whether the coordinator has decided to commit or to abort a transaction, and which one."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch  # of the data
@@ -171,8 +172,8 @@ class MarkersRequested:
 class HangingTransactionResolved:
     """Every coordinator was asked about an open transaction of this partition, and none of them will end it.
 
-    `entry` is what the log had of the producer before they were asked. The transaction is ended only if it is the
-    same now, and no registration of the producer is under way.
+    `entry` is the log's state of the producer before the coordinators were asked. The transaction is ended only if
+    it is the same now, and no registration of the producer is under way.
     """
 
     request_id: int  # chosen by the shell; repeated in AnswerMarkers
@@ -193,33 +194,37 @@ class DeleteRecordsRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """The last Append was written. No other event may come between the effect and this event."""
+    """The batches of the last Append effect were written. No other event may come between that effect and this
+    event.
+    """
 
     end_offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkersAppended:
-    """The markers of the last AppendMarkers were written. No other event may come between the two."""
+    """The markers of the last AppendMarkers effect were written. No other event may come between that effect and
+    this event.
+    """
 
     end_offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synced:
-    """A Sync finished; `durable_end` is the synced end of the log now (a truncation may have lowered it)."""
+    """A Sync effect finished. `durable_end` is the end of what is synced now (a truncation may have lowered it)."""
 
     durable_end: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truncated:
-    """A TruncateTo finished; the log and its leader epochs are synced."""
+    """A TruncateTo effect finished: the log is truncated, and synced with its leader epochs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReset:
-    """A ResetLog finished: the log is empty and starts at the offset of the effect."""
+    """A ResetLog effect finished: the log is empty and starts at the offset of that effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,14 +236,14 @@ class LogStartAdvanced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageFailed:
-    """A write, sync or truncation of our log failed, or a CRC check of what it holds (R11)."""
+    """A write, sync or truncation of this replica's log failed, or a CRC check of its records (R11)."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BugFound:
-    """An assertion failed or an unexpected exception was raised in the work of this replica."""
+    """An assertion failed, or an unexpected exception was raised, while this replica was at work."""
 
     reason: str
 
@@ -309,7 +314,7 @@ class FollowerSessionClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSent:
-    """The shell sent a Data message, built from what `data_due` returned."""
+    """A Data message was sent to a follower. It was built from what `data_due` returned."""
 
     session: FollowerSession
     end_offset: Offset  # the Data's base offset if it carried no batches
@@ -333,7 +338,7 @@ class LeaderSessionClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachedReceived:
-    """The leader accepted the Attach and sends data from our log end on."""
+    """The leader accepted this follower's Attach, and sends data from the follower's log end on."""
 
     session_id: int
     attach_seq: int
@@ -344,7 +349,7 @@ class AttachedReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DivergedReceived:
-    """Our log diverges from the leader's.
+    """This follower's log diverges from the leader's.
 
     `epoch` is the leader's largest epoch at or below `for_last_epoch`; it ends at `end_offset` in the
     leader's log. `for_log_end` and `for_last_epoch` repeat the Attach that this answers.
@@ -361,7 +366,9 @@ class DivergedReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotlessReceived:
-    """The leader lacks what follows our log end: the follower has to delete its log and start at `log_start`."""
+    """The leader lacks the records that follow this follower's log end: the follower must delete its log and start
+    at `log_start`.
+    """
 
     session_id: int
     attach_seq: int
@@ -371,7 +378,7 @@ class SnapshotlessReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataReceived:
-    """The leader sent batches, whose headers and CRCs the shell has checked (R5).
+    """The leader sent batches, whose headers and CRCs have been checked (R5).
 
     `epochs`: (leader epoch, base offset) of the first batch and of each later batch where the epoch
     changes; empty when there are no batches. The first batch may start below `base_offset` if it
@@ -390,7 +397,7 @@ class DataReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedReceived:
-    """The leader refused the Attach with this `attach_seq`; with 0, it stopped sending this partition."""
+    """The leader refused this follower's Attach with this `attach_seq`; 0: it stopped sending this partition."""
 
     session_id: int
     attach_seq: int
@@ -400,9 +407,8 @@ class RefusedReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrChangeResponded:
-    """The controller's response to the ProposeIsr of this leader epoch and partition epoch.
-
-    REQUEST_TIMED_OUT when none came: it was lost, or another node became the controller.
+    """The controller's response to the ISR proposal of this leader epoch and partition epoch. REQUEST_TIMED_OUT
+    when no response came: it was lost, or another node became the controller.
     """
 
     leader_epoch: LeaderEpoch
@@ -417,7 +423,9 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderStalled:
-    """This broker's event loop stood still for `stall_ms` (over 500): the time counts as no follower's lag (R10)."""
+    """This broker's event loop stood still for `stall_ms` (over 500): that time does not count as lag of followers
+    (R10).
+    """
 
     stall_ms: int
 

@@ -1,4 +1,4 @@
-"""What a replica does while it follows one leader in one epoch.
+"""A replica as a follower: what it does while it follows one leader in one leader epoch.
 
     DETACHED --SessionReady, or the retry's time--> ATTACHING --Attached--> STREAMING
        ^                                             |     ^                   |
@@ -118,7 +118,7 @@ class Follower:
         return effects
 
     def on_session_closed(self, event: LeaderSessionClosed, now_ms: int) -> list[Effect]:
-        """The stream ended; the shell opens another one and sends SessionReady."""
+        """Handle the end of the stream to the leader. The broker opens another one, and reports SessionReady."""
         if event.session_id == self._session_id:
             self._session_id = None
             if self.phase is not Phase.CUTTING:
@@ -150,7 +150,7 @@ class Follower:
         return self._session_id is not None and self.phase in (Phase.DETACHED, Phase.ATTACHING)
 
     def on_attached(self, event: AttachedReceived, now_ms: int) -> list[Effect]:
-        """Acknowledge at once what this log holds: the leader counts acknowledgements only."""
+        """Acknowledge at once what this log holds, because the leader counts only acknowledgements."""
         if not self._is_awaited(event):
             return []
         self.phase = Phase.STREAMING
@@ -178,7 +178,9 @@ class Follower:
         return [self._cut(cut) if cut >= log.log_start else self._reset(cut)]
 
     def on_snapshotless(self, event: SnapshotlessReceived, now_ms: int) -> list[Effect]:
-        """Start over where the leader's log begins: what we need is deleted there, or nothing is shared."""
+        """Start over where the leader's log begins: the records that this log needs next are deleted there, or the
+        two logs have nothing in common.
+        """
         if not self._is_awaited(event):
             return []
         # No log begins below 0.
@@ -210,7 +212,7 @@ class Follower:
     def _is_awaited(
         self, event: AttachedReceived | DivergedReceived | SnapshotlessReceived
     ) -> bool:
-        """Whether this is the response to the Attach that waits."""
+        """Return whether this is the response to the Attach that awaits one."""
         return (
             self.phase is Phase.ATTACHING
             and event.session_id == self._session_id
@@ -251,7 +253,7 @@ class Follower:
         return ResetLog(start_offset=start_offset)
 
     def on_data(self, event: DataReceived, now_ms: int) -> list[Effect]:
-        """Append data that fits exactly; drop any other, and attach again (R5)."""
+        """Append data that begins exactly at the log end; drop any other data, and attach again (R5)."""
         if event.session_id != self._session_id or self.phase is not Phase.STREAMING:
             return []
         log = self._log
@@ -285,7 +287,7 @@ class Follower:
         ]
 
     def on_appended(self, end_offset: Offset) -> list[Effect]:
-        """The leader's batches are in our log: acknowledge them."""
+        """Acknowledge the leader's batches, which are in the log now."""
         event, log = self._appending, self._log
         assert event is not None, "an append that was not asked for"
         assert end_offset == event.end_offset, f"append ended at {end_offset}: {event}"
@@ -303,7 +305,7 @@ class Follower:
         self._appending = None
 
     def on_append_refused(self, now_ms: int) -> list[Effect]:
-        """There was no room: detach, and ask for the same data again later."""
+        """Detach, because the disk is full, and ask for the same data again later."""
         self._appending = None
         self._retry_later(now_ms)
         assert self._session_id is not None, "data without a session"
@@ -318,7 +320,7 @@ class Follower:
         return effects
 
     def acknowledge(self, effects: list[Effect]) -> None:
-        """Acknowledge our position and log start, if they changed and we are attached (R6)."""
+        """Acknowledge this replica's position and log start, if they changed and it is attached (R6)."""
         log = self._log
         position = (log.position, log.is_fsync, log.log_start)
         if self.phase is not Phase.STREAMING or position == self._acked:
@@ -336,8 +338,9 @@ class Follower:
         )
 
     def _is_sound(self, event: DataReceived) -> bool:
-        """Whether the CRCs are right, the epochs rise up to the leader's own at most, and no batch is one
-        that this log has."""
+        """Return whether the leader's data can be appended: its CRCs are right, its epochs rise and do not exceed
+        the leader's, and the log has none of its batches.
+        """
         log = self._log
         if event.epochs and event.epochs[0][1] < log.log_end and log.log_start < log.log_end:
             return False
@@ -349,7 +352,7 @@ class Follower:
         return event.is_intact and bool(event.epochs) == (event.end_offset > event.base_offset)
 
     def _follow(self, effects: list[Effect], high_watermark: Offset, log_start: Offset) -> None:
-        """Move our watermark and log start to the leader's, as far as our log reaches."""
+        """Move this replica's high watermark and log start to the leader's, but not past the log end."""
         log = self._log
         moved_to = min(high_watermark, log.log_end)
         if moved_to > log.high_watermark:

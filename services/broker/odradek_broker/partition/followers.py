@@ -1,4 +1,4 @@
-"""The followers of one leader in one epoch, where each of them is, and which of them bound its watermark.
+"""The followers of one leader in one leader epoch: their positions, and which of them bound the high watermark.
 
 Followers are the replicas that the image lists, without the leader. A follower that is *attached* is
 sent data. A follower that is *counted* bounds the watermark: a member of the maximal ISR (isr.py), or
@@ -54,7 +54,7 @@ class FollowerProgress:
     _synced_to: Offset = UNKNOWN
 
     def see(self, broker: BrokerView) -> None:
-        """Take over the broker's state in the image. A newer registration may have lost data, so positions
+        """Apply the broker's state in the metadata image. A newer registration may have lost data, so positions
         that an older one reported become unknown."""
         self.is_live = not broker.is_fenced
         self.is_eligible = self.is_live and not broker.in_shutdown
@@ -65,7 +65,9 @@ class FollowerProgress:
             self._forget()
 
     def hear(self, life: BrokerEpoch, attach_seq: int) -> bool:
-        """Note an Attach; return False if a later one came before it in another stream, so it must be ignored."""
+        """Record an Attach. Return False if it must be ignored, because a later one came before it in another
+        stream.
+        """
         if life == self.life and attach_seq <= self.attach_seq:
             return False
         self.life, self.attach_seq = life, attach_seq
@@ -110,7 +112,7 @@ class FollowerProgress:
         self.join_wait.end()
 
     def due(self, log: LogPositions, leader_epoch: LeaderEpoch) -> DataDue | None:
-        """Return what it has not been sent in this session."""
+        """Return the Data that this follower has not been sent in this session."""
         if (
             self.sent_to >= log.log_end
             and self.high_watermark_sent >= log.high_watermark
@@ -128,7 +130,9 @@ class FollowerProgress:
     def sent(
         self, end_offset: Offset, high_watermark: Offset, *, log_end: Offset, now_ms: int
     ) -> None:
-        """Note a Data message up to `end_offset`, and sample the leader's log end to judge lag by (R10)."""
+        """Record that a Data message up to `end_offset` was sent, and sample the leader's log end, by which lag is
+        judged (R10).
+        """
         if end_offset > self.sent_to:
             self.sent_to = end_offset
         if high_watermark > self.high_watermark_sent:
@@ -139,7 +143,7 @@ class FollowerProgress:
     def acknowledged(
         self, ack_to: Offset, *, is_synced: bool, log_end: Offset, now_ms: int
     ) -> bool:
-        """Note an acknowledgement; returns whether the position that counts rose.
+        """Record an acknowledgement; return whether the position that counts rose.
 
         The follower is caught up now if it has reached the leader's log end. If it has reached the
         sampled log end, it was caught up when that sample was taken (R10).
@@ -220,20 +224,24 @@ class Followers:
                 follower.count_by(is_fsync)
 
     def count(self, maximal: Set[BrokerId]) -> None:
-        """Let the watermark be bounded by the maximal ISR and by the followers that it waits for."""
+        """Choose the followers that bound the high watermark: the maximal ISR, and the followers that the watermark
+        waits for.
+        """
         followers = self._by_broker.values()
         self.is_any_waited_for = any(f.join_wait.is_on for f in followers)
         self.counted = tuple(f for f in followers if f.broker_id in maximal or f.join_wait.is_on)
 
     def appended(self, base_offset: Offset, now_ms: int) -> None:
-        """Note that the log grew from `base_offset`: followers that had all of it were caught up until now."""
+        """Record that the leader's log grew from `base_offset`: followers that had all of it were caught up until
+        now.
+        """
         for follower in self._by_broker.values():
             if follower.ack_to == base_offset:
                 follower.caught_up_at_ms = now_ms
 
     def lowest_start(self, own_start: Offset, electable: Set[BrokerId]) -> Offset:
         """Return the lowest log start offset of the leader and of followers that may be elected, are live or
-        are attached. Any other follower gets ours when it attaches, before it can be in sync."""
+        are attached. Any other follower gets the leader's log start when it attaches, before it can be in sync."""
         starts = [
             follower.log_start
             for follower in self._by_broker.values()
@@ -242,7 +250,7 @@ class Followers:
         return min([own_start, *starts])
 
     def note_caught_up(self, log_end: Offset, now_ms: int) -> None:
-        """Note which followers are caught up now, before anything makes their positions unknown.
+        """Record which followers are caught up now. Called before anything makes their positions unknown.
 
         Their lag is counted from this moment: a leader without work to do does not look at them for hours.
         """
@@ -251,7 +259,8 @@ class Followers:
                 follower.caught_up_at_ms = now_ms
 
     def wait_for_time(self, log_end: Offset, isr_count: int) -> bool:
-        """Return whether a follower may begin to lag, or is outside the ISR, which has `isr_count` members.
+        """Return whether time alone matters for a follower: it may begin to lag, or is outside the ISR of
+        `isr_count` members.
 
         One that has acknowledged the whole log does not lag. When the log grows, it counts as caught up until then.
         """

@@ -1,4 +1,4 @@
-"""How far the high watermark may move (R8), and how long it waits for a follower about to join the ISR.
+"""How far the high watermark may move (R8), and how long it waits for a follower that is about to join the ISR.
 
 The watermark is the lowest position over the *maximal ISR*: the committed ISR and the replicas that
 the pending change would add. The controller may already have accepted the change and elected a
@@ -53,7 +53,7 @@ class Position(Protocol):
 def next_high_watermark(
     present: Offset, own_position: Offset, counted: Iterable[Position], *, is_under_min_isr: bool
 ) -> Offset:
-    """Return the watermark for these positions; never below `present`."""
+    """Return the high watermark that follows from these positions; it is never below `present`."""
     if is_under_min_isr:
         return present
     lowest = own_position

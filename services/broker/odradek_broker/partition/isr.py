@@ -70,7 +70,7 @@ class Isr:
         return len(self.committed) < self.min_isr
 
     def adopt(self, view: PartitionChanged) -> None:
-        """Take over the image's state of this epoch; a higher partition epoch ends the pending change."""
+        """Apply the metadata image's state of this leader epoch. A higher partition epoch ends the pending change."""
         assert view.leader_epoch == self.leader_epoch, f"{view} in epoch {self.leader_epoch}"
         self.min_isr = effective_min_isr(view)
         if view.partition_epoch > self.partition_epoch:
@@ -88,7 +88,7 @@ class Isr:
         now_ms: int,
         is_withdrawal: bool = False,
     ) -> ProposeIsr:
-        """Make this the pending change; its members count for the watermark from now on."""
+        """Make this ISR the pending change. Its members bound the high watermark from now on."""
         proposal = ProposeIsr(
             leader_epoch=self.leader_epoch,
             partition_epoch=self.partition_epoch,

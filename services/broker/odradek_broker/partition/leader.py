@@ -1,4 +1,4 @@
-"""What a replica does while it leads one epoch.
+"""A replica as the leader: what it does in one leader epoch.
 
 A replica becomes the leader when the image names it with a higher leader epoch (R1): it enters the epoch
 at its log end, knows nothing of its followers, and keeps its high watermark. It stops leading when the
@@ -141,7 +141,7 @@ class Leader:
     def adopt(
         self, view: PartitionChanged, brokers: Mapping[BrokerId, BrokerView], now_ms: int
     ) -> list[Effect]:
-        """Take over a change of the image within this epoch: a new ISR, or a new minimum (R18)."""
+        """Apply a change of the image within this leader epoch: a new ISR, or a new min.insync.replicas (R18)."""
         effects: list[Effect] = []
         self.isr.adopt(view)
         self._see_replicas(view, brokers, now_ms)
@@ -151,7 +151,7 @@ class Leader:
         return effects
 
     def see_broker(self, broker: BrokerView, now_ms: int) -> list[Effect]:
-        """Take over a change of a broker's registration in the image."""
+        """Apply a change of a broker's registration in the image."""
         if broker.broker_id == self._broker_id:
             self._own_broker_epoch = broker.broker_epoch
         follower = self._followers.get(broker.broker_id)
@@ -192,13 +192,13 @@ class Leader:
         )
 
     def on_transaction_verified(self, event: TransactionVerified, now_ms: int) -> list[Effect]:
-        """Append what waited for this response, or refuse it."""
+        """Append the batches that waited for this response of the coordinator, or refuse them."""
         effects = self._gate.verified(event)
         self._append_ready(effects)
         return effects
 
     def on_markers(self, event: MarkersRequested, now_ms: int) -> list[Effect]:
-        """End transactions, as their coordinator has decided."""
+        """Append the markers that end transactions, as their coordinator has decided."""
         effects = self._markers.request(event, is_under_min_isr=self.isr.is_under_min)
         if isinstance(effects[-1], AppendMarkers):
             effects[-1:-1] = [
@@ -251,7 +251,7 @@ class Leader:
         return [*self._produces.failed(), *self._markers.failed()]
 
     def _append_ready(self, effects: list[Effect]) -> bool:
-        """Begin the next append that the gate lets through; return whether there is one under way now."""
+        """Begin the next append that the transaction gate allows; return whether an append is under way now."""
         ready = self._gate.ready
         is_under_min_isr = self.isr.is_under_min
         while ready:
@@ -272,7 +272,7 @@ class Leader:
         return False
 
     def on_synced(self) -> list[Effect]:
-        """Advance the watermark, as our synced end moved, and sync what was appended meanwhile."""
+        """Advance the high watermark, because the synced end moved, and sync what was appended meanwhile."""
         effects: list[Effect] = []
         self._advance(effects)
         self._sync(effects)
@@ -329,7 +329,7 @@ class Leader:
         return effects
 
     def on_ack(self, event: AckReceived, now_ms: int) -> list[Effect]:
-        """Note a follower's position and log start, which may move the watermark or the ISR."""
+        """Record a follower's position and log start, which may move the high watermark or change the ISR."""
         follower = self._followers.get(event.session.broker_id)
         if follower is None:
             return []
@@ -364,7 +364,7 @@ class Leader:
     def on_detached(
         self, event: DetachReceived | FollowerSessionClosed, now_ms: int
     ) -> list[Effect]:
-        """Stop sending; what the follower acknowledged still counts."""
+        """Stop sending to the follower. Its acknowledgements still count."""
         effects: list[Effect] = []
         follower = self._followers.attached(event.session)
         if follower is not None:
@@ -373,7 +373,7 @@ class Leader:
         return effects
 
     def on_data_sent(self, event: DataSent, now_ms: int) -> list[Effect]:
-        """Note what the follower was sent."""
+        """Record what the follower was sent."""
         follower = self._followers.attached(event.session)
         if follower is not None:
             log = self._log
@@ -395,12 +395,12 @@ class Leader:
         return effects
 
     def data_due(self, session: FollowerSession) -> DataDue | None:
-        """Return what this follower has not been sent in this session."""
+        """Return the Data that this follower has not been sent in this session."""
         follower = self._followers.attached(session)
         return follower.due(self._log, self.leader_epoch) if follower is not None else None
 
     def _counts(self, event: AckReceived, follower: FollowerProgress) -> bool:
-        """Whether an acknowledgement counts (R7). What was not sent in this session cannot be stored in it."""
+        """Return whether an acknowledgement counts (R7). It does not if it exceeds what was sent in this session."""
         return (
             follower.is_attached_in(event.session)
             and event.leader_epoch == self.leader_epoch
@@ -491,7 +491,7 @@ class Leader:
         return follower.ack_to >= max(self._log.high_watermark, self.epoch_start)
 
     def _may_join(self, follower: FollowerProgress) -> bool:
-        """Whether nothing but its position keeps a follower from joining the ISR."""
+        """Return whether a follower may join the ISR as soon as its position is high enough."""
         session = follower.session
         return (
             session is not None

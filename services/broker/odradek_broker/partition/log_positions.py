@@ -1,8 +1,7 @@
-"""The offsets of a replica's log, as its core knows them: log start <= high watermark <= log end.
+"""The offsets of a replica's log, without the log: log start <= high watermark <= log end.
 
-The core moves them when the shell reports that the disk has done what was asked; it never looks at a
-file. Between a TruncateTo or ResetLog and its response the log is *being cut*: nothing may be appended,
-and a change of role waits.
+They move when the replica's host reports that the disk has finished; no file is read here. Between a TruncateTo or
+ResetLog and its response the log is *being cut*: nothing may be appended, and a change of role waits.
 """
 
 from __future__ import annotations
@@ -52,7 +51,9 @@ class LogPositions:
 
     @property
     def position(self) -> Offset:
-        """The end of what this replica has stored: the log end, or with durability=fsync the synced end (R6)."""
+        """The end of what this replica has stored: the log end, or with durability=fsync the end of what is synced
+        (R6).
+        """
         return self.durable_end if self.is_fsync else self.log_end
 
     @property
@@ -70,7 +71,7 @@ class LogPositions:
         self.durable_end = min(durable_end, self.log_end)
 
     def finish_cut(self) -> None:
-        """The log was truncated or reset to `cutting_to`."""
+        """Set the log end to `cutting_to`, because the truncation or reset of the log finished."""
         end = self.cutting_to
         assert end is not None, "a truncation that was not asked for"
         if self.is_reset:

@@ -60,7 +60,9 @@ class CoordinatorEpochs:
         self._epochs: dict[PartitionIndex, LeaderEpoch] = {}
 
     def heard(self, partition: PartitionIndex, epoch: LeaderEpoch) -> bool:
-        """Note the epoch of a coordinator; return False if a newer one was heard of, so this one is deposed."""
+        """Record the leader epoch of a coordinator. Return False if a newer epoch is known, so this coordinator is
+        deposed.
+        """
         latest = self._epochs.get(partition)
         if latest is not None and epoch < latest:
             return False
@@ -70,7 +72,7 @@ class CoordinatorEpochs:
 
 @dataclass(slots=True)
 class _Write:
-    """A request of which some markers were appended, those with NONE."""
+    """A request to write markers, of which at least one was appended: those with the error code NONE."""
 
     request_id: int
     error_codes: tuple[ErrorCode, ...]
@@ -79,7 +81,9 @@ class _Write:
 
 
 class MarkerWrites:
-    """The markers of one leader epoch. The requests that wait are bounded by what the shell lets in."""
+    """The markers of one leader epoch. The number of waiting requests is bounded by what the broker accepts at
+    once.
+    """
 
     __slots__ = (
         "_appending",
@@ -111,7 +115,7 @@ class MarkerWrites:
         return len(self._waiters)
 
     def request(self, event: MarkersRequested, *, is_under_min_isr: bool) -> list[Effect]:
-        """Refuse markers, and append the others."""
+        """Check the markers of a request: refuse some, and append the others."""
         assert not self._is_appending, f"{event} in the middle of an append"
         effects: list[Effect] = []
         error_codes: list[ErrorCode] = []
@@ -151,7 +155,9 @@ class MarkerWrites:
         is_registering: bool,
         is_under_min_isr: bool,
     ) -> list[Effect]:
-        """Append the marker of a transaction that no coordinator will end, unless anything came of its producer."""
+        """Append the marker of a transaction that no coordinator will end, unless its producer has sent anything
+        since.
+        """
         entry = self._producers.entry(event.producer_id)
         if (
             is_registering
@@ -168,7 +174,7 @@ class MarkerWrites:
         return self.request(request, is_under_min_isr=is_under_min_isr)
 
     def appended(self, end_offset: Offset) -> None:
-        """Let the request wait for the high watermark, as its markers are in the log."""
+        """Let the request wait for the high watermark, because its markers are in the log."""
         assert self._is_appending, "an append that was not asked for"
         write, self._appending = self._appending, None
         self._is_appending = False
@@ -178,7 +184,7 @@ class MarkerWrites:
             self._waiters.append(write)
 
     def failed(self) -> list[Effect]:
-        """Fail the request, as the write failed or the disk is full."""
+        """Fail the request, because the write failed or the disk is full."""
         write, self._appending = self._appending, None
         self._is_appending = False
         return [self._respond(write, ErrorCode.KAFKA_STORAGE_ERROR)] if write is not None else []
@@ -199,7 +205,7 @@ class MarkerWrites:
         return [self._respond(write, ErrorCode.REQUEST_TIMED_OUT) for write in late]
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
-        """Fail all requests that wait, as the epoch is over. Their markers may or may not survive."""
+        """Fail all waiting requests, because the leader epoch is over. Their markers may or may not survive."""
         assert not self._is_appending, "resigning in the middle of an append of markers"
         writes, self._waiters = self._waiters, deque()
         return [self._respond(write, error_code) for write in writes]

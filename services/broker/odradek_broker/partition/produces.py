@@ -46,7 +46,7 @@ class StoredBatch(Protocol):
 
 
 class ProducerEntry(Protocol):
-    """What the log has of one producer."""
+    """The state of one producer in the log."""
 
     @property
     def epoch(self) -> ProducerEpoch: ...
@@ -100,7 +100,7 @@ class ProducerSequences(Protocol):
     def entry(self, producer_id: ProducerId) -> ProducerEntry | None: ...
 
     def ended(self, producer_id: ProducerId) -> EndedTransaction | None:
-        """Return the last transaction that ended, if this broker has seen that since it started."""
+        """Return the last transaction of the producer that ended, if it ended since this broker started."""
 
 
 _ALL: Final = -1
@@ -128,7 +128,9 @@ class Produces:
     def request(
         self, event: ProduceRequested, *, is_under_min_isr: bool, is_transactional: bool = False
     ) -> list[Effect]:
-        """Refuse the request, recognize a repeat, or append. A batch of a transaction has passed the gate."""
+        """Refuse the request, recognize it as a repeat, or append its batches. A transactional batch has passed the
+        gate before.
+        """
         assert self._appending is None, f"{event} in the middle of {self._appending}"
         if event.expected_leader_epoch not in (NO_LEADER_EPOCH, self._leader_epoch):
             return [self._respond(event, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
@@ -157,7 +159,7 @@ class Produces:
         ]
 
     def appended(self, end_offset: Offset) -> list[Effect]:
-        """Respond to the request or let it wait, as its batches are in the log."""
+        """Respond to the request or let it wait, because its batches are in the log."""
         event, log = self._appending, self._log
         assert event is not None, "an append that was not asked for"
         base_offset = log.log_end
@@ -167,7 +169,7 @@ class Produces:
         return self._respond_or_wait(event, base_offset, end_offset)
 
     def failed(self) -> list[Effect]:
-        """Fail the request, as the write failed or the disk is full."""
+        """Fail the request, because the write failed or the disk is full."""
         event, self._appending = self._appending, None
         return [self._respond(event, ErrorCode.KAFKA_STORAGE_ERROR)] if event is not None else []
 
@@ -185,14 +187,14 @@ class Produces:
         return [*self._waiters.expire(now_ms, code)]
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
-        """Fail all requests that wait, as the epoch is over (R2)."""
+        """Fail all waiting requests, because the leader epoch is over (R2)."""
         assert self._appending is None, f"resigning in the middle of {self._appending}"
         return [*self._waiters.fail(error_code)]
 
     def _repeat(
         self, event: ProduceRequested, base_offset: Offset, end_offset: Offset
     ) -> list[Effect]:
-        """Respond to a batch that is stored already, not before the first request could get its response."""
+        """Respond to the repeat of a stored batch, but not before its first request could get its response."""
         if end_offset <= self._log.high_watermark:
             return [self._respond(event, ErrorCode.NONE, base_offset)]
         return self._respond_or_wait(event, base_offset, end_offset)
@@ -231,7 +233,7 @@ class _Waiter:
 class ProduceWaiters:
     """Requests with acks=all that wait for the high watermark, in the order of their end offsets.
 
-    They are bounded by the number of requests that the shell lets in.
+    Their number is bounded by what the broker accepts at once.
     """
 
     __slots__ = ("_added", "_heap", "_leader_epoch")
@@ -248,7 +250,9 @@ class ProduceWaiters:
     def add(
         self, request_id: int, *, base_offset: Offset, end_offset: Offset, deadline_ms: int
     ) -> None:
-        """Wait until the watermark reaches `end_offset`. That of a repeat may be below earlier ones."""
+        """Let a request wait until the high watermark reaches `end_offset`. A repeat may have a lower one than
+        earlier requests.
+        """
         self._added += 1
         waiter = _Waiter(request_id, base_offset, deadline_ms)
         heappush(self._heap, (end_offset, self._added, waiter))

@@ -60,8 +60,8 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 class ReadBound:
     """What a consumer may read at one replica: [start_offset, end_offset), unless `error_code` is set.
 
-    The response passes the gate (`may_respond`) in `leader_epoch`. A fetch at `end_offset` waits, or gets
-    nothing.
+    Before the response is sent, `may_respond` is asked for `leader_epoch`. A fetch at `end_offset` waits, or gets
+    no records.
     """
 
     error_code: ErrorCode
@@ -71,8 +71,9 @@ class ReadBound:
 
 
 def refusal_of_offset(log: LogPositions, fetch_offset: Offset, *, is_leader: bool) -> ErrorCode:
-    """Return NONE if reading may begin at that offset. A leader knows where the log ends, and gives
-    nothing above its watermark; a follower cannot know what is above its own."""
+    """Return NONE if reading may begin at that offset. A leader knows where the log ends, and returns no records
+    above its high watermark; a follower does not know whether there are any above its own.
+    """
     if fetch_offset < log.log_start:
         return ErrorCode.OFFSET_OUT_OF_RANGE
     if is_leader:

@@ -1,4 +1,5 @@
-"""The gate before the first batch of a transaction (KIP-890): no batch enters unless its coordinator knows of it.
+"""The gate before the first batch of a transaction (KIP-890): the batch is appended only if the coordinator knows
+the transaction.
 
     batch --> its producer has an open transaction of the same epoch, or it is a repeat --> appended at once
        +----> held --> RegisterTransaction --> TransactionVerified, yes --> appended, with all that waited behind it
@@ -94,7 +95,7 @@ class _Waiting:
 
 
 class TransactionGate:
-    """The held batches of one leader epoch.
+    """The batches that wait for a transaction coordinator, in one leader epoch.
 
     `ready` has what may be appended now, in this order: batches, and orphans to be ended before them. The owner
     takes all of it within the step in which it appears.
@@ -134,7 +135,7 @@ class TransactionGate:
         return len(self._waiting)
 
     def request(self, event: TransactionalProduceRequested, now_ms: int) -> list[Effect] | None:
-        """Hold the batch or refuse it; None: it is to be handled like a batch without a transaction, at once."""
+        """Hold the batch until its coordinator has responded, or refuse it. None: it can be appended at once."""
         if event.produce.acks != _ALL:
             # A leader that fails before it has replicated the batch would lose it from a committed transaction.
             return [self._respond(event, ErrorCode.INVALID_REQUIRED_ACKS)]
@@ -168,7 +169,7 @@ class TransactionGate:
         return isinstance(verdict, ErrorCode) and verdict is not ErrorCode.INVALID_PRODUCER_EPOCH
 
     def refusal(self, event: TransactionalProduceRequested) -> RespondToProduce | None:
-        """Refuse a batch that is not the first one of its transaction, though its transaction begins here."""
+        """Return the error of a batch that would begin a transaction in this partition but is not its first batch."""
         batch = event.produce.producer
         assert batch is not None, event
         is_first_known = self._producers.entry(batch.producer_id) is None
@@ -177,7 +178,7 @@ class TransactionGate:
         return None
 
     def verified(self, event: TransactionVerified) -> list[Effect]:
-        """Take the coordinator's response. What may be appended is in `ready` afterwards."""
+        """Apply the coordinator's response. Batches that may be appended are in `ready` afterwards."""
         is_current = event.coordinator_epoch < 0 or self._coordinators.heard(
             event.coordinator_partition, event.coordinator_epoch
         )
@@ -245,7 +246,9 @@ class TransactionGate:
         ]
 
     def on_tick(self, now_ms: int) -> list[Effect]:
-        """Refuse what was held for too long, and register again what got no usable response."""
+        """Refuse batches that were held for too long, and ask the coordinator again where it gave no usable
+        response.
+        """
         effects: list[Effect] = []
         for producer_id, waiting in list(self._waiting.items()):
             kept = 0
@@ -262,7 +265,7 @@ class TransactionGate:
         return effects
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
-        """Fail all that is held, as the epoch is over. Nothing of it was written."""
+        """Fail all held batches, because the leader epoch is over. None of them was written."""
         events = [item for item in self.ready if isinstance(item, TransactionalProduceRequested)]
         for waiting in self._waiting.values():
             events.extend(held.event for held in waiting.held)
@@ -272,7 +275,7 @@ class TransactionGate:
         return [self._respond(event, error_code) for event in events]
 
     def _next(self, producer_id: ProducerId, waiting: _Waiting) -> list[Effect]:
-        """Register for the first batch that is held, or forget the producer if none is."""
+        """Ask the coordinator about the first held batch of the producer, or forget the producer if it has none."""
         if waiting.held:
             return [self._register(waiting)]
         self._by_guard.pop(waiting.guard, None)

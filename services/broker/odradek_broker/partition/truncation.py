@@ -20,7 +20,7 @@ from odradek_protocol.identity import NO_LEADER_EPOCH, LeaderEpoch, Offset
 
 
 class Lineage(Enum):
-    """Verdicts of `compare` that carry no offset."""
+    """Results of `compare` that have no offset."""
 
     SHARED = "shared"  # the follower's log is a prefix of ours: send from its end on
     GONE = "gone"  # what the follower needs, or the epoch of its records, is not in our log
@@ -28,7 +28,9 @@ class Lineage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The leader's largest epoch <= the follower's last one, and its exclusive end."""
+    """The largest leader epoch in the leader's log that is not above the follower's last one, and the end offset of
+    that epoch (exclusive).
+    """
 
     epoch: LeaderEpoch
     end_offset: Offset
@@ -40,9 +42,9 @@ Verdict: TypeAlias = Lineage | Divergence
 def compare(leader: LogPositions, log_end: Offset, last_epoch: LeaderEpoch) -> Verdict:
     """Compare a follower's log end with the leader's log; `last_epoch` is that of its last record.
 
-    A follower that shares no epoch with us must start over (GONE): its records above our log start were
-    never committed, because an elected leader holds all records that were, and its records below our log
-    start are deleted.
+    A follower whose log shares no epoch with the leader's must start over (GONE). Its records above the leader's
+    log start were never committed, because an elected leader holds all committed records, and its records below are
+    deleted.
     """
     if log_end < leader.log_start:
         return Lineage.GONE

@@ -1,1 +1,3 @@
-"""The shell around partition/: this broker's replicas, their logs and their replication streams."""
+"""This broker's replicas, with their logs and replication streams: all the I/O that the decisions of `partition/`
+ask for.
+"""

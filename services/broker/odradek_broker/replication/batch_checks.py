@@ -72,7 +72,7 @@ EXPANSION_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class CheckedBatches:
-    """Batches that may be appended: `positions` has for each its first byte and its number of records."""
+    """Batches that may be appended. `positions` has the first byte and the number of records of each batch."""
 
     positions: tuple[tuple[int, int], ...]
     record_count: int
@@ -121,8 +121,8 @@ def check_client_batches(
 ) -> CheckedBatches | BatchRefused:
     """Check whole batches that a client sent.
 
-    `transactional` is the refusal of a client's batch of a transaction, or None if it is accepted. `is_internal`
-    allows control batches, batches of a transaction or without sequence numbers, and any batch size.
+    `transactional` is the error for a client's transactional batch, or None if such batches are accepted.
+    `is_internal` allows control batches, batches of a transaction or without sequence numbers, and any batch size.
     """
     size_bytes = len(buffer)
     if size_bytes < HEADER_BYTES:
@@ -267,7 +267,9 @@ def stamp_batches(
 
 @dataclass(frozen=True, slots=True)
 class ScannedBatches:
-    """What the headers of pushed batches say: their end offset, epochs with start offsets, and validity."""
+    """What the headers of batches from a leader say: the end offset, the leader epochs with their start offsets,
+    and whether all are valid.
+    """
 
     end_offset: Offset
     epochs: tuple[tuple[LeaderEpoch, Offset], ...]
@@ -448,7 +450,9 @@ class _Check:
 
 
 class RecordChecks:
-    """All checks of a broker that read records. To be used on the event loop only."""
+    """Runs all checks of a broker that decompress batches and read their records. To be used on the event loop
+    only.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -468,7 +472,7 @@ class RecordChecks:
         max_message_bytes: int,
         on_checked: OnChecked,
     ) -> None:
-        """Run `look` on batches of `size_bytes`, in the pool unless they are small.
+        """Run the check `look` on batches of `size_bytes`: on a disk thread, or at once if they are small.
 
         `on_checked` is called exactly once, possibly before this returns, in the order in which the partition's
         checks were requested.
@@ -493,7 +497,9 @@ class RecordChecks:
         config: LogConfig,
         on_named: Callable[[BatchRefused], None],
     ) -> None:
-        """Find the records for which batches are refused, if that takes a look at them, in the order of `check`."""
+        """Find the invalid records of refused batches, if their records were not read yet. The order of `check` is
+        kept.
+        """
         if refused.name_records is None:
             on_named(refused)
             return
@@ -529,9 +535,9 @@ class RecordChecks:
 
 
 class LargeBatches:
-    """Batches whose CRCs take so long that they are checked in the pool: 1 ms for 4 MiB.
+    """Checks the CRCs of large batches on a disk thread, because 4 MiB would block the event loop for 1 ms.
 
-    `check` calls back with the result, or with why they are refused.
+    `check` calls back with the checked batches, or with the reason why they are refused.
     """
 
     def __init__(
@@ -555,7 +561,7 @@ class LargeBatches:
         partition: Hashable,
         on_checked: Callable[[CheckedBatches | None, BatchRefused | None], None],
     ) -> None:
-        """Check the batches in the pool, in the order of the partition's produces."""
+        """Check the batches on a disk thread, in the order of the partition's produce requests."""
         checks.check(
             partition,
             self._look,

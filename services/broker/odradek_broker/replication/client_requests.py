@@ -24,7 +24,9 @@ _log = event_log(__name__)
 
 
 class ProduceTransaction(NamedTuple):
-    """The transactional id of a produce request, and what its leader asks the coordinator (KIP-890)."""
+    """The transactional id of a produce request, and the question that the partition leader asks its coordinator
+    (KIP-890).
+    """
 
     transactional_id: str
     mode: RegistrationMode
@@ -32,7 +34,7 @@ class ProduceTransaction(NamedTuple):
     def event(
         self, produce: ev.ProduceRequested
     ) -> ev.ProduceRequested | ev.TransactionalProduceRequested:
-        """Return the event of this produce, whose batch may be outside of any transaction."""
+        """Return the replica's event for this produce request, which may also be one without a transaction."""
         if produce.producer is None or not produce.producer.is_transactional:
             return produce
         return ev.TransactionalProduceRequested(

@@ -1,4 +1,4 @@
-"""What the data path counts: totals for the metrics, and the bytes that consumers may read."""
+"""Counters of the data path: totals for the metrics, and the bytes that consumers may read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Counters:
         self.truncations = 0
 
     def served(self) -> int:
-        """A number that rises whenever something is appended or read."""
+        """Return a number that rises whenever records are appended or read."""
         return self.append_batches + self.fetch_reads + self.replication_bytes_in
 
 

@@ -1,4 +1,4 @@
-"""Transactions that no marker will end: found by the leaders of their partitions, and ended after a proof.
+"""Hanging transactions, which no marker will end: partition leaders find them, and end them once that is proved.
 
 A transaction hangs when its marker was lost, by an unclean election or a loss of power, and its producer begins no
 other one in this partition. Readers of committed records then wait before it for ever, and retention stops. A leader
@@ -58,17 +58,17 @@ class CoordinatorResolutions(NamedTuple):
 
 
 class ProducerResolver(Protocol):
-    """The way to all transaction coordinators of the cluster."""
+    """Asks all transaction coordinators of the cluster about open transactions."""
 
     async def resolve(
         self, transactions: Sequence[OpenTransaction]
     ) -> Sequence[CoordinatorResolutions]:
-        """Ask all brokers; return what came of those that responded within their time."""
+        """Ask all brokers, and return the responses that arrived within the time limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """An open transaction of a host, as it was before the coordinators were asked."""
+    """An open transaction of a replica, as it was before the coordinators were asked."""
 
     host: PartitionHost
     entry: ProducerEntry
@@ -76,7 +76,7 @@ class _Found:
 
 
 class HangingTransactions:
-    """Looks for them on the partitions that this broker leads. To be used on the event loop only."""
+    """Looks for hanging transactions in the partitions that this broker leads. To be used on the event loop only."""
 
     def __init__(
         self,
@@ -87,7 +87,9 @@ class HangingTransactions:
         open_ms_max: int,
         may_end: bool = True,
     ) -> None:
-        """`open_ms_max` is more than any transaction's time-out. Without `may_end` they are only reported."""
+        """`open_ms_max` is more than any transaction's time-out. Without `may_end`, hanging transactions are only
+        logged.
+        """
         self._table = table
         self._resolver = resolver
         self._check_interval_ms = check_interval_ms
@@ -113,9 +115,11 @@ class HangingTransactions:
                 await self._end(one, is_commit=outcome)
 
     async def end(self, partition: TopicIdPartition, producer_id: ProducerId) -> ErrorCode:
-        """End one transaction for an operator, whatever its age, after the same proof.
+        """End one hanging transaction for an operator, whatever its age. The coordinators are asked first, as in
+        `check`.
 
-        INVALID_TXN_STATE: a coordinator will end it, or there is none. COORDINATOR_NOT_AVAILABLE: one is silent.
+        INVALID_TXN_STATE: a coordinator will end the transaction, or the producer has no open one.
+        COORDINATOR_NOT_AVAILABLE: a coordinator did not respond.
         """
         host = self._table.by_id.get((partition.topic_id, partition.partition))
         if host is None or not host.is_leader:
@@ -146,7 +150,9 @@ class HangingTransactions:
         return old
 
     async def _outcomes(self, found: Sequence[_Found]) -> list[bool | ErrorCode]:
-        """Ask the coordinators; return for each whether to commit it, or why it must not be ended."""
+        """Ask the coordinators. Return for each transaction whether to commit it, or the error that says why it
+        must not be ended.
+        """
         if not found:
             return []
         responses = await self._resolver.resolve([one.transaction for one in found])
@@ -158,7 +164,7 @@ class HangingTransactions:
         ]
 
     def _is_complete(self, responses: Sequence[CoordinatorResolutions]) -> bool:
-        """Whether every coordinator has responded, and none that is deposed stands for its successor."""
+        """Return whether every coordinator has responded; the response of a deposed coordinator does not count."""
         image, epochs = self._table.image, self._table.coordinator_epochs
         topic_id = image.topic_ids.get(TRANSACTIONS_TOPIC)
         if topic_id is None:

@@ -1,4 +1,4 @@
-"""What a partition's host needs of the rest of the broker, as protocols.
+"""Protocols for the parts of a broker that the host of a replica (partition_host.py) uses.
 
 The protocols are generic in the host, so that this module need not import it.
 """
@@ -54,23 +54,25 @@ class RegistrationResponse(NamedTuple):
 
 
 class TransactionRegistrar(Protocol):
-    """The way from a partition leader to transaction coordinators."""
+    """Carries the questions of partition leaders to transaction coordinators."""
 
     def register(
         self, registration: Registration, on_response: Callable[[RegistrationResponse], None]
     ) -> None:
-        """Ask the coordinator once; `on_response` is called once, in a later turn of the event loop."""
+        """Send the registration to the coordinator once. `on_response` is called once, in a later turn of the event
+        loop.
+        """
 
 
 class Watcher(Protocol[Host_contra]):
-    """Wants to know when a partition may have new records, or can no longer be read here."""
+    """An object that is notified when a partition may have new records, or can no longer be read on this broker."""
 
     def on_partition_moved(self, host: Host_contra) -> None:
         """The high watermark or the role changed, or the replica ended. Must be cheap and must not call the host."""
 
 
 class LeaderStreamPort(Protocol[Host_contra]):
-    """The leader's end of one follower's stream, as a host sees it."""
+    """The leader's end of one follower's replication stream, as the host of a replica uses it."""
 
     def send(self, host: Host_contra, effect: Effect) -> None:
         """Send the response to an attach: SendAttached, SendDiverged, SendSnapshotless or SendRefused."""
@@ -83,7 +85,7 @@ class LeaderStreamPort(Protocol[Host_contra]):
 
 
 class FollowerStreamPort(Protocol[Host_contra]):
-    """The follower's end of a stream, as a host sees it."""
+    """The follower's end of a replication stream, as the host of a replica uses it."""
 
     def send_attach(self, host: Host_contra, effect: fx.SendAttach) -> None: ...
 
@@ -93,7 +95,7 @@ class FollowerStreamPort(Protocol[Host_contra]):
 
 
 class LogOwner(Protocol):
-    """The replica that a log belongs to, as the work on that log in the disk pool sees it."""
+    """The replica that a log belongs to, as the disk work on that log uses it."""
 
     is_failed: bool
     is_removed: bool
@@ -108,11 +110,11 @@ class LogOwner(Protocol):
         """Reading the log, or work on its files, failed."""
 
     def failed(self, reason: str) -> None:
-        """The replica cannot go on with this log."""
+        """Take the replica offline, because it cannot continue with this log."""
 
 
 class Surroundings(Protocol[Host_contra]):
-    """What all hosts of a broker share."""
+    """The objects of a broker that the hosts of all its replicas share."""
 
     clock: Clock
     pool: Pool
@@ -122,7 +124,7 @@ class Surroundings(Protocol[Host_contra]):
 
     @property
     def registrar(self) -> TransactionRegistrar | None:
-        """The way to transaction coordinators; None while the cluster serves no transactions."""
+        """Carries questions to transaction coordinators; None while the cluster serves no transactions."""
 
     def leader_stream(self, session: ev.FollowerSession) -> LeaderStreamPort[Host_contra] | None:
         """Return the open stream of a follower's session; None once it ended."""
@@ -131,7 +133,7 @@ class Surroundings(Protocol[Host_contra]):
         """Return this broker's open stream to a leader by its session id; None once it ended."""
 
     def wake(self, host: Host_contra) -> None:
-        """Give this replica Ticks until it waits for nothing that time alone brings."""
+        """Give this replica Tick events for as long as it waits for a deadline."""
 
     def role_changed(self, host: Host_contra, effect: fx.RoleChanged) -> None:
         """Follow the new leader, or stop following, and notify the coordinators."""
@@ -146,7 +148,7 @@ class Surroundings(Protocol[Host_contra]):
         """Return whether, by the metadata image, another replica is in the ISR: it has all that is committed."""
 
     def partition_broke(self, host: Host_contra, reason: str) -> None:
-        """A bug ended this replica: report it to the controller, so that another replica leads."""
+        """Report to the controller that an internal error ended this replica, so that another replica leads."""
 
     @property
     def storage_problem(self) -> str:

@@ -1,4 +1,6 @@
-"""What one host does for transactions: it asks their coordinators, writes markers, and reports lost and torn ones."""
+"""The transactional part of one replica's host: it asks coordinators, writes markers, and logs lost and
+contradicting markers.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ _log = event_log(__name__)
 
 
 class Owner(Protocol):
-    """The host that this belongs to."""
+    """The host of the replica, as its transactional part uses it."""
 
     topic: TopicName
     partition: TopicIdPartition
@@ -45,7 +47,7 @@ class Owner(Protocol):
 
 
 class HostTransactions:
-    """The open requests of one host's transactions. To be used on the event loop only."""
+    """The transactional requests of one replica that await a response. To be used on the event loop only."""
 
     __slots__ = ("_last_request_id", "_owner", "_writes")
 
@@ -55,7 +57,9 @@ class HostTransactions:
         self._last_request_id = 0
 
     def write(self, markers: Sequence[ev.Marker], *, on_done: OnMarked, deadline_ms: int) -> None:
-        """Append markers, all in one append; `on_done` is called once, when they are committed or refused."""
+        """Write transaction markers, all in one append. `on_done` is called once, when they are committed or
+        refused.
+        """
         self._last_request_id += 1
         self._writes[self._last_request_id] = on_done
         self._owner.step(
@@ -87,7 +91,7 @@ class HostTransactions:
         )
 
     def carry_out(self, effect: TransactionEffect, registrar: TransactionRegistrar | None) -> None:
-        """Do what the replica has decided."""
+        """Carry out an effect of the replica that concerns transactions."""
         match effect:
             case fx.RegisterTransaction():
                 self._register(effect, registrar)

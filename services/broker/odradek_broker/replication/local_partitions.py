@@ -33,7 +33,7 @@ from odradek_runtime.budget.loop_turns import Pace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchWant:
-    """One partition of a fetch, as `LocalPartitions.find` returned it."""
+    """A partition that a fetch reads, as `LocalPartitions.find` returned it, and the offset to read from."""
 
     partition: Partition | ErrorCode
     offset: Offset
@@ -242,7 +242,7 @@ class FetchWaiter:
             host.watchers[self] = None
 
     def mark(self) -> None:
-        """Start counting; to be called directly before the fetch reads."""
+        """Start counting readable bytes. Called directly before the fetch reads."""
         self._bytes_came = 0
         self._has_role_changed = False
         self._visible = {host: self._visible_bytes(host) for host in self._hosts}

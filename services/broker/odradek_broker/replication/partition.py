@@ -4,7 +4,7 @@
 until its response is encoded. If the replica is removed meanwhile, reads return the error that `find` would return now,
 and the gate refuses.
 
-The core bounds what is visible (R14, R15); the log has the bytes.
+The replica decides up to which offset clients may read (R14, R15); the log has the bytes.
 
 The gate (R13): a response may be sent only while the broker's lease is valid and the replica still has its role in the
 epoch of the response. A response to acks=all needs no lease if `acks.all.without.controller.enable` is set. A listener
@@ -65,7 +65,7 @@ _READABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingRules:
-    """What all partitions of one broker share when they serve clients."""
+    """The lease, the counters and the settings by which all partitions of one broker serve clients."""
 
     table: PartitionTable
     lease: Lease
@@ -169,7 +169,7 @@ class Partition:
         at_least_one_batch: bool = True,
         may_send_files: bool = False,
     ) -> ReadOutcome | Awaitable[ReadOutcome]:
-        """Return the outcome if the bytes are in memory; else an awaitable that reads them in the pool.
+        """Return the outcome if the bytes are in memory, or else an awaitable that reads them on a disk thread.
 
         With `may_send_files` a leader's bytes may stay in the page cache, as a `file_slice`. A follower's bytes may
         not: its log can be truncated before they are sent, and the gate would not notice.

@@ -1,4 +1,4 @@
-"""The shell around one replica: it applies to log, streams and clients what the replica's core decides.
+"""The host of one replica: it carries out what the replica decides (`partition/`) on its log, streams and clients.
 
     event --> Replica.step --> effects --> log, streams, ISR proposals, responses
                   ^                            |
@@ -212,7 +212,7 @@ class PartitionHost:
         self._end(ev.BugFound(reason=f"{self}: {type(error).__name__}: {error}"))
 
     def read_failed(self, failure: LogFailed) -> None:
-        """Handle a storage error that a read of this log, or work on its files, met."""
+        """Handle a storage error of a read of this log, or of other work on its files."""
         if not isinstance(failure, LogDamaged):
             self._shared.storage_failed(failure)
         elif not (self.is_failed or self.is_removed) and self.work.damage_found(failure):
@@ -367,12 +367,12 @@ class PartitionHost:
         self._notify()
 
     def failed(self, reason: str) -> None:
-        """Take the replica offline because its directory is."""
+        """Take the replica offline, because its data directory is offline."""
         if not self.is_failed:
             self._end(ev.StorageFailed(reason=reason))
 
     def _end(self, event: ev.StorageFailed | ev.BugFound) -> None:
-        """Take the replica offline. If one effect fails, the other ones still answer clients and controller."""
+        """Take the replica offline. If one effect fails, the others still send their responses."""
         self.is_failed = True
         self._events.clear()
         for effect in self.replica.step(event, self._boottime_ms()):

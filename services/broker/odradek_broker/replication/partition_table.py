@@ -1,9 +1,9 @@
-"""All replicas of this broker, which follow the metadata image, and what they share.
+"""All replicas of this broker, and the objects that they share. Each replica follows the metadata image.
 
-Until `activate` changes of the image are only collected: the image may be older than this broker's current
-registration, and the logs are not recovered yet. From then on each change of the image becomes events for
-the replicas that it concerns, in the order of the metadata log. Logs are created, configured, and deleted when a
-record says so. Logs without a replica in the image that no record deleted are put aside (disk/stray_logs.py).
+Before `activate` is called, changes of the image are only collected: the image may be older than this broker's current
+registration, and the logs are not recovered yet. From then on each change of the image becomes events for the
+replicas that it concerns, in the order of the metadata log. Logs are created, configured, and deleted when a record
+says so. Logs without a replica in the image that no record deleted are put aside (disk/stray_logs.py).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def partition_view(
 
 
 def broker_view(image: MetadataImage, broker_id: BrokerId) -> ev.BrokerView | None:
-    """Return the state of one broker as events have it; None if the image does not have it."""
+    """Return the state of one broker in the form that events of replicas use; None if the image lacks the broker."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         return None
@@ -243,7 +243,7 @@ class PartitionTable:
             yield from self._apply_brokers(image, delta)
 
     def _hear_of_coordinators(self, changed: Iterable[tuple[TopicId, int]]) -> None:
-        """Note whether transactions are served, and the leader epochs of their coordinators."""
+        """Update whether the cluster serves transactions, and the leader epochs of the coordinators."""
         image = self.image
         self._has_transactions = image.has_transactions
         transactions_id = image.topic_ids.get(TRANSACTIONS_TOPIC)
@@ -253,7 +253,7 @@ class PartitionTable:
 
     @property
     def registrar(self) -> TransactionRegistrar | None:
-        """The way to transaction coordinators; None while the cluster serves no transactions."""
+        """Carries questions to transaction coordinators; None while the cluster serves no transactions."""
         return self.transaction_registrar if self._has_transactions else None
 
     def _apply_partition(
@@ -338,7 +338,7 @@ class PartitionTable:
         return host
 
     def _returned(self, log: PartitionLog) -> None:
-        """Use a log that was put aside and is open again, if the image still has its replica on this broker."""
+        """Use a stray log that has been opened again, if the image still has its replica on this broker."""
         state = self.image.partition(log.topic_id, log.partition)
         if state is not None and self._broker_id in state.replicas:
             self._feed(state)
@@ -450,7 +450,7 @@ class PartitionTable:
     def partition_broke(self, host: PartitionHost, reason: str) -> None:
         """Report a replica that went offline after an internal error, so that another replica leads.
 
-        More than BROKEN_MAX of them have a common cause: then the whole directory goes offline.
+        If more than BROKEN_MAX replicas fail, they have a common cause, so the whole data directory goes offline.
         """
         self._broken[host.partition] = None
         if len(self._broken) > BROKEN_MAX:
@@ -490,7 +490,7 @@ class PartitionTable:
                 self._feed(state)
 
     def _forget(self, key: tuple[bytes, int], host: PartitionHost) -> None:
-        """Drop a host: its replica was removed, or gets a new host."""
+        """Forget a host, because its replica was removed or gets a new host."""
         del self.by_id[key]
         if self.by_name.get((host.topic, host.partition.partition)) is host:
             del self.by_name[host.topic, host.partition.partition]
@@ -522,7 +522,7 @@ class PartitionTable:
             watcher.on_resigned(host.topic, host.partition.partition)
 
     def wake(self, host: PartitionHost) -> None:
-        """Give this replica Ticks from now on."""
+        """Give this replica Tick events from now on."""
         self._awake.append(host)
 
     async def tick(self) -> None:

@@ -35,7 +35,7 @@ class Pool(Protocol):
         """Wait until no work is under way and all callbacks have run."""
 
     def close(self) -> None:
-        """Take no more work."""
+        """Accept no further work."""
 
 
 class DiskPool:
@@ -88,7 +88,7 @@ class DiskPool:
             await self._is_idle.wait()
 
     def close(self) -> None:
-        """Take no more work; running work continues to its end."""
+        """Accept no further work; running work continues to its end."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _do(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:

@@ -112,14 +112,14 @@ class FullDisk:
                 return
 
     def _noticed(self, full: StorageFull) -> None:
-        """Handle a full disk, in the thread that met it."""
+        """Log that the disk is full, and wake `run`. Called in the thread whose write failed."""
         _log.error(
             "Data directory is full; no records are written until space is freed", reason=str(full)
         )
         self._wake()
 
     def _refused(self, refused: StorageRefused) -> None:
-        """Handle a refused write, in the thread that met it."""
+        """Log that the system refused a write, and wake `run`. Called in the thread whose write failed."""
         if not self._is_wanted.is_set() and self._pause_s == _PAUSE_S_MIN:
             _log.error(
                 "Operating system refused a write, but the disk has not failed; writing again",

@@ -22,7 +22,7 @@ _log = event_log(__name__)
 
 
 class Upkeep:
-    """The periodic tasks of one data directory. Each public method is one, and runs until cancelled."""
+    """The periodic tasks of one data directory. Each public method is one of these tasks, and runs until cancelled."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Upkeep:
                 self._table.storage_failed(failure)
 
     async def retain(self) -> None:
-        """Take expired segments out of the logs; `sweep` removes their files later."""
+        """Remove expired segments from the logs; `sweep` deletes their files later."""
         while True:
             await asyncio.sleep(self._retention_interval_s)
             if self._directory.failure is not None:

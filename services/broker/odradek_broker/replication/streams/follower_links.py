@@ -121,7 +121,7 @@ class FollowerLinks:
             await stream.close()
 
     def _distance(self, stream: FollowerStream, host: PartitionHost, records: int) -> None:
-        """Move a partition that is so many records behind to the other lane, if that suits it better."""
+        """Move a partition to the lane that suits its distance to the leader, in records."""
         if self._is_closed:
             return
         key = host_key(host)

@@ -1,7 +1,7 @@
 """The follower's end of one replication stream: to one leader, in one lane.
 
 It opens the stream, tells its partitions that they may attach (SessionReady), and hands the leader's messages
-to them. It batches what they send: up to 64 attaches per message, and the latest ack of each partition once per
+to them. It batches their messages: up to 64 attaches per message, and the latest ack of each partition once per
 turn of the loop. When the stream breaks, it tells the partitions and reconnects after 50-500 ms, or at once if
 the image has a change of the leader.
 """

@@ -36,7 +36,9 @@ _COLD_MESSAGES_MAX: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class _ColdRead:
-    """Batches that the pool read. They are valid in one leader epoch only: between epochs a log may be truncated."""
+    """Batches that were not in memory, and that a disk thread has read. They are valid in one leader epoch only:
+    between epochs a log may be truncated.
+    """
 
     leader_epoch: LeaderEpoch
     from_offset: Offset
@@ -84,7 +86,7 @@ class LeaderStream:
         self._cold_waiting: dict[PartitionHost, None] = {}  # wait until some cold bytes were sent
 
     def send(self, host: PartitionHost, effect: Effect) -> None:
-        """Respond to an attach: from now on this stream pushes the host's batches, or stops doing so."""
+        """Respond to an attach. From now on this stream pushes the host's batches, or stops pushing them."""
         if isinstance(effect, fx.SendAttached):
             self.hosts[host] = None
         else:
@@ -108,7 +110,7 @@ class LeaderStream:
         self._wake.set()
 
     def mark_due(self, host: PartitionHost) -> None:
-        """Note that there may be something to push; the next message is built in a later turn of the loop."""
+        """Mark that the host may have something to push; the next message is built in a later turn of the loop."""
         self._due[host] = None
         self._wake.set()
 
@@ -121,7 +123,7 @@ class LeaderStream:
         self._take_cold(host)
 
     def add_credit(self, credit_bytes: int) -> None:
-        """Let the follower get so many more bytes."""
+        """Allow the stream to send this many more bytes to the follower."""
         self._credit_bytes += credit_bytes
         if self._due:
             self._wake.set()
@@ -242,7 +244,7 @@ class LeaderStream:
         return None
 
     def _take_cold(self, host: PartitionHost) -> _ColdRead | None:
-        """Remove and return what the pool has read for this host, if anything."""
+        """Remove and return the batches that a disk thread has read for this host, or None."""
         cold = self._read.pop(host, None)
         if cold is not None:
             self._count_cold(host, 0)
