@@ -1,1 +1,3 @@
-"""The link to the controllers: registration, heartbeats, lease, metadata feed, and calls to the active one."""
+"""The broker's connections to the controllers: registration, heartbeats, lease, metadata feed, and calls to the
+active controller.
+"""

@@ -22,7 +22,9 @@ class CatchUp:
         self._is_over = False
 
     def why_not(self, image: MetadataImage, now_ms: int) -> str:
-        """Return what is missing; "" once the broker has caught up or the timeout since the first call has passed."""
+        """Return why the broker has not caught up; "" once it has, or once the timeout since the first call has
+        passed.
+        """
         if self._is_over:
             return ""
         if self._began_at_ms is None:

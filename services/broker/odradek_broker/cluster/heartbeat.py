@@ -58,7 +58,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatNews:
-    """What the latest response of the active controller said. Passed on only when any of it changed."""
+    """The content of the active controller's latest response. It is passed on only when it changed."""
 
     controller_id: ControllerId
     controller_epoch: int
@@ -76,7 +76,7 @@ class LoopTick:
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to tick on the running loop."""
+        """Begin to update the time on the running event loop."""
         self.at_ms = self._clock.monotonic_ms()
         self._handle = asyncio.get_running_loop().call_later(LOOP_TICK_MS / 1000, self.start)
 
@@ -97,7 +97,7 @@ class SentBeats:
         self._sent_at_ms: dict[int, int] = {}
 
     def sending(self, request: pb.HeartbeatRequest) -> None:
-        """Note that this heartbeat is sent now."""
+        """Record that this heartbeat is sent now."""
         if len(self._sent_at_ms) >= _SENT_TIMES_MAX:
             self._sent_at_ms.clear()
         self._sent_at_ms[request.seq] = self._clock.boottime_ms()
@@ -181,7 +181,7 @@ class Heartbeat:
     def received(
         self, controller: ControllerId, response: pb.HeartbeatResponse, sent_at_ms: int
     ) -> None:
-        """Take a controller's response to the heartbeat that was sent at `sent_at_ms` of the boot-time clock."""
+        """Handle a controller's response to the heartbeat that was sent at `sent_at_ms` of the boot-time clock."""
         if not response.is_active or self.is_stopped:
             return
         is_good = response.error_code == ErrorCode.NONE

@@ -37,7 +37,7 @@ class _Waiting:
 
 
 class IsrProposals:
-    """Sends proposals from the task that runs `run`."""
+    """Sends the ISR proposals of this broker's partition leaders to the controller."""
 
     def __init__(
         self, *, broker_id: BrokerId, controllers: ControllerClient, on_stale: Callable[[], None]

@@ -47,7 +47,7 @@ _log = event_log(__name__)
 
 
 class LogEnds(Protocol):
-    """Knows where the local logs end."""
+    """Source of the end offsets of the logs on this broker."""
 
     def log_ends(
         self, partitions: Sequence[tuple[TopicId, int]]
@@ -76,7 +76,7 @@ class Membership:
         on_stale: Callable[[ProcessRefused], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`beating` makes the object that sends the heartbeats of a `Heartbeat`."""
+        """`beating` creates the object that sends the heartbeats that `Heartbeat` describes."""
         self.broker_id = BrokerId(settings.node_id)
         self.epoch = NO_BROKER_EPOCH
         self.unfenced = asyncio.Event()
@@ -227,7 +227,9 @@ class Membership:
         )
 
     async def ask_unfenced(self) -> None:
-        """Ask to be unfenced, and wait until image and heartbeat both say so."""
+        """Ask the controller to unfence this broker, and wait until both the image and a heartbeat's response say
+        that it did.
+        """
         assert self._heartbeat is not None
         self._heartbeat.want_fence = False
         self._beat_now()
@@ -340,7 +342,7 @@ class Membership:
             self._beat_now()
 
     async def leave(self, timeout_s: float) -> bool:
-        """Hand the leaderships over; return whether the controller agreed in time."""
+        """Hand the leaderships over to other brokers; return whether the controller let this broker stop in time."""
         assert self._heartbeat is not None
         self._heartbeat.want_shutdown = True
         self._beat_now()

@@ -1,4 +1,4 @@
-"""Changes of the metadata at the active controller, and when this broker can read them.
+"""Changes the metadata at the active controller, and waits until this broker's image includes the change.
 
 A change is committed when the controller responds, but this broker receives it by its feed a moment
 later. The response names the entry that made the change (`metadata_offset`), and `change` waits for
@@ -61,9 +61,8 @@ async def change(
 
 
 async def at_least(images: Images, metadata_offset: int, *, timeout_s: float) -> bool:
-    """Wait until the image includes the entry at this offset, for `READABLE_S_MAX` at most.
-
-    Returns whether it does.
+    """Wait until the image includes the metadata entry at this offset, for `READABLE_S_MAX` at most. Return whether
+    it does.
     """
     if images.image.offset >= metadata_offset:
         return True

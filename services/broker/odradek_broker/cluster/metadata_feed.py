@@ -3,11 +3,11 @@
 The feed only goes forward. The broker reads it from the active controller if that one is known, because it commits
 first; otherwise from any controller, and from the next one when the stream breaks. It leaves a standby after a while,
 because a standby may be cut off from its leader and then receives no commits. A broker that is too far behind
-gets a snapshot. The snapshot is built beside the present image and applied as the difference between the two, in
+gets a snapshot. The snapshot is built beside the present image, and the difference between the two is applied in
 slices, so that the event loop keeps turning.
 
-`on_change(image, delta)` is called after each batch, when the image already includes the delta. It returns the steps in
-which the parts of the broker take the change; the next batch is read when all of them are done.
+`on_change(image, delta)` is called after each batch, when the image already includes the delta. It returns the
+steps in which the parts of the broker apply the change; the next batch is read when all of them are done.
 
 The feed ends with a call of `on_refused` when no other controller could help: the metadata needs a newer release than
 this program, or it is another log than the one that this broker has followed so far.
@@ -80,7 +80,7 @@ class MetadataFeed:
         self._call: _Call | None = None
 
     def active_moved(self, active: ControllerId) -> None:
-        """End the stream from another controller: the active one commits first, so it is read instead."""
+        """End a stream from a controller that is not active: the active one commits first, so it is read instead."""
         if self._source is not None and self._source != active and self._call is not None:
             self._call.cancel()
 
@@ -231,13 +231,15 @@ class MetadataFeed:
                 await asyncio.sleep(0)
 
     def _refuse_image(self, image: MetadataImage, before: tuple[MetadataOffset, int]) -> None:
-        """Build another image: this one may have a part of an entry that does not fit."""
+        """Discard the image and build it again, because it may have a part of an entry that does not fit."""
         image.offset, image.epoch = before
         self._has_refused = True
         self._rebuilt = MetadataImage()
 
     def _require_own(self, image: MetadataImage) -> None:
-        """Raise OtherMetadata if the image is of another log. Called before any part acts on the image."""
+        """Raise OtherMetadata if the image was built from another metadata log. Called before any part uses the
+        image.
+        """
         followed = self._controllers.identity.metadata_incarnation_id
         if followed is not None and image.incarnation_id not in (None, followed):
             assert image.incarnation_id is not None

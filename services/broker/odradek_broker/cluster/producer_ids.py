@@ -37,7 +37,7 @@ class ProducerIdSource:
         self._failed_at_s = float("-inf")  # when the last allocation failed, on the loop's clock
 
     async def next(self) -> tuple[ErrorCode, ProducerId]:
-        """Return a new id, or COORDINATOR_NOT_AVAILABLE while no controller allocates a block."""
+        """Return a new producer id, or COORDINATOR_NOT_AVAILABLE while no controller allocates a block."""
         while not self._blocks:
             # All waiting callers share one call, and its failure.
             code = await asyncio.shield(self._refilling())
@@ -47,7 +47,9 @@ class ProducerIdSource:
         return ErrorCode.NONE, producer_id
 
     def take(self, count: int) -> list[ProducerId]:
-        """Return up to `count` new ids that are at hand. If few are left, another block is fetched meanwhile."""
+        """Return up to `count` new producer ids without waiting. If few are left, another block is fetched
+        meanwhile.
+        """
         taken: list[ProducerId] = []
         while self._blocks and len(taken) < count:
             block = self._blocks[0]

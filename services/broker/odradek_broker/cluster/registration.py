@@ -44,12 +44,12 @@ def wire_listeners(
 
 
 def wire_restart_class(restart_class: RestartClass) -> pb.RestartClass:
-    """Return the wire value for how the previous process ended."""
+    """Return the protobuf value for how the previous process ended."""
     return _RESTART_CLASSES[restart_class]
 
 
 def wire_partitions(partitions: Sequence[TopicIdPartition]) -> list[common_pb2.TopicIdPartition]:
-    """Return partitions as wire messages."""
+    """Return partitions as protobuf messages."""
     return [
         common_pb2.TopicIdPartition(topic_id=partition.topic_id, partition=partition.partition)
         for partition in partitions
@@ -57,7 +57,8 @@ def wire_partitions(partitions: Sequence[TopicIdPartition]) -> list[common_pb2.T
 
 
 async def register(controllers: ControllerClient, request: pb.RegisterRequest) -> BrokerEpoch:
-    """Register and return the broker epoch. Waits for an active controller without a time limit.
+    """Register the broker at the controller, and return the broker epoch. It waits for an active controller without
+    a time limit.
 
     Raises:
         ProcessRefused: the controller refused the registration.

@@ -1,4 +1,4 @@
-"""Topics that the broker creates: those that a client used before they existed, and internal ones."""
+"""Automatic creation of topics: those that a client used before they existed, and internal topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Takes the requests of one transactional id in the order of the client's connections.
+"""Accepts the requests of one transactional id in the order in which the client opened its connections.
 
 A client that gave a connection up, and has sent its request again over another one, may have the first copy still on
 its way. For clients of transaction versions 0 and 1 the epoch does not change with each transaction, so a late EndTxn
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 
 class ConnectionNumbers:
-    """Numbers for the connections of one broker process, in the order in which they open."""
+    """Numbers the connections of one broker process in the order in which they open."""
 
     __slots__ = ("last",)
 
@@ -26,10 +26,9 @@ class ConnectionNumbers:
 
 
 class ConnectionOrder:
-    """The last connection of each transactional id, during one life of a coordinator.
-
-    What earlier lives have accepted is not known. So connections that were open before this one began count as given
-    up; a live client connects again.
+    """The last connection of each transactional id, for one coordinator shard from its load to its end. What
+    earlier shards have accepted is not known. So connections that were open before this shard was loaded count as
+    given up; a live client connects again.
     """
 
     __slots__ = ("_at_begin", "_last")
@@ -44,7 +43,7 @@ class ConnectionOrder:
         return connection < self._last.get(transactional_id, self._at_begin)
 
     def accepted(self, transactional_id: str, connection: int) -> None:
-        """Note the connection of a request whose identity was accepted."""
+        """Record the connection of a request whose producer id and epoch were accepted."""
         self._last.pop(transactional_id, None)
         self._last[transactional_id] = connection
         if len(self._last) > self.NAMES_MAX:

@@ -1,4 +1,5 @@
-"""The coordinators of one internal topic: a state machine on each of its partitions that this broker leads.
+"""The coordinators of one internal topic: one state machine (a shard) for each of its partitions that this broker
+leads.
 
 Loading reads the whole partition and replays it. It begins when the high watermark has reached the log end: records
 that earlier leaders wrote, or that a failed shard of this broker wrote without seeing them committed, may still become
@@ -41,7 +42,7 @@ class ShardKind(Protocol[Shard]):
         """Return an empty state machine."""
 
     def replay(self, shard: Shard, record: LoadedRecord) -> None:
-        """Apply one record of the log."""
+        """Apply one record of the log to the state machine."""
 
     def replay_marker(self, shard: Shard, marker: LoadedMarker) -> None:
         """Apply the end of a producer's transaction in this partition."""
@@ -49,26 +50,30 @@ class ShardKind(Protocol[Shard]):
     def loaded(
         self, shard: Shard, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> Step[Any]:
-        """Start the timers after the log was replayed, and return what must be written at once."""
+        """Start the timers after the log was replayed, and return the step that must be written at once."""
 
     def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
-        """Forget the orders of a shard that `loaded` was called for. It coordinates no longer."""
+        """Forget the unfinished orders of a shard that `loaded` was called for, because it no longer coordinates."""
 
     def tick(self, shard: Shard, partition: PartitionIndex) -> Step[Any]:
-        """Return what timers that have expired decide."""
+        """Return the step that expired timers decide."""
 
     def encode(self, record: Any) -> EncodedRecord:
         """Return the key and the value of a record."""
 
     def state_key(self, record: Any) -> Hashable | None:
-        """Return a key if the record is a whole state, which replaces earlier records with that key; None if not."""
+        """Return the key of a record that replaces all earlier records with the same key; None if the record does
+        not.
+        """
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:
-        """Carry out an order of a step, whose records are committed."""
+        """Carry out an order of a step. The records of the step are committed."""
 
 
 class CoordinatorHost(Generic[Shard]):
-    """Implements LeadershipWatcher. Run `run()` in a task group, and call all other methods on its event loop."""
+    """Hosts the shards of one internal topic. Run `run()` in a task group, and call all other methods on its event
+    loop.
+    """
 
     def __init__(
         self,
@@ -89,7 +94,7 @@ class CoordinatorHost(Generic[Shard]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self) -> None:
-        """Load and tick until cancelled."""
+        """Load shards and call their timers until cancelled."""
         self._loop = asyncio.get_running_loop()
         self._partitions.watch_leadership(self.topic, self)
         async with asyncio.TaskGroup() as tasks:
@@ -140,13 +145,13 @@ class CoordinatorHost(Generic[Shard]):
         leader_epoch: LeaderEpoch,
         decide: Callable[[Shard], Step[Any]],
     ) -> None:
-        """Let the shard decide on an event that has no response, if it is still the one of that leader epoch."""
+        """Let the shard decide on an event that has no response, if its leader epoch is still this one."""
         hosted = self._hosted.get(partition)
         if hosted is not None and hosted.leader_epoch == leader_epoch:
             hosted.take_of(decide)
 
     def active_shards(self) -> Iterable[Shard]:
-        """Return the shards that are loaded, for lists over all groups."""
+        """Return the shards that are loaded, for requests that list all groups or transactional ids."""
         return [
             hosted.shard for hosted in self._hosted.values() if hosted.state is ShardState.ACTIVE
         ]

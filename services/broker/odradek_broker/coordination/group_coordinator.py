@@ -1,4 +1,5 @@
-"""The group coordinator of this broker. Kafka and gRPC requests reach it as values of `groups.messages`.
+"""The group coordinator of this broker. Handlers of Kafka and gRPC requests pass their requests to it as values of
+`groups.messages`.
 
 The state of a group is on partition `hash(group id) % count` of `__consumer_offsets`, and the leader of that partition
 coordinates the group. Calls for groups of other brokers raise CoordinatorError(NOT_COORDINATOR); `placement`
@@ -83,7 +84,9 @@ _log = event_log(__name__)
 
 
 class GroupCoordinator:
-    """Run `run()` in a task group, and call all other methods on its event loop."""
+    """The groups that this broker coordinates. Run `run()` in a task group, and call all other methods on its event
+    loop.
+    """
 
     def __init__(
         self,
@@ -218,7 +221,9 @@ class GroupCoordinator:
     async def commit_in_transaction(
         self, request: CommitInTransaction, registered: Registered | None = None
     ) -> OffsetsAnswer | NeedsRegistration:
-        """Handle TxnOffsetCommit. After NeedsRegistration, register at the transaction coordinator and call again."""
+        """Handle TxnOffsetCommit. If it raises NeedsRegistration, add the offsets partition to the transaction and
+        call again.
+        """
         catalog = self.catalog()
         response: OffsetsAnswer | NeedsRegistration = await self._ask(
             request.commit.group_id,
@@ -238,10 +243,10 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Write a marker into a partition of `__consumer_offsets`, and commit or drop the offsets that it decides.
 
-        Only the coordinator of that leader epoch of the partition does it.
+        Only the shard with that leader epoch of the partition writes it.
 
         Raises:
-            CoordinatorError: as for all requests; the sender takes it for NOT_LEADER_OR_FOLLOWER.
+            CoordinatorError: as for all requests. The sender of the marker treats it like NOT_LEADER_OR_FOLLOWER.
         """
         code: ErrorCode = await self._host.ask(
             partition,
@@ -420,7 +425,7 @@ class GroupKind:
     now_wall_ms: Callable[[], int]
 
     def create(self) -> GroupShard:
-        """An empty shard."""
+        """Return an empty shard."""
         return GroupShard(settings=self.settings)
 
     def replay(self, shard: GroupShard, record: LoadedRecord) -> None:
@@ -450,7 +455,7 @@ class GroupKind:
         return shard.offsets.forget_deleted_topics(self.catalog())
 
     def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
-        """Groups leave nothing outside of their shard."""
+        """Do nothing: groups keep no state outside of their shard."""
 
     def tick(self, shard: GroupShard, partition: PartitionIndex) -> Step[GroupRecord]:
         """Expire sessions and rebalances."""
@@ -461,10 +466,12 @@ class GroupKind:
         return record_codec.encode(record)
 
     def state_key(self, record: GroupRecord) -> None:
-        """Groups write each record: a rebalance of one turn has several records of one group."""
+        """Return None, because every record of a group is written: one turn may write several different records of
+        a group.
+        """
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:
-        """Report a transaction whose marker was lost."""
+        """Log a transaction whose marker was lost."""
         assert isinstance(order, OrphanEnded), f"order {order!r} in {partition}"
         _log.error(
             "Ended an orphaned transaction of committed offsets: its marker was lost",

@@ -4,7 +4,7 @@
 
 A handler decides on state that includes all records appended so far. Its response waits until all of them are
 committed, so that no client sees state that may still be lost. Responses are sent in the order of the decisions, and
-orders (work that a step hands to the shell) are obeyed in the same order.
+orders (work outside of the state machine that a step asks for) are carried out in the same order.
 
 Steps of one turn of the event loop become one append. So many requests that arrive together cost one write, and a
 request that arrives alone does not wait for others.
@@ -54,7 +54,7 @@ class ShardState(Enum):
 
 @dataclass(slots=True)
 class _Write:
-    """One append, and what happens when it is committed."""
+    """One append to the log, with the responses and orders that follow when it is committed."""
 
     effects: deque[Response | Order] = field(default_factory=deque)
     is_committed: bool = False
@@ -62,7 +62,7 @@ class _Write:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A value of a step's `orders`, in line with the responses."""
+    """An order of a step, which waits in the same queue as the responses."""
 
     order: Any
 
@@ -93,7 +93,7 @@ class HostedShard(Generic[Shard]):
     _next_request_id: int = 0
 
     def activate(self, now_s: float) -> None:
-        """Begin to decide requests, after the load."""
+        """Begin to decide requests, because the log is replayed."""
         self.state, self.active_since_s = ShardState.ACTIVE, now_s
 
     def ask(self, decide: Callable[[Shard, RequestId], Step[Any]]) -> asyncio.Future[Any]:
@@ -128,7 +128,7 @@ class HostedShard(Generic[Shard]):
         return future
 
     def take_of(self, decide: Callable[[Shard], Step[Any]]) -> None:
-        """If the shard is active, let it decide without a request, and take the step."""
+        """If the shard is active, let it decide without a request, and write the records of its step."""
         if self.state is not ShardState.ACTIVE:
             return
         try:
@@ -218,7 +218,9 @@ class HostedShard(Generic[Shard]):
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def close(self) -> None:
-        """Stop deciding, and fail all waiting requests with NOT_COORDINATOR, so that clients look for the new one."""
+        """Stop deciding, and fail all waiting requests with NOT_COORDINATOR, so that clients look for the new
+        coordinator.
+        """
         was_active, self.state = self.state is ShardState.ACTIVE, ShardState.CLOSED
         waiting, self._waiting = self._waiting, {}
         self._writes.clear()

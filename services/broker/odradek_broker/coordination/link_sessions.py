@@ -1,4 +1,5 @@
-"""The serving end of the streams of `peer_streams`: entries come in, results leave in any order.
+"""The serving end of the gRPC streams between brokers (peer_streams.py): entries arrive, and their results leave in
+any order.
 
 A broker has one open session of each kind. A newer one, by broker epoch and session number, ends the older one: what
 an older one still brings is dropped.
@@ -24,7 +25,7 @@ class LinkPeer(Protocol):
         """Return whether the caller authenticated as that broker, or needs no authentication."""
 
     async def read(self) -> bytes | None:
-        """Wait for a request; None when the peer ended the stream."""
+        """Wait for a message with requests; None when the peer ended the stream."""
 
     async def accept(self) -> None:
         """Tell the peer that its Hello was accepted."""
@@ -44,7 +45,9 @@ R = TypeVar("R", bound=SizedResult)
 
 
 class LinkSessions(Generic[E, R]):
-    """Serves one kind of stream. `handle(entry)` returns an awaitable of the entry's result."""
+    """Serves the streams of one kind that other brokers have opened. `handle(entry)` returns an awaitable of the
+    result.
+    """
 
     def __init__(
         self,

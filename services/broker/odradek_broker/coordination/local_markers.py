@@ -1,4 +1,5 @@
-"""Markers for partitions that this broker leads: from its own coordinators, and from those of other brokers.
+"""Writes transaction markers to partitions that this broker leads, for its own coordinators and those of other
+brokers.
 
 Markers of one turn of the event loop for one partition become one append. Those for `__consumer_offsets` go through the
 group coordinator, because a marker there changes which offsets are committed.
@@ -59,7 +60,7 @@ class LocalMarkers:
         marker: Marker,
         on_done: OnWritten,
     ) -> None:
-        """Write a marker, if this broker leads the partition in that epoch.
+        """Write a marker, if this broker leads the partition in that leader epoch.
 
         `on_done` is called once, in a later turn of the event loop: with NONE when the marker is committed.
         """
@@ -81,7 +82,7 @@ class LocalMarkers:
             self._due.setdefault(partition.host, (partition, []))[1].append((marker, on_done))
 
     async def respond(self, entry: pb.MarkEntry) -> pb.MarkResult:
-        """Write the marker of another broker's coordinator."""
+        """Write a marker that another broker's coordinator sent, and return the result to send back."""
         written: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         self.write(
             TopicIdPartition(

@@ -1,7 +1,7 @@
 """Sends the markers of decided transactions to the leaders of their partitions, until each has acknowledged them.
 
-A marker goes to the leader that the metadata image names: over a link to another broker, or directly to this one. What
-the leader says is one of these:
+A marker goes to the leader that the metadata image names: over a stream to another broker, or directly to this one.
+The leader's response is one of these:
 
     done         NONE; INVALID_PRODUCER_EPOCH, because only this decision or a later one of the same producer can have
                  written a higher epoch there
@@ -76,7 +76,7 @@ LocalMarkers = Callable[[TopicIdPartition, LeaderEpoch, Marker, Callable[[ErrorC
 
 @dataclass(slots=True, eq=False)
 class _Due:
-    """One marker that a partition lacks."""
+    """One marker that a partition has not acknowledged."""
 
     shard: ShardKey
     decision: int
@@ -95,7 +95,7 @@ class _Due:
 
 
 class MarkerSender:
-    """All markers that coordinators on this broker have to send. Run `run()` in a task group."""
+    """Sends all markers of the coordinators on this broker. Run `run()` in a task group."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class MarkerSender:
         return sum(map(len, self._due.values()))
 
     async def run(self) -> None:
-        """Retry until cancelled."""
+        """Send markers again that were not acknowledged, until cancelled."""
         unwatch = self._partitions.watch_image(self._image_changed)
         try:
             while True:
@@ -140,7 +140,7 @@ class MarkerSender:
     def send(
         self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: SendMarkers
     ) -> None:
-        """Send the markers of a decision, which is committed."""
+        """Send the markers of a committed decision."""
         dues = self._due.setdefault((partition, leader_epoch), {})
         marker = Marker(
             order.producer_id,

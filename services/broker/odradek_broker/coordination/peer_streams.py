@@ -1,4 +1,4 @@
-"""Streams of numbered entries to other brokers: registrations of transactions, and markers.
+"""Streams of numbered entries to other brokers: requests to add partitions to transactions, and transaction markers.
 
 There is one stream for each broker that is asked anything, opened when the first entry is sent. Entries of one turn of
 the event loop leave in one message. If the stream breaks, or cannot be opened, all entries without a response fail;
@@ -27,7 +27,7 @@ _log = event_log(__name__)
 
 
 class LinkKind(Enum):
-    """The two streams between brokers; the value is the RPC's name."""
+    """The kinds of streams between brokers; the value is the name of the RPC."""
 
     REGISTER = "RegisterPartitions"
     MARK = "WriteMarkers"
@@ -37,13 +37,13 @@ class LinkConnection(Protocol):
     """An open connection to a peer: encoded messages in order, without gaps, until it breaks."""
 
     async def write(self, message: bytes) -> None:
-        """Send a request. Raises StreamBroken."""
+        """Send a message. Raises StreamBroken."""
 
     async def accepted(self) -> None:
         """Wait until the peer has accepted the Hello. Raises StreamBroken."""
 
     async def read(self) -> bytes:
-        """Wait for a response. Raises StreamBroken."""
+        """Wait for a message with results. Raises StreamBroken."""
 
     async def close(self) -> None:
         """End the connection at once."""
@@ -54,7 +54,7 @@ DialLink = Callable[[LinkKind, BrokerId, str, int], LinkConnection]
 
 
 class Entry(Protocol):
-    """A numbered request."""
+    """A request with a number, one item of a message."""
 
     entry_id: int
 
@@ -125,14 +125,14 @@ class PeerStreams(Generic[E, R]):
         stream.send(entry, on_result)
 
     def open(self, peer: BrokerId) -> LinkConnection | None:
-        """Dial a peer; None if its address is not known."""
+        """Connect to a broker; return None if its address is not known."""
         endpoint = self._endpoint_of(peer)
         if endpoint is None or self.broker_epoch is None:
             return None
         return self._dial(self.kind, peer, *endpoint)
 
     def hello(self) -> pb.TransactionLinkHello:
-        """Return the Hello of a new stream."""
+        """Return the Hello message with which a new stream begins."""
         assert self.broker_epoch is not None, "a stream is opened after the registration only"
         return pb.TransactionLinkHello(
             cluster_id=self._cluster_id,

@@ -1,4 +1,6 @@
-"""Which broker coordinates a name: the leader of the partition of an internal topic that the name is hashed to."""
+"""Which broker coordinates a group or transactional id: the leader of the partition of an internal topic to which
+the name is hashed.
+"""
 
 from __future__ import annotations
 

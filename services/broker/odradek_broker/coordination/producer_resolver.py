@@ -44,7 +44,7 @@ CallResolve = Callable[
 
 
 class LinkedProducerResolver:
-    """Implements ProducerResolver over the links between brokers."""
+    """Asks the transaction coordinators over the gRPC calls between brokers. Implements ProducerResolver."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class LinkedProducerResolver:
     async def resolve(
         self, transactions: Sequence[OpenTransaction]
     ) -> Sequence[CoordinatorResolutions]:
-        """Ask all brokers; return what came of those that responded within their time."""
+        """Ask all brokers, and return the responses that arrived within the time limit."""
         request = pb.ResolveProducersRequest(
             cluster_id=self._cluster_id,
             producers=[
@@ -116,7 +116,7 @@ class LinkedProducerResolver:
 async def respond_to_resolve(
     coordinator: TransactionCoordinator, request: pb.ResolveProducersRequest
 ) -> pb.ResolveProducersResponse:
-    """Return what each active coordinator of this broker knows."""
+    """Return what each active coordinator of this broker knows about the named transactions."""
     resolved = await coordinator.resolve(
         [
             (

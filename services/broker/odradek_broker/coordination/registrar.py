@@ -1,8 +1,9 @@
-"""Registrations of transactions, from the partition leader that asks to the coordinator that decides.
+"""Asks a transaction coordinator, for a partition leader, to add the partition to a transaction or to verify that
+it is a part.
 
-`Registrar` is the asking end: it finds the coordinator of the transactional id in the metadata image, and asks it over
-a link, or directly if it is this broker. It never asks twice; a leader whose batch is still held asks again.
-`respond_to_registration` is the deciding end of the link.
+`Registrar` is the asking end: it finds the coordinator of the transactional id in the metadata image, and asks it
+over a stream, or directly if it is this broker. It never asks twice; a leader whose batch is still held asks again.
+`respond_to_registration` is the coordinator's end of the stream.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _log = event_log(__name__)
 
 
 class Registrar:
-    """Asks the coordinators for the partition leaders of this broker."""
+    """Sends the registrations of this broker's partition leaders to the transaction coordinators."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Registrar:
     def register(
         self, registration: Registration, on_response: Callable[[RegistrationResponse], None]
     ) -> None:
-        """Ask the coordinator; `on_response` is called once, in a later turn of the event loop."""
+        """Send a registration to the coordinator. `on_response` is called once, in a later turn of the event loop."""
         loop = asyncio.get_running_loop()
         partition = self._coordinator.partition_of(registration.transactional_id)
         leader = self._coordinator.placement.leader_of(partition)
@@ -94,7 +95,7 @@ class Registrar:
 async def respond_to_registration(
     coordinator: TransactionCoordinator, entry: pb.RegisterEntry
 ) -> pb.RegisterResult:
-    """Let the coordinator on this broker decide a registration."""
+    """Let the coordinator on this broker decide a registration that another broker sent."""
     result = pb.RegisterResult(
         entry_id=entry.entry_id,
         coordinator_partition=_NO_PARTITION,

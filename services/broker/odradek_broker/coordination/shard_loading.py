@@ -28,8 +28,8 @@ async def load_partition(
 ) -> bool:
     """Replay the whole partition; return whether all of it could be read while `is_wanted`.
 
-    False as well while the high watermark is below the log end: records that earlier leaders wrote, or that a failed
-    shard of this broker wrote without seeing them committed, may still become committed.
+    It also returns False while the high watermark is below the log end: records that earlier leaders wrote, or that
+    a failed shard of this broker wrote without seeing them committed, may still become committed.
     """
     log_end = partition.log_end
     ends = await partition.offset_at(OFFSET_LATEST)

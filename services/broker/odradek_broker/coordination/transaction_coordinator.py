@@ -1,4 +1,5 @@
-"""The transaction coordinator of this broker. Kafka, gRPC and partition leaders reach it by `transactions.messages`.
+"""The transaction coordinator of this broker. Kafka and gRPC requests and partition leaders call it with values of
+`transactions.messages`.
 
 The state of a transactional id is on partition `hash(id) % count` of `__transaction_state`, and the leader of that
 partition coordinates the id. Calls for ids of other brokers raise CoordinatorError(NOT_COORDINATOR); `placement` tells
@@ -66,11 +67,15 @@ _NOT_ACCEPTED: Final = frozenset(
 
 
 class OutdatedConnection(Exception):
-    """A later connection has brought a request for this transactional id: close this connection."""
+    """A request of this transactional id came over a later connection, so the connection of this request must be
+    closed.
+    """
 
 
 class TransactionCoordinator:
-    """Run `run()` in a task group, and call all other methods on its event loop."""
+    """The transactional ids that this broker coordinates. Run `run()` in a task group, and call all other methods
+    on its event loop.
+    """
 
     def __init__(
         self,
@@ -139,7 +144,8 @@ class TransactionCoordinator:
     async def init_producer(
         self, request: InitProducer, *, connection: int | None = None
     ) -> Initialized:
-        """Give a producer its identity. `connection` is the number of a Kafka client's connection.
+        """Handle InitProducerId: return the producer id and epoch. `connection` is the number of a Kafka client's
+        connection.
 
         Raises:
             OutdatedConnection: a later connection has brought a request for this id.
@@ -156,7 +162,7 @@ class TransactionCoordinator:
     async def add_partitions(
         self, request: AddPartitions, *, connection: int | None = None
     ) -> Added:
-        """Register partitions. `connection` is given for clients of transaction versions 0 and 1.
+        """Add partitions to a transaction. `connection` is given for clients of transaction versions 0 and 1.
 
         Raises:
             OutdatedConnection: a later connection has brought a request for this id.
@@ -171,7 +177,7 @@ class TransactionCoordinator:
         return response
 
     async def verify_partitions(self, request: VerifyPartitions) -> Verified:
-        """Tell whether partitions are registered with the producer's open transaction."""
+        """Return for each partition whether it belongs to the producer's open transaction."""
         response: Verified = await self._ask(
             request.transactional_id, lambda shard, i: shard.handle_verify(i, request)
         )
@@ -180,7 +186,7 @@ class TransactionCoordinator:
     async def end_transaction(
         self, request: EndTransaction, *, connection: int | None = None
     ) -> Ended:
-        """Commit or abort. `connection` is given for clients of transaction versions 0 and 1.
+        """Commit or abort a transaction. `connection` is given for clients of transaction versions 0 and 1.
 
         Raises:
             OutdatedConnection: a later connection has brought a request for this id.
@@ -354,7 +360,7 @@ class TransactionKind:
             shard.reserve.add(self._producer_ids.take(shard.reserve.missing))
 
     def order_of(self, partition: PartitionIndex) -> ConnectionOrder:
-        """Return the order of connections of an active shard."""
+        """Return the ConnectionOrder of an active shard."""
         return self._orders[partition]
 
     def replay(self, shard: TransactionShard, record: LoadedRecord) -> None:
@@ -364,12 +370,12 @@ class TransactionKind:
             shard.table.replay(transaction_record)
 
     def replay_marker(self, shard: TransactionShard, marker: LoadedMarker) -> None:
-        """Ignore it: no transaction writes to this topic."""
+        """Ignore the marker: no transaction writes to `__transaction_state`."""
 
     def loaded(
         self, shard: TransactionShard, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> Step[TransactionRecord]:
-        """Send the markers that are due, and start the time-outs."""
+        """Send the markers of decided transactions, and start the time-outs of open ones."""
         self._orders[partition] = ConnectionOrder(self._connection_numbers.last)
         self.fill(shard)
         return shard.loaded(now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.wall_ms())
@@ -394,7 +400,7 @@ class TransactionKind:
         return transaction_codec.encode(record)
 
     def state_key(self, record: TransactionRecord) -> TransactionalId:
-        """Each record is the whole state of its transactional id."""
+        """Return the transactional id, because each record is its whole state."""
         return record.transactional_id
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:

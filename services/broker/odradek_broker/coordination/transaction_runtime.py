@@ -1,8 +1,9 @@
-"""The parts of one broker that make transactions work together: its coordinators, and both ends of its links.
+"""The parts of one broker that make transactions work together: its coordinators, and both ends of its streams to
+other brokers.
 
 coordinator    the transactional ids that this broker coordinates; sends markers to partition leaders
 registrar      asks coordinators for the partition leaders of this broker
-offsets        takes offsets that are committed with a transaction
+offsets        commits offsets in transactions
 resolver       asks all coordinators about open transactions that seem to hang
 registrations  serves the registrations of other brokers' partition leaders
 markers        serves the markers of other brokers' coordinators
@@ -34,7 +35,9 @@ from odradek_runtime.clock import Clock
 
 
 class TransactionRuntime:
-    """Run `run()` in a task group, and call all other methods on its event loop."""
+    """All transactional parts of one broker. Run `run()` in a task group, and call all other methods on its event
+    loop.
+    """
 
     def __init__(
         self,
@@ -124,14 +127,14 @@ class TransactionRuntime:
         )
 
     async def run(self) -> None:
-        """Run the coordinators and the links until cancelled."""
+        """Run the coordinators and the streams to other brokers until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.coordinator.run(), name="transaction coordinator")
             tasks.create_task(self._marker_streams.run(), name="marker streams")
             tasks.create_task(self._registration_streams.run(), name="registration streams")
 
     def registered(self, epoch: BrokerEpoch) -> None:
-        """Open links with this broker epoch from now on."""
+        """Open streams to other brokers with this broker epoch from now on."""
         self._marker_streams.broker_epoch = epoch
         self._registration_streams.broker_epoch = epoch
 

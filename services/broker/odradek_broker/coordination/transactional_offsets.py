@@ -1,4 +1,5 @@
-"""Offsets that a producer commits with its transaction: the group coordinator takes them, once they are registered.
+"""Offsets that a producer commits with its transaction. They are written once the offsets partition belongs to the
+transaction.
 
 The group coordinator is here; the transaction coordinator may be at another broker. The offsets partition is registered
 with the transaction before the first offsets of the transaction enter it, like any partition before its first batch.
@@ -72,7 +73,8 @@ class TransactionalOffsets:
         mode: RegistrationMode,
         connection: int | None = None,
     ) -> OffsetsAnswer:
-        """Add offsets to the producer's transaction. `connection` is given for clients without an epoch each.
+        """Add offsets to the producer's transaction. `connection` is given for clients whose transactions share one
+        epoch.
 
         Raises:
             CoordinatorError: this broker does not coordinate the group, or not yet.
@@ -120,7 +122,7 @@ class TransactionalOffsets:
                 await asyncio.sleep(_PAUSE_S)
 
     def _order(self, partition: PartitionIndex) -> ConnectionOrder:
-        """Return the order of connections in this leader epoch of the offsets partition."""
+        """Return the ConnectionOrder in this leader epoch of the offsets partition."""
         placement = self._groups.placement
         epoch = self._partitions.leader_of(placement.topic, partition).leader_epoch
         known_epoch, order = self._orders.get(partition, (None, None))

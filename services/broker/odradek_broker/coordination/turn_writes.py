@@ -18,7 +18,7 @@ EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 
 @dataclass(slots=True)
 class _Run:
-    """Records of one identity that follow each other, and become one batch."""
+    """Successive records of one producer identity, which become one batch."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -27,7 +27,7 @@ class _Run:
 
 
 class TurnWrites:
-    """What one append will contain.
+    """The batches of one append, while steps are added to it.
 
     Records are encoded as their step is added, so that a record that cannot be encoded fails the request that decided
     it. Of the records in one batch that have the same state key, only the last one is written. A load replays a batch
@@ -82,7 +82,7 @@ class TurnWrites:
             run.records.append(key_and_value)
 
     def _run(self, producer_id: ProducerId, producer_epoch: ProducerEpoch, more_bytes: int) -> _Run:
-        """Return the last run if it is of this identity and has room for a whole step, else a new one."""
+        """Return the last run if it has this producer identity and room for a whole step, or else a new run."""
         last = self._pieces[-1] if self._pieces else None
         if (
             not isinstance(last, _Run)
