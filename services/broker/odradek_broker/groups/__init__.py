@@ -1,4 +1,4 @@
-"""Consumer groups: what a group coordinator decides for one partition of `__consumer_offsets`. Sans-IO.
+"""Consumer groups: the decisions of a group coordinator for one partition of `__consumer_offsets`, without I/O.
 
 Public: `GroupShard` (group_shard.py), its `offsets` (offset_shard.py) and `table` (group_table.py), `GroupSettings`
 (settings.py), the requests and responses (messages.py), the records (records.py) with their codec

@@ -51,7 +51,7 @@ def assign_uniform(
     """Assign partitions so that members have equally many, and keep previous assignments where possible.
 
     First each member keeps previous partitions up to its share. Then each remaining partition goes to the
-    subscriber with the fewest. The event loop waits meanwhile: no step looks at all members for each partition.
+    subscriber with the fewest. This blocks the event loop, so no step looks at all members for each partition.
     """
     classes: dict[frozenset[TopicId], list[MemberId]] = {}  # members by what they subscribe to
     for member, topics in subscriptions.items():
@@ -105,7 +105,7 @@ class _LeastLoaded:
         heapify(self._heap)
 
     def give(self, pair: Pair) -> None:
-        """Give a partition to the member with the fewest."""
+        """Assign a partition to the member with the fewest partitions."""
         heap, owned = self._heap, self._owned
         load, member = heap[0]
         while load != len(owned[member]):  # it got partitions from another queue

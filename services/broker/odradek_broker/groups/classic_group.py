@@ -78,7 +78,7 @@ class ClassicGroup:
     def handle_join(
         self, request_id: RequestId, join: JoinGroup, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """JoinGroup: the response comes when the rebalance that it begins or joins is complete."""
+        """Handle JoinGroup. The response comes when the rebalance that the request begins or joins is complete."""
         refusal = self._refuse_join(join)
         if refusal is not ErrorCode.NONE:
             return respond(request_id, Joined(error=refusal, member_id=join.member_id))
@@ -229,7 +229,7 @@ class ClassicGroup:
     def handle_sync(
         self, request_id: RequestId, sync: SyncGroup, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """SyncGroup: the response comes when the leader's assignment is written."""
+        """Handle SyncGroup. The response comes when the leader's assignment is written."""
         error = self._check_member(sync.member_id, sync.instance_id, sync.generation)
         if error is ErrorCode.NONE and self.state is ClassicState.PREPARING:
             error = ErrorCode.REBALANCE_IN_PROGRESS
@@ -256,7 +256,7 @@ class ClassicGroup:
         return step + Step((self._record(now_ms),), responses)
 
     def handle_heartbeat(self, heartbeat: Heartbeat, *, now_ms: int) -> ErrorCode:
-        """Heartbeat: return NONE, or REBALANCE_IN_PROGRESS to make the member join again."""
+        """Handle Heartbeat: return NONE, or REBALANCE_IN_PROGRESS to make the member join again."""
         error = self._check_member(heartbeat.member_id, heartbeat.instance_id, heartbeat.generation)
         if error is not ErrorCode.NONE:
             return error
@@ -267,7 +267,7 @@ class ClassicGroup:
     def handle_leave(
         self, request_id: RequestId, leave: LeaveGroup, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """LeaveGroup: the members are removed at once, and the others rebalance."""
+        """Handle LeaveGroup: the members are removed at once, and the others rebalance."""
         results: list[tuple[MemberId, str | None, ErrorCode]] = []
         step, removed = NOTHING, False
         for member_id, instance_id in leave.members:
@@ -367,7 +367,9 @@ class ClassicGroup:
         return ErrorCode.NONE
 
     def _comes_from(self, member_id: MemberId, epoch: int) -> bool:
-        """Return whether this is the member's epoch from the consumer group, which is valid until all have joined."""
+        """Return whether this is the member's epoch from before a migration from a consumer group; it is valid
+        until all members have joined.
+        """
         is_preparing = self.state is ClassicState.PREPARING
         return is_preparing and self.members[member_id].consumer_epoch == epoch
 

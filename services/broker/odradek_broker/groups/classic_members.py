@@ -1,7 +1,7 @@
 """The members of a classic group, and the protocol that they share.
 
-Most of a member is soft state: only the coordinator that leads the group's partition knows its session, and the join or
-sync that waits for a response. The record of a generation has a `ClassicMember` for each member.
+Most of a member is kept in memory only: only the coordinator that leads the group's partition knows its session,
+and the join or sync that waits for a response. The record of a generation has a `ClassicMember` for each member.
 
 Invariants: at most one join and one sync of a member wait for a response; an instance id belongs to one member, the
 latest one that joined with it.
@@ -100,7 +100,7 @@ class Member:
         )
 
     def update(self, join: JoinGroup, *, now_ms: int) -> None:
-        """Take over what a repeated join says of the member, and begin a new session."""
+        """Update the member from a repeated join, and begin a new session."""
         self.protocols = join.protocols
         self.client_id, self.client_host = join.client_id, join.client_host
         self.session_timeout_ms = join.session_timeout_ms
@@ -108,7 +108,7 @@ class Member:
         self.begin_session(now_ms=now_ms)
 
     def begin_session(self, *, now_ms: int) -> None:
-        """Begin a new session, as a request of the member arrived or a response to it leaves."""
+        """Begin a new session, because a request of the member arrived or a response to it leaves."""
         self.session_ends_ms = now_ms + self.session_timeout_ms
 
     def await_join(self, request_id: RequestId) -> Step[Any]:
@@ -143,7 +143,9 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a join or sync of it waits for other members. Some libraries send no heartbeats meanwhile."""
+        """Whether a join or sync of the member waits for other members. Some client libraries send no heartbeats
+        meanwhile.
+        """
         return self.join_request is not None or self.sync_request is not None
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -169,13 +171,15 @@ class PendingMembers(Mapping[MemberId, int]):
         return len(self._ends_ms)
 
     def hand_out(self, member_id: MemberId, *, ends_ms: int) -> None:
-        """Note an id that a client was given. If there are too many, the oldest goes; its client may ask again."""
+        """Record a member id that a client was given. If there are too many, the oldest is removed; its client may
+        ask again.
+        """
         while len(self._ends_ms) >= PENDING_MEMBERS_MAX:
             del self._ends_ms[next(iter(self._ends_ms))]
         self._ends_ms[member_id] = ends_ms
 
     def use(self, member_id: MemberId) -> bool:
-        """Remove an id, as its client joins with it or leaves; return whether it was handed out."""
+        """Remove an id, because its client joins with it or leaves; return whether it was handed out."""
         return self._ends_ms.pop(member_id, None) is not None
 
     def expire(self, *, now_ms: int) -> None:
@@ -332,13 +336,13 @@ class ClassicMembers(Mapping[MemberId, Member]):
         protocols: Mapping[MemberId, tuple[tuple[str, bytes], ...]],
         epochs: Mapping[MemberId, int],
     ) -> None:
-        """Restore what the record of a generation lacks of members that were in a consumer group until now."""
+        """Restore the fields that a generation's record lacks, for members that were in a consumer group until now."""
         for member_id, member in self.items():
             member.protocols = protocols[member_id]
             member.consumer_epoch = epochs[member_id]
 
     def for_leader(self, protocol: str | None) -> tuple[JoinedMember, ...]:
-        """Return the members as the leader of a generation with this protocol gets them."""
+        """Return the members as the leader of the group gets them in a generation with this protocol."""
         return tuple(
             JoinedMember(
                 member_id=m.member_id, instance_id=m.instance_id, metadata=m.metadata(protocol)

@@ -50,7 +50,7 @@ NO_MEMBER = MemberId("")
 def join(
     group: ConsumerGroup, request: JoinGroup, catalog: TopicCatalog, *, now_ms: int
 ) -> tuple[list[GroupRecord], Joined]:
-    """JoinGroup; the response comes at once."""
+    """Handle JoinGroup of a member of a consumer group; the response comes at once."""
     error, subscription = _refuse_join(group, request)
     if subscription is None:
         return [], Joined(error=error, member_id=request.member_id)
@@ -129,7 +129,7 @@ def _member_of(
 
 
 def sync(group: ConsumerGroup, request: SyncGroup, *, now_ms: int) -> Synced:
-    """SyncGroup; the response comes at once."""
+    """Handle SyncGroup of a member of a consumer group; the response comes at once."""
     error = _check(group, request.member_id, request.instance_id, request.generation)
     if error is not ErrorCode.NONE:
         return Synced(error=error)
@@ -159,7 +159,7 @@ def sync(group: ConsumerGroup, request: SyncGroup, *, now_ms: int) -> Synced:
 def heartbeat(
     group: ConsumerGroup, request: Heartbeat, catalog: TopicCatalog, *, now_ms: int
 ) -> tuple[list[GroupRecord], ErrorCode]:
-    """Heartbeat: return NONE, or REBALANCE_IN_PROGRESS to make the member join again."""
+    """Handle Heartbeat: return NONE, or REBALANCE_IN_PROGRESS to make the member join again."""
     member_id = request.member_id
     error = _check(group, member_id, request.instance_id, request.generation)
     if error is not ErrorCode.NONE:
@@ -184,7 +184,7 @@ def _must_join_again(group: ConsumerGroup, member_id: MemberId) -> bool:
 
 
 def leave(group: ConsumerGroup, request: LeaveGroup) -> tuple[list[GroupRecord], Left]:
-    """LeaveGroup; an administrator may name any static member by its instance id alone."""
+    """Handle LeaveGroup; an administrator may name any static member by its instance id alone."""
     records: list[GroupRecord] = []
     results: list[tuple[MemberId, str | None, ErrorCode]] = []
     for member_id, instance_id in request.members:

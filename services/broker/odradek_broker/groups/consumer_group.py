@@ -85,7 +85,7 @@ class ConsumerGroup:
     def handle_heartbeat(
         self, beat: ConsumerHeartbeat, catalog: TopicCatalog, *, now_ms: int
     ) -> tuple[list[GroupRecord], ConsumerHeartbeatAnswer]:
-        """ConsumerGroupHeartbeat; the response has the member epoch and, if it changed, the assignment."""
+        """Handle ConsumerGroupHeartbeat. The response has the member epoch and, if it changed, the assignment."""
         if beat.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             return self._leave(beat)
         error, message = self._refuse(beat, catalog)
@@ -264,7 +264,7 @@ class ConsumerGroup:
         return current
 
     def touch(self, member_id: MemberId, *, now_ms: int) -> None:
-        """Begin a new session of a member, as a request of it arrived."""
+        """Begin a new session of a member, because a request of it arrived."""
         classic = self.state.members[member_id].classic
         session_ms = (
             classic.session_timeout_ms
@@ -492,7 +492,7 @@ _Subscription: TypeAlias = tuple[tuple[TopicName, ...], str | None, str, str]
 
 
 def _subscription(member: ConsumerMember) -> _Subscription:
-    """Return what decides which topics a member is subscribed to."""
+    """Return the fields of a member that decide which topics it is subscribed to."""
     if not member.subscribed_regex:
         return member.subscribed_topics, None, "", ""
     return (
@@ -528,7 +528,7 @@ class HeartbeatPace:
     is_calm: bool = False
 
     def epoch_is(self, epoch: int, *, now_ms: int) -> None:
-        """Note the group's epoch; a new one begins a rebalance."""
+        """Record the group's epoch. A new one begins a rebalance."""
         if epoch != self._epoch:
             self._epoch, self._changed_ms, self.is_calm = epoch, now_ms, False
 

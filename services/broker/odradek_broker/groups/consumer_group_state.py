@@ -1,4 +1,4 @@
-"""The written state of a consumer group: exactly what its records contain.
+"""The part of a consumer group's state that is written to the log: exactly what its records contain.
 
 Invariants: a partition is in `assigned` or `pending_revocation` of at most one member, its owner; no member epoch is
 above the target epoch, and the target epoch is not above the group epoch. State changes only in `replay`: a handler
@@ -73,7 +73,7 @@ class ConsumerGroupState:
         records.append(record)
 
     def emit_member(self, member: ConsumerMember, records: list[GroupRecord]) -> None:
-        """Record a member's subscription and client."""
+        """Emit the record of a member's subscription and client."""
         self.emit(
             ConsumerMemberRecord(group_id=self.group_id, member_id=member.member_id, member=member),
             records,
@@ -82,7 +82,7 @@ class ConsumerGroupState:
     def emit_target(
         self, member_id: MemberId, target: Assignment, records: list[GroupRecord]
     ) -> None:
-        """Record the target assignment of a member."""
+        """Emit the record of a member's target assignment."""
         self.emit(
             TargetMemberRecord(group_id=self.group_id, member_id=member_id, target=target), records
         )
@@ -90,18 +90,18 @@ class ConsumerGroupState:
     def emit_current(
         self, member_id: MemberId, current: CurrentAssignment, records: list[GroupRecord]
     ) -> None:
-        """Record the partitions that a member owns, and its progress towards its target."""
+        """Emit the record of the partitions that a member owns, and of its progress towards its target."""
         self.emit(
             CurrentMemberRecord(group_id=self.group_id, member_id=member_id, current=current),
             records,
         )
 
     def emit_epoch(self, epoch: int, records: list[GroupRecord]) -> None:
-        """Raise the group's epoch."""
+        """Emit the record of a higher group epoch."""
         self.emit(GroupEpochRecord(group_id=self.group_id, epoch=epoch), records)
 
     def emit_target_epoch(self, epoch: int, records: list[GroupRecord]) -> None:
-        """Record that the targets were computed for this group epoch."""
+        """Emit the record that the targets were computed for this group epoch."""
         self.emit(TargetEpochRecord(group_id=self.group_id, epoch=epoch), records)
 
     def emit_removal(self, member_id: MemberId, records: list[GroupRecord]) -> None:

@@ -61,7 +61,7 @@ class GroupShard:
         now_ms: int,
         wall_ms: int,
     ) -> Step[GroupRecord]:
-        """JoinGroup; the response comes when the rebalance is complete, or at once in a consumer group."""
+        """Handle JoinGroup. The response comes when the rebalance is complete, or at once in a consumer group."""
         refusal = self._refuse_join(join)
         if refusal is not ErrorCode.NONE:
             return respond(request_id, Joined(error=refusal, member_id=join.member_id))
@@ -123,7 +123,9 @@ class GroupShard:
     def handle_sync(
         self, request_id: RequestId, sync: SyncGroup, *, now_ms: int, wall_ms: int
     ) -> Step[GroupRecord]:
-        """SyncGroup; the response comes when the leader has sent the assignment, or at once in a consumer group."""
+        """Handle SyncGroup. The response comes when the leader has sent the assignment, or at once in a consumer
+        group.
+        """
         self.table.due_ms.pop(sync.group_id, None)
         match self.table.groups.get(sync.group_id):
             case ClassicGroup() as group:
@@ -137,7 +139,7 @@ class GroupShard:
     def handle_heartbeat(
         self, request_id: RequestId, heartbeat: Heartbeat, catalog: TopicCatalog, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """Heartbeat; the response is an ErrorCode."""
+        """Handle Heartbeat; the response is an ErrorCode."""
         self.table.due_ms.pop(heartbeat.group_id, None)
         match self.table.groups.get(heartbeat.group_id):
             case ClassicGroup() as group:
@@ -174,7 +176,7 @@ class GroupShard:
         now_ms: int,
         wall_ms: int,
     ) -> Step[GroupRecord]:
-        """ConsumerGroupHeartbeat (KIP-848)."""
+        """Handle ConsumerGroupHeartbeat (KIP-848)."""
         refusal = _refuse_beat(beat)
         if refusal is not ErrorCode.NONE:
             return respond(request_id, ConsumerHeartbeatAnswer(error=refusal))
@@ -219,7 +221,7 @@ class GroupShard:
     def _bring_over(
         self, classic: ClassicGroup, group: ConsumerGroup, catalog: TopicCatalog, now_ms: int
     ) -> Step[GroupRecord]:
-        """Respond to the requests that wait in a classic group, which has become this consumer group."""
+        """Respond to the waiting requests of a classic group that has become this consumer group."""
         step = classic.members.refuse_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
         joins = classic.members.take_joins(group.group_id, classic.protocol_type or "")
         for request_id, join in joins:
@@ -243,7 +245,7 @@ class GroupShard:
         return self.table.stamped(Step(tuple(records)), wall_ms)
 
     def handle_delete_group(self, request_id: RequestId, group_id: GroupId) -> Step[GroupRecord]:
-        """DeleteGroups, for one group; the response is an ErrorCode."""
+        """Handle DeleteGroups for one group; the response is an ErrorCode."""
         group = self.table.groups.get(group_id)
         if not self.table.exists(group_id):
             return respond(request_id, ErrorCode.GROUP_ID_NOT_FOUND)

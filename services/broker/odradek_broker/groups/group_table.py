@@ -47,7 +47,7 @@ class CommittedOffsets:
     _groups: dict[GroupId, dict[TopicPartition, CommittedOffset]] = field(default_factory=dict)
 
     def replay(self, record: OffsetCommitRecord) -> None:
-        """Apply one record; one without an offset is a deletion."""
+        """Apply one record. A record without an offset deletes the committed offset."""
         offsets = self._groups.setdefault(record.group_id, {})
         if record.committed is None:
             offsets.pop(record.partition, None)
@@ -60,14 +60,16 @@ class CommittedOffsets:
     def replay_pending(
         self, record: OffsetCommitRecord, producer_id: ProducerId, producer_epoch: ProducerEpoch
     ) -> None:
-        """Apply one record of a producer's transaction."""
+        """Apply one record of a committed offset in a producer's transaction; the offset is pending until the
+        marker.
+        """
         assert record.committed is not None, f"a transaction deletes an offset of {record.group_id}"
         self.pending.add(
             producer_id, producer_epoch, record.group_id, record.partition, record.committed
         )
 
     def end_transaction(self, producer_id: ProducerId, *, is_commit: bool) -> list[GroupId]:
-        """Apply one marker; return the groups that had pending offsets of this producer."""
+        """Apply one transaction marker; return the groups that had pending offsets of this producer."""
         offsets = self.pending.end(producer_id)
         if is_commit:
             for (group_id, partition), pending in offsets.items():
@@ -254,7 +256,7 @@ class GroupTable:
         return group if isinstance(group, ClassicGroup) else None
 
     def stamped(self, step: Step[GroupRecord], wall_ms: int) -> Step[GroupRecord]:
-        """Write the wall clock's time into the records of classic groups, which do not know it."""
+        """Set the time of the records of classic groups, which have no wall clock."""
         records: list[GroupRecord] = []
         for record in step.records:
             if isinstance(record, ClassicGroupRecord) and record.state is not None:

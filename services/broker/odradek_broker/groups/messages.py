@@ -50,7 +50,7 @@ class JoinGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """A member as the leader of its group gets it."""
+    """A member of a group, as JoinGroup's response shows it to the group's leader."""
 
     member_id: MemberId
     instance_id: str | None
@@ -106,7 +106,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroup:
-    """Members leave; static ones may be named by instance id alone."""
+    """A request to remove members from a group. Static members may be named by their instance id alone."""
 
     group_id: GroupId
     members: tuple[tuple[MemberId, str | None], ...]
@@ -122,7 +122,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """ConsumerGroupHeartbeat; None means unchanged.
+    """A ConsumerGroupHeartbeat; a field that is None is unchanged.
 
     `member_epoch` 0 joins, -1 leaves, -2 leaves as a static member that will return.
     """
@@ -170,7 +170,9 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOffsets:
-    """OffsetCommit. A consumer that is no member sends `generation_or_epoch` -1."""
+    """A request to commit offsets (OffsetCommit). A consumer that is no member of the group sends
+    `generation_or_epoch` -1.
+    """
 
     group_id: GroupId
     member_id: MemberId
@@ -181,7 +183,7 @@ class CommitOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitInTransaction:
-    """TxnOffsetCommit: offsets that become the group's when the producer's transaction commits."""
+    """A request to commit offsets in a transaction (TxnOffsetCommit). They count when the transaction commits."""
 
     commit: CommitOffsets
     producer_id: ProducerId
@@ -200,7 +202,7 @@ class NeedsRegistration:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A yes of the transaction's coordinator, for the guard of `NeedsRegistration`.
+    """The confirmation of the transaction's coordinator, for the guard of `NeedsRegistration`.
 
     `last_outcome` is how the transaction before ended: (epoch of its data, whether it was committed).
     """
@@ -211,7 +213,9 @@ class Registered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndInTransaction:
-    """A marker for the offsets partition. `is_bumped`: its epoch is higher than that of the transaction's records."""
+    """A request to end a transaction in the offsets partition by a marker. `is_bumped`: the marker's epoch is
+    higher than that of the transaction's records.
+    """
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -222,7 +226,7 @@ class EndInTransaction:
 
 @dataclass(frozen=True, slots=True)
 class OrphanEnded:
-    """An order to report it: a transaction was open here although a later one of its producer had begun."""
+    """An order to log that a transaction was open in this partition although a later one of its producer had begun."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -231,7 +235,7 @@ class OrphanEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsAnswer:
-    """An error for each partition (commit, delete), or one for all."""
+    """The response to a commit or a deletion of offsets: an error for each partition, or one for all."""
 
     error: ErrorCode = ErrorCode.NONE
     partitions: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
@@ -239,7 +243,7 @@ class OffsetsAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOffsets:
-    """OffsetFetch of one group; `partitions` None means all that it committed."""
+    """A request for the committed offsets of one group (OffsetFetch). `partitions` None: all that it committed."""
 
     group_id: GroupId
     partitions: Sequence[TopicPartition] | None

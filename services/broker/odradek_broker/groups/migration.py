@@ -1,4 +1,4 @@
-"""A group changes its protocol while it has members (KIP-848, "online migration").
+"""The change of a group's protocol while it has members (KIP-848, "online migration").
 
     classic  --a member of the consumer protocol joins, and the classic ones are consumers---> consumer
     consumer --the last member of the consumer protocol leaves, and classic ones are present--> classic

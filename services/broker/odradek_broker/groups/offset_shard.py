@@ -81,7 +81,7 @@ class OffsetShard:
         now_ms: int,
         wall_ms: int,
     ) -> Step[GroupRecord]:
-        """OffsetCommit: all partitions of the request that exist, in one batch."""
+        """Handle OffsetCommit: write all partitions of the request that exist, in one batch."""
         error = self._check_commit(commit, now_ms)
         if error is not ErrorCode.NONE:
             return respond(request_id, OffsetsAnswer(error=error))
@@ -125,7 +125,7 @@ class OffsetShard:
         now_ms: int,
         wall_ms: int,
     ) -> Step[GroupRecord]:
-        """TxnOffsetCommit: write offsets that stay pending until the marker of the producer's transaction.
+        """Handle TxnOffsetCommit: write offsets that stay pending until the marker of the producer's transaction.
 
         The response is NeedsRegistration until the transaction's coordinator knows of this partition.
         """
@@ -195,7 +195,7 @@ class OffsetShard:
     def handle_end_in_transaction(
         self, request_id: RequestId, end: EndInTransaction, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """WriteTxnMarkers for this partition: the offsets of the transaction are committed or dropped.
+        """Handle WriteTxnMarkers for this partition: commit or drop the offsets of the transaction.
 
         The marker and the change of the state are one append. The response is an ErrorCode.
         """
@@ -237,7 +237,9 @@ class OffsetShard:
     def handle_fetch_offsets(
         self, request_id: RequestId, fetch: FetchOffsets, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """OffsetFetch of one group; a stable fetch waits a while for transactions that may change its offsets."""
+        """Handle OffsetFetch of one group. A stable fetch waits a while for transactions that may change its
+        offsets.
+        """
         fetched = self._fetched(fetch)
         if not fetched.unstable:
             return respond(request_id, fetched)
@@ -281,7 +283,9 @@ class OffsetShard:
         group_id: GroupId,
         partitions: Sequence[TopicPartition],
     ) -> Step[GroupRecord]:
-        """OffsetDelete (KIP-496): refused for topics that a member subscribes to, or may subscribe to."""
+        """Handle OffsetDelete (KIP-496). Offsets of topics that a member subscribes to, or may subscribe to, are
+        kept.
+        """
         pending = self.table.offsets.pending
         if not self.table.exists(group_id):
             return respond(request_id, OffsetsAnswer(error=ErrorCode.GROUP_ID_NOT_FOUND))

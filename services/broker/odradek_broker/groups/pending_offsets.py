@@ -7,9 +7,9 @@ Compaction keeps the latest record of a key, whatever marker came last. So a pen
 record for the same group and partition has been committed: a plain commit, a deletion, or the offset of another
 transaction whose record is later. Such a pending offset is dropped at once; the end of its transaction changes nothing.
 
-A registration with the transaction's coordinator precedes the first record. The shell asks for it between two requests
-to the shard, so it has a number, the guard. The end of the producer's transaction voids the guard: a yes for a
-transaction that has ended meanwhile must not let its offsets in (KIP-890).
+A registration with the transaction's coordinator precedes the first record. The host of the shard asks for it
+between two requests to the shard, so it has a number, the guard. The end of the producer's transaction voids the
+guard: a yes for a transaction that has ended meanwhile must not let its offsets in (KIP-890).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class PendingOffsets:
         return guard
 
     def is_registered(self, producer_id: ProducerId, guard: int | None) -> bool:
-        """Return whether a registration with this guard still counts."""
+        """Return whether the registration with this guard is still valid."""
         return guard is not None and self._guards.get(producer_id) == guard
 
     def add(
@@ -109,7 +109,9 @@ class PendingOffsets:
     def supersede(
         self, group_id: GroupId, partition: TopicPartition, *, before_order: int | None = None
     ) -> None:
-        """Drop pending offsets whose records are earlier than a committed one; None: than the end of the log."""
+        """Drop pending offsets whose records are earlier than a committed record; None: earlier than the end of the
+        log.
+        """
         for producer_id in list(self._producers.get(group_id, {}).get(partition, ())):
             pending = self._transactions[producer_id].offsets[group_id, partition]
             if before_order is None or pending.order < before_order:

@@ -30,7 +30,7 @@ class OffsetCommitRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMember:
-    """A member of a classic group as it is written."""
+    """A member of a classic group, as the group's record contains it."""
 
     member_id: MemberId
     instance_id: str | None

@@ -12,7 +12,7 @@ _NO_CONFIGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def no_configs(_group_id: str) -> Mapping[str, str]:
-    """No group has configs of its own."""
+    """Return no configs, for brokers where no group has configs of its own."""
     return _NO_CONFIGS
 
 

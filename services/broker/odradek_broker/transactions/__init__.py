@@ -1,4 +1,4 @@
-"""Transactions: what a transaction coordinator decides for one partition of `__transaction_state`. Sans-IO.
+"""Transactions: the decisions of a transaction coordinator for one partition of `__transaction_state`, without I/O.
 
 Public: `TransactionShard` (transaction_shard.py) with its `table` (transaction_table.py) and `reserve` (identity.py),
 `TransactionSettings` (settings.py), the requests, responses and orders (messages.py), and the record (transaction.py)

@@ -1,4 +1,4 @@
-"""Producer identities: which one a request names, and where new producer ids come from.
+"""Producer identities: how the identity in a request is compared, and where new producer ids come from.
 
 An identity is a producer id with an epoch. The coordinator gives both out; a higher epoch of one producer id fences
 all lower ones, so producer ids never repeat and the epochs of one producer id only rise. Clients never see an epoch
@@ -43,7 +43,9 @@ class Match(Enum):
 
 @dataclass(slots=True)
 class ProducerIdReserve:
-    """Producer ids that a shard may give out, each once. The shell fills it; ids in a dropped shard are lost."""
+    """Producer ids that a shard may give out, each once. Its host adds ids to it; ids in a discarded shard are
+    lost.
+    """
 
     size_max: int
     _ids: deque[ProducerId] = field(default_factory=deque)
@@ -53,14 +55,14 @@ class ProducerIdReserve:
 
     @property
     def missing(self) -> int:
-        """Return how many ids the shell should add."""
+        """Return how many producer ids the host should add."""
         return self.size_max - len(self._ids)
 
     def add(self, ids: Iterable[ProducerId]) -> None:
         self._ids.extend(ids)
 
     def take(self) -> ProducerId:
-        """Return an id that nobody has had. The caller has checked that there is one."""
+        """Remove and return a producer id that was never given out. The caller has checked that there is one."""
         assert self._ids, "a handler took a producer id from an empty reserve"
         producer_id = self._ids.popleft()
         assert producer_id > NO_PRODUCER_ID, f"{producer_id} is no producer id"

@@ -1,9 +1,9 @@
-"""Which partitions still lack the marker of a decision.
+"""The partitions that have not acknowledged the marker of a decided transaction.
 
 Each decision has a number, drawn by the shard and rising in its life. An acknowledgement names that number. So one
 that comes late, for an earlier transaction of the same transactional id, completes nothing (KAFKA-16352).
-Acknowledgements are kept in memory only: after a load, all markers are sent again, and partition leaders take
-repeats.
+Acknowledgements are kept in memory only: after a load, all markers are sent again, and partition leaders accept
+repeated ones.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class MarkersDue:
         *,
         now_ms: int,
     ) -> int:
-        """Note a decision, and return its number."""
+        """Register a decision, and return its number."""
         self._last_decision += 1
         self._decisions[self._last_decision] = DueMarkers(transactional_id, now_ms, set(partitions))
         return self._last_decision
 
     def acknowledge(self, decision: int, partition: TransactionPartition) -> DueMarkers | None:
-        """Note that a partition has its marker; return the decision when that was the last one, and forget it."""
+        """Record that a partition has its marker. If it was the last partition, forget the decision and return it."""
         due = self._decisions.get(decision)
         if due is None:
             return None
@@ -56,7 +56,7 @@ class MarkersDue:
         return due
 
     def oldest_ms(self) -> int | None:
-        """Return when the oldest decision was made that still lacks markers."""
+        """Return the time of the oldest decision whose markers are not all acknowledged."""
         return min((due.decided_ms for due in self._decisions.values()), default=None)
 
     def partitions_of(self, transactional_id: TransactionalId) -> frozenset[TransactionPartition]:

@@ -24,7 +24,9 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducer:
-    """A producer takes the id over. `identity` is the one it has; None: it has just started."""
+    """A producer takes the transactional id over. `identity` is its present producer id and epoch; None: it has
+    just started.
+    """
 
     transactional_id: TransactionalId
     timeout_ms: int
@@ -41,7 +43,7 @@ class Initialized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddPartitions:
-    """Register partitions with the producer's transaction, and begin it if none is open."""
+    """A request to register partitions with the producer's transaction, which begins if none is open."""
 
     transactional_id: TransactionalId
     identity: ProducerIdentity
@@ -52,7 +54,9 @@ class AddPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """`last_outcome` is that of the transaction before, from which a leader knows how an open one ended."""
+    """The response to AddPartitions. `last_outcome` tells a partition leader how the producer's previous
+    transaction ended.
+    """
 
     error: ErrorCode = ErrorCode.NONE
     last_outcome: Outcome | None = None
@@ -60,7 +64,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyPartitions:
-    """Ask whether these partitions are registered with the producer's open transaction."""
+    """A request: are these partitions registered with the producer's open transaction?"""
 
     transactional_id: TransactionalId
     identity: ProducerIdentity
@@ -75,7 +79,9 @@ class Verified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransaction:
-    """The producer commits or aborts. `is_tv2`: EndTxn 5 and gRPC, whose decision gives the next identity."""
+    """The producer commits or aborts its transaction. `is_tv2`: EndTxn 5 and gRPC, where the response has the
+    identity for the next transaction.
+    """
 
     transactional_id: TransactionalId
     identity: ProducerIdentity
@@ -86,7 +92,9 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """`next_identity` is for the next transaction; None to a client of an older transaction version."""
+    """The response to EndTransaction. `next_identity` is for the next transaction; None for clients of older
+    transaction versions.
+    """
 
     error: ErrorCode = ErrorCode.NONE
     next_identity: ProducerIdentity | None = None
@@ -94,7 +102,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortTransaction:
-    """An operator ends a transaction; a prepared one only by force."""
+    """An operator aborts a transaction; one that is prepared only by force."""
 
     transactional_id: TransactionalId
     is_forced: bool = False
@@ -115,7 +123,9 @@ class SlotIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStaged:
-    """A task of a step wants to write. `member` names the attempt, so that a repeated request gets the same slot."""
+    """A task of a step (staged_steps.py) wants to write. `member` names the task attempt, so that a repeated
+    request gets the same slot.
+    """
 
     query: str
     step: int
@@ -124,7 +134,7 @@ class OpenStaged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """`is_completed`: the step is complete already, so that its rows need not be written."""
+    """The response to OpenStaged. `is_completed`: the step is complete already, so its rows need not be written."""
 
     error: ErrorCode = ErrorCode.NONE
     error_message: str = ""
@@ -134,14 +144,14 @@ class Opened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenewStaged:
-    """The leases of these members go on."""
+    """A request to extend the leases of these members of a staged step."""
 
     members: tuple[SlotIdentity, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortStaged:
-    """Exactly these members are aborted; another driver may be at work on others of their step."""
+    """A request to abort exactly these members of a staged step; another driver may be at work on other members."""
 
     members: tuple[SlotIdentity, ...]
 
@@ -155,7 +165,7 @@ class MembersChecked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareStaged:
-    """A member has written and flushed everything. From now on only its step decides about it."""
+    """A member of a staged step has written and flushed everything. From now on only the step decides about it."""
 
     member: SlotIdentity
 
@@ -177,7 +187,9 @@ class CompleteStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompleted:
-    """`is_completed`: it had been complete already. `unfit` are members that cannot be committed."""
+    """The response to CompleteStep. `is_completed`: the step was complete already. `unfit` are members that cannot
+    be committed.
+    """
 
     error: ErrorCode = ErrorCode.NONE
     is_completed: bool = False
@@ -211,7 +223,8 @@ class Resolution(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendMarkers:
-    """An order: write these markers to the leaders, and report each to `TransactionShard.handle_marked`.
+    """An order to the host: send these markers to the partition leaders, and report each to
+    `TransactionShard.handle_marked`.
 
     `is_bumped`: the marker's epoch is higher than the data's. `decision` numbers the decisions of a shard's life.
     """
@@ -227,7 +240,9 @@ class SendMarkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionCompleted:
-    """A report for metrics: every partition has its marker, `decided_for_ms` after the decision (or the load)."""
+    """An order to update metrics: every partition has its marker, `decided_for_ms` after the decision (or the
+    load).
+    """
 
     transactional_id: TransactionalId
     is_commit: bool

@@ -11,8 +11,8 @@ is complete.
     complete   the listed members commit, all others of the query up to this step abort, and the ledger moves on
 
 All slots of a query and its ledger are in one shard, and what `complete` writes is one batch. A load replays a batch
-whole or not at all, so that append is the commit of the step. The ledger makes a repeated step harmless: whoever
-repeats it hears that it is complete, and whatever was written for it again is aborted.
+whole or not at all, so that append is the commit of the step. The ledger makes a repeated step harmless: the
+repeated request is told that it is complete, and whatever was written for it again is aborted.
 
 Prepared members are aborted by time only if nothing was heard of their step for `prepared_timeout_ms`: a slow task
 keeps the others of its step alive. Leases and what was heard are in memory only; after a load each begins anew.
@@ -71,7 +71,7 @@ _PARTITION_BYTES: Final = 32  # the most that a partition takes besides the name
 
 
 class Decisions(Protocol):
-    """The moves of the shard, which all its transactions share."""
+    """The shard's operations that decide and write a transaction, as the staged steps use them."""
 
     settings: TransactionSettings
     table: TransactionTable
@@ -181,7 +181,7 @@ class StagedSteps:
 
     @judges
     def _match(self, member: SlotIdentity) -> tuple[Transaction | None, ErrorCode]:
-        """Return the state of a staged member, or why it is none any more."""
+        """Return the state of a staged member, or the error that says why it is no member any more."""
         state = self._shard.table.get(member.transactional_id)
         match = Match.FOREIGN if state is None else state.match(member.identity)
         if state is None or match is Match.FOREIGN:
@@ -196,7 +196,7 @@ class StagedSteps:
     def handle_renew(
         self, request_id: RequestId, request: RenewStaged, *, now_ms: int
     ) -> TransactionStep:
-        """Give these members a whole lease again."""
+        """Begin the leases of these members again."""
         errors = {}
         for member in request.members:
             state, errors[member] = self._match(member)
@@ -210,7 +210,7 @@ class StagedSteps:
     def handle_prepare(
         self, request_id: RequestId, request: PrepareStaged, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """Make it durable that a member waits for the decision of its step."""
+        """Record durably that a member is prepared: only the decision of its step commits or aborts it."""
         state, error = self._match(request.member)
         if state is None or state.staged is None:
             return respond(request_id, Prepared(error=error))
@@ -332,7 +332,7 @@ class StagedSteps:
         now_ms: int,
         wall_ms: int,
     ) -> TransactionStep:
-        """Abort a staged member. If it needs a producer id, the caller has seen that there is one."""
+        """Abort a staged member. If it needs a new producer id, the caller has checked that there is one."""
         if state.status is TransactionStatus.ONGOING:
             return self._shard.decide(
                 transactional_id,
@@ -412,7 +412,7 @@ class StagedSteps:
         return step
 
     def loaded(self, *, now_ms: int) -> None:
-        """Count every open step as heard now."""
+        """Begin the time-out of every open step now."""
         for transactional_id, state in self._shard.table.items():
             if state.staged is not None:
                 query, _, _ = transactional_id.partition(SLOT_SEPARATOR)
@@ -448,7 +448,7 @@ def _needs_id(state: Transaction | None) -> bool:
 
 
 def _is_of(state: Transaction | None, request: OpenStaged) -> bool:
-    """Return whether a slot is what an earlier copy of this request opened, and nothing was done with it."""
+    """Return whether an earlier copy of this request opened the slot, and it was not used since."""
     return (
         state is not None
         and state.status is TransactionStatus.EMPTY

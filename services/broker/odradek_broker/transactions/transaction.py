@@ -86,7 +86,7 @@ class TransactionStatus(IntEnum):
 
     @property
     def is_decided(self) -> bool:
-        """Whether markers are due."""
+        """Whether the transaction is decided, so that its markers must be written."""
         return self in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
 
     @property
@@ -95,7 +95,9 @@ class TransactionStatus(IntEnum):
 
     @property
     def is_between(self) -> bool:
-        """Whether no transaction is open or undone: the id may begin one, change its producer, or be forgotten."""
+        """Whether no transaction is open or waits for markers: the id may begin one, change its producer, or be
+        forgotten.
+        """
         return not self.is_decided and self is not TransactionStatus.ONGOING
 
 
@@ -121,7 +123,7 @@ MOVES: Final[dict[TransactionStatus | None, frozenset[TransactionStatus | None]]
 
 
 class EndedBy(IntEnum):
-    """Who made the last decision. It says how a producer that comes late is refused."""
+    """Who decided the last transaction. It determines the error for a producer whose request comes too late."""
 
     CLIENT = 0
     TIMEOUT = 1
@@ -130,7 +132,9 @@ class EndedBy(IntEnum):
 
 
 class TransactionPartition(NamedTuple):
-    """A partition that a transaction writes to. The name is for Kafka's tools; the id tells topics apart."""
+    """A partition that a transaction writes to. The topic's name is for Kafka's tools; its id distinguishes topics
+    of the same name.
+    """
 
     topic_id: TopicId
     topic: TopicName
@@ -146,7 +150,9 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """This id is a slot of a staged write: the step and the member that it works for, until it is decided."""
+    """The step and the member that a transactional id works for, if it is a slot of a staged write
+    (staged_steps.py).
+    """
 
     step: int
     member: str
@@ -155,7 +161,7 @@ class Staged:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """This id is a query of staged writes: the last step that is complete."""
+    """The last complete step, if the transactional id is a query of staged writes (staged_steps.py)."""
 
     last_step: int
     members: int
@@ -192,7 +198,7 @@ class Transaction:
 
     @property
     def is_bumped(self) -> bool:
-        """Whether the markers that are due have a higher epoch than the data."""
+        """Whether the markers of the decided transaction have a higher epoch than its data."""
         assert self.status.is_decided, f"{self.status.name} has no markers"
         if self.last_outcome is None:  # a record that Kafka wrote
             return self.client_version >= 2
@@ -213,7 +219,7 @@ class Transaction:
 
     @property
     def has_lease(self) -> bool:
-        """Whether this is a staged member that lives while it is renewed."""
+        """Whether this is a staged member that must be renewed until it is prepared."""
         return self.staged is not None and not self.is_prepared
 
     @property
@@ -246,7 +252,9 @@ class Transaction:
     def initialized(
         self, fresh_id: ProducerId | None, *, timeout_ms: int, is_same_producer: bool, wall_ms: int
     ) -> Transaction:
-        """Return the state after a producer took the id over; `fresh_id` if `needs_fresh_id`."""
+        """Return the state after a producer took the transactional id over. `fresh_id` is given if
+        `needs_fresh_id`.
+        """
         bumped = self._bumped(fresh_id, keeps_last=is_same_producer)
         return replace(
             bumped,
@@ -314,7 +322,7 @@ class Transaction:
         is_bumped: bool,
         wall_ms: int,
     ) -> Transaction:
-        """Return the state after the decision; `fresh_id` if it is bumped and `needs_fresh_id`."""
+        """Return the state after the decision. `fresh_id` is given if the epoch is bumped and `needs_fresh_id`."""
         assert self.status is TransactionStatus.ONGOING, f"a decision in {self.status.name}"
         takes_id = is_bumped and self.needs_fresh_id
         assert takes_id is (fresh_id is not None), f"{fresh_id} at {self.producer_epoch}"

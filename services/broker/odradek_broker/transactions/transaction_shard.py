@@ -72,7 +72,7 @@ _POSTPONED_MS: Final = 1_000
 
 @dataclass(slots=True, kw_only=True)
 class TransactionShard:
-    """The handlers of one shard; `table` is its state. The shell keeps `reserve` filled."""
+    """The handlers of one shard; `table` is its state. The host of the shard keeps `reserve` filled."""
 
     settings: TransactionSettings
     table: TransactionTable = field(init=False)
@@ -91,7 +91,7 @@ class TransactionShard:
     def handle_init(
         self, request_id: RequestId, init: InitProducer, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """InitProducerId of a transactional id: give the producer an identity that fences all earlier ones."""
+        """Handle InitProducerId: give the producer of a transactional id an identity that fences all earlier ones."""
         error = self._refuse_init(init)
         if error is not ErrorCode.NONE:
             return respond(request_id, Initialized(error=error))
@@ -168,7 +168,9 @@ class TransactionShard:
     def handle_add(
         self, request_id: RequestId, add: AddPartitions, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """AddPartitionsToTxn, AddOffsetsToTxn, and partition leaders before a transaction's first batch."""
+        """Handle AddPartitionsToTxn, AddOffsetsToTxn, and the request of a partition leader before a transaction's
+        first batch.
+        """
         error = self._refuse_add(add)
         if error is not ErrorCode.NONE:
             return respond(request_id, Added(error=error))
@@ -212,7 +214,7 @@ class TransactionShard:
         *,
         is_tv2: bool,
     ) -> ErrorCode:
-        """Return why a request that needs the present identity is refused."""
+        """Return the error for a request that must have the present identity; NONE if it has it."""
         if not _is_valid(transactional_id):
             return ErrorCode.INVALID_REQUEST
         match = Match.FOREIGN if state is None else state.match(identity)
@@ -229,7 +231,9 @@ class TransactionShard:
 
     @judges
     def handle_verify(self, request_id: RequestId, verify: VerifyPartitions) -> TransactionStep:
-        """AddPartitionsToTxn with VerifyOnly: whether a transactional batch may enter these partitions."""
+        """Handle AddPartitionsToTxn with VerifyOnly: return whether a transactional batch may enter these
+        partitions.
+        """
         state = self.table.get(verify.transactional_id)
         error = self._refuse_identity(state, verify.transactional_id, verify.identity, is_tv2=True)
         if error is ErrorCode.NONE:
@@ -252,7 +256,7 @@ class TransactionShard:
     def handle_end(
         self, request_id: RequestId, end: EndTransaction, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """EndTxn: the producer commits or aborts its transaction."""
+        """Handle EndTxn: commit or abort the producer's transaction."""
         verdict = self._judge_end_tv2(end) if end.is_tv2 else self._judge_end(end)
         if isinstance(verdict, Ended):
             return respond(request_id, verdict)
@@ -334,7 +338,7 @@ class TransactionShard:
     def handle_abort(
         self, request_id: RequestId, abort: AbortTransaction, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """An operator ends a transaction. Its producer may abort and go on."""
+        """Abort a transaction for an operator. Its producer may then abort it as well, and begin the next one."""
         refusal = self._refuse_abort(abort)
         if refusal is not None:
             return respond(request_id, refusal)
@@ -392,7 +396,9 @@ class TransactionShard:
         now_ms: int,
         wall_ms: int,
     ) -> TransactionStep:
-        """Decide an open transaction. If the bump needs a producer id, the caller has seen that there is one."""
+        """Decide an open transaction. If the bump needs a new producer id, the caller has checked that there is
+        one.
+        """
         fresh_id: ProducerId | None = None
         if is_bumped and state.needs_fresh_id:
             fresh_id = self.reserve.take()
@@ -426,9 +432,9 @@ class TransactionShard:
         now_ms: int,
         wall_ms: int,
     ) -> TransactionStep:
-        """Note what a partition's leader said of a marker; the last of a decision completes the transaction.
+        """Handle a partition leader's response to a marker. The last marker of a decision completes the transaction.
 
-        Errors that mean that the sender has to try again change nothing.
+        An error after which the sender tries again changes nothing.
         """
         if error not in _MARKER_DONE:
             return NOTHING
@@ -530,7 +536,7 @@ class TransactionShard:
         return Step(orders=tuple(orders))
 
     def move(self, transactional_id: TransactionalId, state: Transaction | None) -> TransactionStep:
-        """Replay a record of a move that the state machine has."""
+        """Replay the record of a state change, which `MOVES` must allow."""
         before = self.table.get(transactional_id)
         moved_from = None if before is None else before.status
         moved_to = None if state is None else state.status

@@ -81,7 +81,7 @@ class TransactionTable:
             self._deadline_ms.pop(transactional_id, None)
 
     def start_timeout(self, transactional_id: TransactionalId, deadline_ms: int) -> None:
-        """Let the open transaction of this id time out at this time of the monotonic clock."""
+        """Set the time of the monotonic clock at which the open transaction of this id times out."""
         self._deadline_ms[transactional_id] = deadline_ms
         heapq.heappush(self._deadlines, (deadline_ms, transactional_id))
         # Transactions that end leave their deadlines behind, and most of them end long before.
@@ -142,7 +142,7 @@ class TransactionTable:
     def resolve(
         self, identity: ProducerIdentity, topic_id: TopicId, partition: PartitionIndex
     ) -> Resolution:
-        """Return what became of the transaction whose data has this identity, for a leader that finds it open."""
+        """Return how the transaction whose data has this identity ended, for a partition leader that finds it open."""
         transactional_id = self._by_producer.get(identity.producer_id)
         if transactional_id is None:
             return Resolution.UNKNOWN
