@@ -2,7 +2,7 @@
 
 An entry (epoch, start offset) means: from this offset on, up to the start of the next entry, the
 records carry this epoch. Epochs rise strictly and start offsets never fall. The last entry may have
-no records yet: a leader enters its epoch when it begins to lead (R1), perhaps to write nothing.
+no records yet: a leader enters its epoch when it begins to lead (rule R1), perhaps to write nothing.
 
 The replica's core (`partition`) and the log on disk (`log`) each keep a `LeaderEpochs` for a partition: the
 core decides by its own, and the log applies those decisions together with the bytes. The log also writes its

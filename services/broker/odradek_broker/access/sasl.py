@@ -308,7 +308,9 @@ def credential_of(
 
 
 def _stored_key(password: str, credential: UserScramCredential) -> bytes:
-    """Derive the stored key of a password. It takes 3 ms of CPU without the interpreter's lock: never on the loop."""
+    """Derive the stored key of a password. It takes 3 ms of CPU without the interpreter's lock: never on the event
+    loop.
+    """
     name = _HASHES[credential.mechanism]
     salted = hashlib.pbkdf2_hmac(name, password.encode(), credential.salt, credential.iterations)
     return credential_of(

@@ -2,7 +2,7 @@
 
 Proposals that shrink an ISR wait 20 ms for others, because a lost follower usually concerns many partitions at
 once. Proposals that expand an ISR are sent at the next turn of the loop. If no response comes, the replica gets
-REQUEST_TIMED_OUT, keeps its proposal and sends it again (R16).
+REQUEST_TIMED_OUT, keeps its proposal and sends it again (rule R16).
 """
 
 from __future__ import annotations

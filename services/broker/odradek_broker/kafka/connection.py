@@ -9,8 +9,8 @@ progress, fewer than `IN_FLIGHT_MAX`, the client takes its responses, and no quo
 begin, further bytes stay unread in the socket (`pause_reading`), so a client that sends without reading fills its own
 buffers, not the broker's.
 
-A long request (`LONG_REQUEST_BYTES_MIN`) is decoded, handled and encoded in turns with other work on the loop, and no
-request after it begins before it has its response.
+A long request (`LONG_REQUEST_BYTES_MIN`) is decoded, handled and encoded in turns with other work on the event
+loop, and no request after it begins before it has its response.
 
 Before the login has succeeded, frames have at most 4 KiB (20 KiB for a token), and only the login's requests are
 allowed. What a client may not do (malformed frames, unknown requests, being too slow, requests before the login) closes

@@ -23,7 +23,7 @@ What is kept, with its offset, and with its timestamp:
 Invariants: offsets never change; for every key the last value below the limit stays; a consumer that
 reads from the start within `delete.retention.ms` sees every tombstone that follows a value it has read.
 
-Python code handles every record, so a pool thread works in slices of a few milliseconds. Memory is
+Python code handles every record, so a disk thread works in slices of a few milliseconds. Memory is
 bounded: if the map is full, the pass's dirty part ends early, between two batches.
 """
 
@@ -84,7 +84,7 @@ class CompactedRun:
 
 @dataclass(slots=True, kw_only=True)
 class CompactJob:
-    """One pass over one log. `run_slice` in the pool and `PartitionLog.install_compacted` on the loop
+    """One pass over one log. `run_slice` on a disk thread and `PartitionLog.install_compacted` on the event loop
     alternate until `is_done`."""
 
     storage: Storage
@@ -114,7 +114,9 @@ class CompactJob:
     def run_slice(
         self, slice_ms: int = SLICE_MS, *, clock_s: Callable[[], float] = monotonic
     ) -> None:
-        """Work for about `slice_ms` of `clock_s`, or until a run is ready (pool). An error is stored in `error`."""
+        """Work for about `slice_ms` of `clock_s`, or until a run is ready (on a disk thread). An error is stored in
+        `error`.
+        """
         deadline = clock_s() + slice_ms / 1000
         if self._steps is None:
             self._steps = self._work()
@@ -135,7 +137,9 @@ class CompactJob:
         self.is_done = True
 
     def install(self, segments: SegmentList, *, is_truncating: bool, delay_ms: int) -> bool:
-        """Swap in the new segments that are ready (loop). Return whether there were any. Raises OSError."""
+        """Swap in the new segments that are ready (on the event loop). Return whether there were any. Raises
+        OSError.
+        """
         ready, self.ready = self.ready, []
         is_swapped = False
         for run in ready:
@@ -203,7 +207,7 @@ class CompactJob:
         )
 
     def _runs(self) -> list[list[Segment]]:
-        """Return the segments in runs of neighbours that fit into one segment."""
+        """Return the segments in runs: neighbours whose records fit into one new segment."""
         runs: list[list[Segment]] = []
         size_bytes = 0
         for segment in self.segments:
@@ -258,7 +262,9 @@ class CompactJob:
     def _copy(
         self, segment: Segment, new: Segment, run_end: int, kept_markers: set[int]
     ) -> Iterator[bool]:
-        """Copy the batches that stay from one segment to `new`. After each, yield whether it is unchanged."""
+        """Copy the batches that are kept from one segment to `new`. After each batch, yield whether it is
+        unchanged.
+        """
         pending: list[tuple[bytes, Header]] = []
         pending_bytes = 0
         file = self._open(segment)
@@ -321,12 +327,12 @@ class CompactJob:
         return self._encoded(header, kept_records, horizon_ms)
 
     def _note_kept(self, header: Header) -> None:
-        """Record that a batch stays, at least its header, so the marker of its transaction has to stay, too."""
+        """Record that a batch is kept, at least its header, so the marker of its transaction must be kept, too."""
         if header.is_transactional and not header.is_control:
             self._open_transactions.add(header.producer_id)
 
     def _kept(self, header: Header, records: list[Record]) -> tuple[list[Record], int | None]:
-        """Return the records that stay, and the delete horizon of their batch if it needs one."""
+        """Return the records that are kept, and the delete horizon of their batch if it needs one."""
         horizon_ms: int | None = None
         if header.attributes & DELETE_HORIZON_MASK:
             horizon_ms = header.base_timestamp_ms

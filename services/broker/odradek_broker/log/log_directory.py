@@ -79,7 +79,7 @@ BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class LogDirectory:
-    """One locked data directory. `open` locks and checks it; `load` recovers the logs (pool)."""
+    """One locked data directory. `open` locks and checks it; `load` recovers the logs (on a disk thread)."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class LogDirectory:
         boot_id: str | None = None,
         recent_bytes_max: int = RECENT_BYTES_MAX,
     ) -> LogDirectory:
-        """Lock the directory, check its identity, find the restart class, write the running marker (waits).
+        """Lock the directory, check its identity, find the restart class, write the running marker (blocks).
 
         Raises DirectoryRefused if another process holds it (the message has its pid), or if it belongs to
         another cluster or node or was never formatted. Raises OSError when the disk fails.
@@ -169,7 +169,8 @@ class LogDirectory:
         return directory
 
     def loss_reported(self) -> None:
-        """Record that the controller has committed a registration with this `restart_class`. Blocks: pool.
+        """Record that the controller has committed a registration with this `restart_class`. It blocks: call it on
+        a disk thread.
 
         A kill before this call cannot give the next start a better class than this one. Raises
         StorageFailed.
@@ -184,7 +185,9 @@ class LogDirectory:
                 self._storage.remove(mark)
 
     def follow_metadata(self, incarnation_id: MetadataIncarnationId) -> None:
-        """Store durably which metadata log this broker follows. Blocks: pool. Raises StorageFailed."""
+        """Store durably which metadata log this broker follows. It blocks: call it on a disk thread. Raises
+        StorageFailed.
+        """
         try:
             adopt_metadata(self._storage, self.path, incarnation_id)
         except OSError as error:
@@ -200,7 +203,7 @@ class LogDirectory:
         on_progress: Callable[[int, int], None] | None = None,
         threads_max: int = 2,
     ) -> LoadReport:
-        """Open every partition and recover its log past the recovery point. Blocks: pool.
+        """Open every partition and recover its log past the recovery point. It blocks: call it on a disk thread.
 
         `on_progress(done, of)` is called from threads. Raises StorageFailed when the disk fails.
         """
@@ -312,7 +315,8 @@ class LogDirectory:
         return self._add(location, config, loaded, is_new=True, cleaned_offset=Offset(0))
 
     def recover(self, log: PartitionLog) -> LoadedLog | None:
-        """Recover a log whose truncation failed half-way because the disk was full (waits: pool).
+        """Recover a log whose truncation failed half-way because the disk was full (blocks: call it on a disk
+        thread).
 
         The recovery is the same as after a crash. `log` must not be used any more. Returns None if the
         partition was deleted during the call. Raises StorageFailed.
@@ -362,7 +366,7 @@ class LogDirectory:
         """Rename the log of a partition that the metadata does not know, and keep it for an operator.
 
         Otherwise like `delete`; directory/strays.py has the details. None if there is no such log. The
-        caller has to run `strays.sync` with the result in the pool.
+        caller has to run `strays.sync` with the result on a disk thread.
         """
         self.health.check()
         log = self._logs.pop((topic_id, partition), None)
@@ -417,11 +421,11 @@ class LogDirectory:
         return self._add(job.found, config, job.loaded, is_new=True, cleaned_offset=Offset(0))
 
     def take_removals(self) -> list[Path]:
-        """Return directories of deleted partitions; the caller runs `remove_tree` of each in the pool."""
+        """Return directories of deleted partitions; the caller runs `remove_tree` of each on a disk thread."""
         return self._departures.take()
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory from `take_removals` (waits; may take long). If it raises OSError, only space
+        """Remove a directory from `take_removals` (blocks, perhaps for long). If it raises OSError, only space
         is wasted, and `take_removals` returns the directory again."""
         self._departures.remove(path)
 
@@ -444,7 +448,7 @@ class LogDirectory:
         return self._storage.free_bytes(self.path)
 
     def begin_checkpoint(self) -> CheckpointJob:
-        """Return a job that writes the offset checkpoints; the caller runs it in the pool, about every 5 s.
+        """Return a job that writes the offset checkpoints; the caller runs it on a disk thread, about every 5 s.
 
         It may not be called before the registration that reports `LoadReport.power_loss` was accepted:
         until then the old files have to show the loss to the next start.
@@ -470,8 +474,8 @@ class LogDirectory:
     def close(self, *, broker_epoch: BrokerEpoch | None) -> bool:
         """Sync everything, write checkpoints and, with a broker epoch, the clean marker last.
 
-        Returns whether the clean marker was written. Blocks: pool. Sync jobs that were begun need not be
-        finished; during a truncation no clean marker is written. The lock is always released, also when
+        Returns whether the clean marker was written. It blocks: call it on a disk thread. Sync jobs that were begun
+        need not be finished; during a truncation no clean marker is written. The lock is always released, also when
         this raises StorageFailed. If the directory is offline already, only files and lock are closed.
         """
         is_whole = False

@@ -1,8 +1,8 @@
-"""Jobs: the parts of a log's operations that wait for the disk.
+"""Jobs: the parts of a log's operations that wait for the disk, to be run on a disk thread.
 
-A `begin_*` method of `PartitionLog` makes a job on the loop, with copies of all that it needs. `run`
-works in a pool thread, touches only files and never raises; its result, or the error that stopped
-it, stays in the job until `PartitionLog.finish` applies it on the loop.
+A `begin_*` method of `PartitionLog` makes a job on the event loop, with copies of all that it needs. `run`
+works on a disk thread, touches only files and never raises; its result, or the error that stopped
+it, stays in the job until `PartitionLog.finish` applies it on the event loop.
 """
 
 from __future__ import annotations

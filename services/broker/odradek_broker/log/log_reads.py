@@ -1,7 +1,7 @@
-"""Reads of a range of a partition's log: planned on the loop, run there or in the pool.
+"""Reads of a range of a partition's log: planned on the event loop, run there or on a disk thread.
 
 Most reads are of the tail, which is in memory, or of data in the page cache, which costs a copy;
-those run at once. A read that would wait for the disk runs in a pool thread. It opens its own file,
+those run at once. A read that would wait for the disk runs on a disk thread. It opens its own file,
 because the segment may be closed, truncated or deleted during the read; the result is then empty.
 """
 
@@ -92,7 +92,7 @@ class RecentAppends:
                 del oldest.tail[oldest.base_offset]
 
     def forget(self, tail: Tail) -> None:
-        """Remove a whole tail, because its log was truncated or an append was not kept."""
+        """Remove all kept appends of one log, because the log was truncated or an append was not kept."""
         for append in tail.values():
             assert append.data is not None, append.base_offset
             self.size_bytes -= len(append.data)
@@ -141,7 +141,7 @@ class ReadResult(NamedTuple):
 
 
 class ReadPlan:
-    """A planned read. The caller calls `run` once: immediately if `is_hot`, otherwise in a pool thread."""
+    """A planned read. The caller calls `run` once: immediately if `is_hot`, otherwise on a disk thread."""
 
     __slots__ = (
         "_as_file_slice",

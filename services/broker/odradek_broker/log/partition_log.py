@@ -5,9 +5,9 @@
                                               recovery point <= durable end
 
 The owner (the partition's host, on the event loop) calls all methods; none of them takes a lock.
-An append is one write(2) into the page cache. An operation that may wait for the disk has three steps:
-`begin_*` decides on the loop and returns a job, `job.run()` does the waiting in a pool thread, and
-`finish(job)` applies the result on the loop.
+An append is one write(2) into the page cache. An operation that may wait for the disk has three steps: a method
+`begin_*` decides on the event loop and returns a job, `job.run()` does the waiting on a disk thread, and
+`finish(job)` applies the result on the event loop.
 
 Invariants: a batch is recorded in memory only after its bytes were written. Each segment begins where
 the previous one ends, even if compaction left gaps between batches, so that recovery detects bytes that
@@ -237,7 +237,7 @@ class PartitionLog:
         self._segments.use(old, may_drop=self._progress.may_drop)
 
     def assign_epoch(self, epoch: LeaderEpoch) -> None:
-        """Add (epoch, log end offset) to the leader epochs when this replica becomes leader (R1)."""
+        """Add (epoch, log end offset) to the leader epochs when this replica becomes leader (rule R1)."""
         if epoch > self.epochs.latest:
             self.epochs.enter(epoch, self.log_end_offset)
 
@@ -335,7 +335,7 @@ class PartitionLog:
         }
 
     def begin_truncate(self, offset: Offset) -> StorageJob:
-        """Return a job that truncates the log, its epochs and its producer state to `offset`, synced (R4).
+        """Return a job that truncates the log, its epochs and its producer state to `offset`, synced (rule R4).
 
         No append is allowed until `finish`. A batch that contains `offset` is removed whole. Truncating
         to the log end offset removes epochs without data. An offset below the first segment is a reset.
@@ -468,7 +468,7 @@ class PartitionLog:
         return self._segments.take_retired(now_ms=now_ms)
 
     def begin_compaction(self, *, now_ms: int) -> CompactJob | None:
-        """Return a compaction pass if one is due. The caller runs its slices in the pool, with
+        """Return a compaction pass if one is due. The caller runs its slices on a disk thread, with
         `install_compacted` after each, until it is done. Only one pass may run at a time."""
         if self._is_truncating or self._health.full is not None:
             return None
@@ -490,7 +490,7 @@ class PartitionLog:
             self.cleaned_offset = max(self.cleaned_offset, job.end_offset)
 
     def mark_damaged(self, reason: str) -> None:
-        """Make the next start verify all batches and truncate at the first wrong one (waits). Raises OSError."""
+        """Make the next start verify all batches and truncate at the first wrong one (blocks). Raises OSError."""
         write_damage_mark(self._storage, self.directory, reason)
 
     def retire_all(self) -> None:
@@ -510,12 +510,12 @@ class PartitionLog:
 
     @property
     def durable_end_offset(self) -> Offset:
-        """Everything below this offset is durable."""
+        """The offset below which everything is durable."""
         return self._progress.durable_end
 
     @property
     def recovery_point(self) -> Offset:
-        """A restart scans nothing below this offset."""
+        """The offset below which a restart need not scan the log."""
         return self._progress.recovery_point
 
     @property
@@ -558,7 +558,7 @@ class PartitionLog:
         """Plan to read complete batches, at least one, beginning with the one that contains `start_offset`.
 
         No batch that reaches past `end_offset` (exclusive) is included. A plan that `is_hot` must
-        run at once. With `verify`, batches from a file are read in the pool and their CRCs are checked;
+        run at once. With `verify`, batches from a file are read on a disk thread and their CRCs are checked;
         a wrong CRC raises LogDamaged from the read. Raises OffsetOutOfRange.
         """
         if not self.log_start_offset <= start_offset <= self.log_end_offset:
@@ -584,13 +584,13 @@ class PartitionLog:
         return self.plan_read(start_offset, bytes_max=bytes_max, end_offset=end_offset).run()
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """Return the first record whose timestamp is at least `timestamp_ms` (pool: waits). Raises StorageFailed."""
+        """Return the first record whose timestamp is at least `timestamp_ms` (blocks). Raises StorageFailed."""
         return find_timestamp(
             self._storage, self._health, self._segments, timestamp_ms, self.log_start_offset
         )
 
     def max_timestamp_offset(self) -> TimestampOffset | None:
-        """Return the record with the greatest timestamp (pool: may wait). Raises StorageFailed."""
+        """Return the record with the greatest timestamp (may block). Raises StorageFailed."""
         return find_greatest(self._storage, self._health, self._segments, self.log_start_offset)
 
     def aborted_transactions(

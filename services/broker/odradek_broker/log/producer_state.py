@@ -117,7 +117,7 @@ class ProducerStates:
         return len(self._entries)
 
     def become(self, other: ProducerStates) -> None:
-        """Take over all that `other` has, which must not be used any more. Holders of this object need no new one."""
+        """Replace this state by that of `other`, which must not be used any more."""
         for name in self.__slots__:
             setattr(self, name, getattr(other, name))
 
@@ -400,7 +400,7 @@ def _decode_older(data: bytes, position: int) -> dict[int, tuple[StoredBatch, ..
 def fold_batch(
     states: ProducerStates, header: Header, batch: Callable[[], ByteBuffer]
 ) -> AbortedTransaction | None:
-    """Add a batch with a producer id to the state; `batch` returns its bytes and is called for markers only.
+    """Apply a batch with a producer id to the state. `batch` returns its bytes, and is called for markers only.
 
     Returns the entry for the transaction index if the batch is an abort marker.
     """
@@ -434,7 +434,7 @@ def fold_batch(
 
 
 def part(data: ByteBuffer, start: int, end: int) -> ByteBuffer:
-    """Return one batch of a buffer that holds several."""
+    """Return one batch out of a buffer with several batches."""
     return data[start:end]
 
 
@@ -446,7 +446,7 @@ def replay(
     from_offset: Offset,
     on_aborted: Callable[[Segment, AbortedTransaction], None] | None = None,
 ) -> None:
-    """Add all batches at or past `from_offset` to the state, header by header (waits)."""
+    """Add all batches at or past `from_offset` to the state, header by header (blocks)."""
     for segment in segments:
         if segment.end_offset <= from_offset or segment.size_bytes == 0:
             continue

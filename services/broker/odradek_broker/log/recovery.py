@@ -84,7 +84,7 @@ class Recovery:
     _reindexed: list[Segment] = field(default_factory=list)
 
     def run(self) -> LoadedLog:
-        """Recover the log (waits, perhaps for seconds). Raises OSError when the disk fails."""
+        """Recover the log (blocks, perhaps for seconds). Raises OSError when the disk fails."""
         try:
             return self._run()
         except CorruptBatch:

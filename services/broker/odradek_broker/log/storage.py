@@ -18,7 +18,7 @@ and marked them clean, so a second fdatasync that succeeds proves nothing. That 
 sync becomes EIO here.
 
 The log turns the first DISK error into `StorageFailed`. After that it acknowledges no write to the
-directory until the process restarts (R11). A full disk has not failed: a write that finds no space does
+directory until the process restarts (rule R11). A full disk has not failed: a write that finds no space does
 not affect earlier writes. The error becomes `StorageFull`, the caller undoes what reached the file, and
 the directory accepts no writes until space is free again (`DirectoryHealth.has_room_again`). A PROCESS
 error becomes `StorageRefused`: the caller undoes what reached the file, and no other partition is

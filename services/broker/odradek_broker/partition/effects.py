@@ -75,7 +75,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateTo:
-    """Truncate the log, its leader epochs and producer state to `end_offset`, synced (R4).
+    """Truncate the log, its leader epochs and producer state to `end_offset`, synced (rule R4).
 
     The host reports Truncated when that is done. If `end_offset` is the log end, this only removes leader epochs
     that have no records.
@@ -93,7 +93,7 @@ class ResetLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignEpoch:
-    """Add (leader_epoch, log end) to the log's leader epochs: this replica leads from there (R1)."""
+    """Add (leader_epoch, log end) to the log's leader epochs: this replica leads from there (rule R1)."""
 
     leader_epoch: LeaderEpoch
 
@@ -120,7 +120,9 @@ class SendAttached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendDiverged:
-    """Respond to a follower's Attach: its log diverges from the leader's, so it must truncate its log (R3, R4)."""
+    """Respond to a follower's Attach: its log diverges from the leader's, so it must truncate its log (rules R3,
+    R4).
+    """
 
     session: FollowerSession
     attach_seq: int
@@ -172,9 +174,9 @@ class SendDetach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendAck:
-    """Acknowledge to the leader everything below `ack_to` (R6). Acknowledgements are cumulative, so only the last
-    one of a turn of the event loop is sent. `is_synced`: the topic has durability=fsync, and `ack_to` is the end of
-    what is synced to the disk.
+    """Acknowledge to the leader everything below `ack_to` (rule R6). Acknowledgements are cumulative, so only the
+    last one of a turn of the event loop is sent. `is_synced`: the topic has durability=fsync, and `ack_to` is the
+    end of what is synced to the disk.
     """
 
     session_id: int
@@ -248,7 +250,7 @@ class TransactionTorn:
 class RespondToProduce:
     """The outcome of a ProduceRequested; `base_offset` is NO_OFFSET with an error.
 
-    The host checks `may_respond(leader_epoch, ..)` when it writes the response to the socket (R13).
+    The host checks `may_respond(leader_epoch, ..)` when it writes the response to the socket (rule R13).
     """
 
     request_id: int
@@ -273,7 +275,7 @@ class RespondToDelete:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HighWatermarkMoved:
     """Report the new high watermark to the log and to readers; followers receive it with the next Data,
-    or without data within 50 ms (R9)."""
+    or without data within 50 ms (rule R9)."""
 
     high_watermark: Offset
 
@@ -289,7 +291,7 @@ class RoleChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFailed:
-    """Take the log directory offline and report it in the heartbeat (R11).
+    """Take the log directory offline and report it in the heartbeat (rule R11).
 
     After a bug, only this partition is affected: each heartbeat from now on asks for another leader of it.
     """

@@ -236,7 +236,7 @@ class LogStartAdvanced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageFailed:
-    """A write, sync or truncation of this replica's log failed, or a CRC check of its records (R11)."""
+    """A write, sync or truncation of this replica's log failed, or a CRC check of its records (rule R11)."""
 
     reason: str
 
@@ -270,7 +270,7 @@ class FollowerSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttachReceived:
-    """A follower reports the end of its log and asks for the data after it (R3).
+    """A follower reports the end of its log and asks for the data after it (rule R3).
 
     Within one lifetime of a broker a greater `attach_seq` is later, in any lane. An Attach that
     arrives after a later one is ignored.
@@ -293,7 +293,7 @@ class DetachReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AckReceived:
-    """A follower has everything below `ack_to`: appended, or, if `is_synced`, synced to its disk (R7).
+    """A follower has everything below `ack_to`: appended, or, if `is_synced`, synced to its disk (rule R7).
 
     Its log starts at `log_start`.
     """
@@ -378,7 +378,7 @@ class SnapshotlessReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataReceived:
-    """The leader sent batches, whose headers and CRCs have been checked (R5).
+    """The leader sent batches, whose headers and CRCs have been checked (rule R5).
 
     `epochs`: (leader epoch, base offset) of the first batch and of each later batch where the epoch
     changes; empty when there are no batches. The first batch may start below `base_offset` if it
@@ -424,7 +424,7 @@ class Tick:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderStalled:
     """This broker's event loop stood still for `stall_ms` (over 500): that time does not count as lag of followers
-    (R10).
+    (rule R10).
     """
 
     stall_ms: int

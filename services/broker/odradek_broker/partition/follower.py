@@ -7,14 +7,14 @@
        |                                           CUTTING-+                   |
        +---- Refused, the session's end -- from ATTACHING or STREAMING         +--> ATTACHING
 
-A follower starts without truncating anything (R2): only the leader knows where the two logs diverge,
-and says so in its response to an Attach (R4). While CUTTING (a TruncateTo or ResetLog is under way)
+A follower starts without truncating anything (rule R2): only the leader knows where the two logs diverge,
+and says so in its response to an Attach (rule R4). While CUTTING (a TruncateTo or ResetLog is under way)
 nothing else changes the log, and a change of role waits (replica.py). The follower remembers a session
 that opens or closes meanwhile.
 
 Invariants:
 - The log end moves only by Data in STREAMING, of this session and leader epoch, whose base offset
-  is the log end (R5). It falls only by a response to the Attach that reported the current log end.
+  is the log end (rule R5). It falls only by a response to the Attach that reported the current log end.
 - The high watermark never passes the log end, and falls only together with it.
 - Nothing is acknowledged before the leader said Attached in this epoch.
 
@@ -163,7 +163,7 @@ class Follower:
         return effects
 
     def on_diverged(self, event: DivergedReceived, now_ms: int) -> list[Effect]:
-        """Truncate (R4), but only if the response is about the present log end: a response about an earlier
+        """Truncate (rule R4), but only if the response is about the present log end: a response about an earlier
         one would truncate what came since."""
         log = self._log
         if not self._is_awaited(event) or (event.for_log_end, event.for_last_epoch) != (
@@ -253,7 +253,7 @@ class Follower:
         return ResetLog(start_offset=start_offset)
 
     def on_data(self, event: DataReceived, now_ms: int) -> list[Effect]:
-        """Append data that begins exactly at the log end; drop any other data, and attach again (R5)."""
+        """Append data that begins exactly at the log end; drop any other data, and attach again (rule R5)."""
         if event.session_id != self._session_id or self.phase is not Phase.STREAMING:
             return []
         log = self._log
@@ -312,7 +312,7 @@ class Follower:
         return [SendDetach(session_id=self._session_id)]
 
     def on_synced(self) -> list[Effect]:
-        """Acknowledge the synced end, with durability=fsync (R6)."""
+        """Acknowledge the synced end, with durability=fsync (rule R6)."""
         effects: list[Effect] = []
         if self.phase is not Phase.CUTTING:
             self.acknowledge(effects)
@@ -320,7 +320,7 @@ class Follower:
         return effects
 
     def acknowledge(self, effects: list[Effect]) -> None:
-        """Acknowledge this replica's position and log start, if they changed and it is attached (R6)."""
+        """Acknowledge this replica's position and log start, if they changed and it is attached (rule R6)."""
         log = self._log
         position = (log.position, log.is_fsync, log.log_start)
         if self.phase is not Phase.STREAMING or position == self._acked:

@@ -131,7 +131,7 @@ class FollowerProgress:
         self, end_offset: Offset, high_watermark: Offset, *, log_end: Offset, now_ms: int
     ) -> None:
         """Record that a Data message up to `end_offset` was sent, and sample the leader's log end, by which lag is
-        judged (R10).
+        judged (rule R10).
         """
         if end_offset > self.sent_to:
             self.sent_to = end_offset
@@ -146,7 +146,7 @@ class FollowerProgress:
         """Record an acknowledgement; return whether the position that counts rose.
 
         The follower is caught up now if it has reached the leader's log end. If it has reached the
-        sampled log end, it was caught up when that sample was taken (R10).
+        sampled log end, it was caught up when that sample was taken (rule R10).
         """
         if is_synced and ack_to > self._synced_to:
             self._synced_to = ack_to
@@ -176,7 +176,7 @@ class Followers:
     __slots__ = ("_by_broker", "_lag_max_ms", "counted", "is_any_waited_for")
 
     def __init__(self, *, lag_max_ms: int) -> None:
-        """`lag_max_ms`: a follower that was not caught up for longer is out of sync (R10)."""
+        """`lag_max_ms`: a follower that was not caught up for longer is out of sync (rule R10)."""
         self._lag_max_ms = lag_max_ms
         self.is_any_waited_for = False
         self._by_broker: dict[BrokerId, FollowerProgress] = {}
@@ -271,7 +271,7 @@ class Followers:
         )
 
     def lagging(self, log_end: Offset, now_ms: int) -> set[BrokerId]:
-        """Return the followers that were not caught up for too long (R10)."""
+        """Return the followers that were not caught up for too long (rule R10)."""
         # A follower that has the whole log does not lag, however long ago it acknowledged that.
         self.note_caught_up(log_end, now_ms)
         return {

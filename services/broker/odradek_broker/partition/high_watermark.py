@@ -1,4 +1,4 @@
-"""How far the high watermark may move (R8), and how long it waits for a follower that is about to join the ISR.
+"""How far the high watermark may move (rule R8), and how long it waits for a follower that is about to join the ISR.
 
 The watermark is the lowest position over the *maximal ISR*: the committed ISR and the replicas that
 the pending change would add. The controller may already have accepted the change and elected a
@@ -10,7 +10,7 @@ The watermark stands still while the committed ISR is smaller than min.insync.re
 left below that size are eligible leaders (ELR, KIP-966), and they hold everything below the watermark
 only because it has not moved since.
 
-A follower joins at the high watermark (R16), and is always a round trip behind the leader's log end.
+A follower joins at the high watermark (rule R16), and is always a round trip behind the leader's log end.
 With the leader alone in the ISR the watermark is the log end, so a follower that keeps up would join
 only in a pause of the producers; a follower with a longer round trip than the slowest ISR member
 would join only by luck. So the watermark waits for it: it stays where it is until the follower has
@@ -22,7 +22,7 @@ Waiting adds to the latency of acks=all, so the leader waits only for a follower
 the ISR. The measure is the *round*: the time from a Data message to the acknowledgement of everything
 that the log held when the message left.
 - A round longer than half of `replica.lag.time.max.ms` is too slow: up to two rounds may pass
-  between two proofs that a follower is caught up (R10), so it would leave the ISR again.
+  between two proofs that a follower is caught up (rule R10), so it would leave the ISR again.
 - After a round of at most ROUND_FAST_MS the watermark waits at once.
 - Rounds in between mostly belong to a follower that is still catching up: they become shorter by
   themselves, and waiting now would cost seconds. After SLOW_ROUNDS_MAX of them in succession they

@@ -6,7 +6,7 @@
        that may pass       v  |
                         WITHDRAWING (a proposal of the committed ISR itself)
 
-One change is pending at a time (R16), and only the image ends it, in feed order (R18). A refusal does
+One change is pending at a time (rule R16), and only the image ends it, in feed order (rule R18). A refusal does
 not end it, because it is about one copy of the proposal, while another copy, sent again after a
 time-out, may still be on its way and be accepted later.
 - INVALID_UPDATE_VERSION or FENCED_LEADER_EPOCH say that the partition epoch has moved, perhaps by

@@ -1,6 +1,6 @@
 """A replica as the leader: what it does in one leader epoch.
 
-A replica becomes the leader when the image names it with a higher leader epoch (R1): it enters the epoch
+A replica becomes the leader when the image names it with a higher leader epoch (rule R1): it enters the epoch
 at its log end, knows nothing of its followers, and keeps its high watermark. It stops leading when the
 next epoch begins, the topic is deleted or its storage fails, and what it knew of its followers is lost.
 
@@ -14,7 +14,7 @@ next epoch begins, the topic is deleted or its storage fails, and what it knew o
 Invariants:
 - The watermark moves only here, in `_advance`, by the rule in high_watermark.py; it never falls.
 - A follower's position is what it acknowledged in this epoch, in the session that it is attached in,
-  under a registration that the image does not know to be over (R7). An Attach is no position.
+  under a registration that the image does not know to be over (rule R7). An Attach is no position.
 - Responses follow from the committed ISR of the image, never from the response to a proposal.
 
 What cannot happen: an acks=all response for records that an electable replica lacks. An electable
@@ -125,7 +125,7 @@ class Leader:
         self._see_replicas(view, brokers, now_ms)
 
     def begin(self, now_ms: int) -> list[Effect]:
-        """Enter the epoch (R1). After an unclean election the log end becomes the high watermark (R22)."""
+        """Enter the epoch (rule R1). After an unclean election the log end becomes the high watermark (rule R22)."""
         log = self._log
         log.epochs.enter(self.leader_epoch, log.log_end)
         effects: list[Effect] = [AssignEpoch(leader_epoch=self.leader_epoch)]
@@ -141,7 +141,7 @@ class Leader:
     def adopt(
         self, view: PartitionChanged, brokers: Mapping[BrokerId, BrokerView], now_ms: int
     ) -> list[Effect]:
-        """Apply a change of the image within this leader epoch: a new ISR, or a new min.insync.replicas (R18)."""
+        """Apply a change of the image within this leader epoch: a new ISR, or a new min.insync.replicas (rule R18)."""
         effects: list[Effect] = []
         self.isr.adopt(view)
         self._see_replicas(view, brokers, now_ms)
@@ -165,7 +165,7 @@ class Leader:
         return effects
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
-        """End the epoch (R2): fail the requests that wait, and send no more data."""
+        """End the epoch (rule R2): fail the requests that wait, and send no more data."""
         effects = self._produces.resign(error_code)
         effects.extend(self._gate.resign(error_code))
         effects.extend(self._markers.resign(error_code))
@@ -177,7 +177,7 @@ class Leader:
         return effects
 
     def on_produce(self, event: ProduceRequested) -> list[Effect]:
-        """Refuse the request, recognize a repeat, or append (R12)."""
+        """Refuse the request, recognize a repeat, or append (rule R12)."""
         return self._produces.request(event, is_under_min_isr=self.isr.is_under_min)
 
     def on_transactional_produce(
@@ -297,7 +297,7 @@ class Leader:
         return self._followers.lowest_start(self._log.log_start, electable)
 
     def on_attach(self, event: AttachReceived, now_ms: int) -> list[Effect]:
-        """Check the leader epoch, the registration and the attach number, then compare the lineages (R3)."""
+        """Check the leader epoch, the registration and the attach number, then compare the lineages (rule R3)."""
         session = event.session
         if event.leader_epoch != self.leader_epoch:
             code = (
@@ -400,7 +400,9 @@ class Leader:
         return follower.due(self._log, self.leader_epoch) if follower is not None else None
 
     def _counts(self, event: AckReceived, follower: FollowerProgress) -> bool:
-        """Return whether an acknowledgement counts (R7). It does not if it exceeds what was sent in this session."""
+        """Return whether an acknowledgement counts (rule R7). It does not if it exceeds what was sent in this
+        session.
+        """
         return (
             follower.is_attached_in(event.session)
             and event.leader_epoch == self.leader_epoch
@@ -451,7 +453,7 @@ class Leader:
         )
 
     def on_stalled(self, event: LeaderStalled, now_ms: int) -> list[Effect]:
-        """This broker's loop stood still: do not count that time as lag of the followers (R10)."""
+        """This broker's loop stood still: do not count that time as lag of the followers (rule R10)."""
         for follower in self._followers:
             follower.excuse(event.stall_ms, now_ms=now_ms)
         return []
@@ -463,7 +465,7 @@ class Leader:
         return [self._propose(self.isr.committed, now_ms, is_withdrawal=True)]
 
     def _shrink(self, effects: list[Effect], now_ms: int) -> None:
-        """Propose the ISR without the followers that lag (R10); the leader itself always stays."""
+        """Propose the ISR without the followers that lag (rule R10); the leader itself always stays."""
         lagging = self.isr.committed & self._followers.lagging(self._log.log_end, now_ms)
         if lagging and not self.isr.is_pending:
             effects.append(self._propose(self.isr.committed - lagging, now_ms))
@@ -471,7 +473,7 @@ class Leader:
     def _expand(
         self, effects: list[Effect], candidates: Iterable[FollowerProgress], now_ms: int
     ) -> None:
-        """Propose the ISR with the candidates that have caught up (R16)."""
+        """Propose the ISR with the candidates that have caught up (rule R16)."""
         if self.isr.is_pending or self.isr.is_recovering:
             return
         joining = [f for f in candidates if self._has_reached(f) and self._may_join(f)]
@@ -561,7 +563,7 @@ class Leader:
             effects.append(Sync())
 
     def _advance(self, effects: list[Effect]) -> None:
-        """Move the watermark as far as R8 allows, and respond to the requests that waited for it (R9, R12)."""
+        """Move the watermark as far as R8 allows, and respond to the requests that waited for it (rules R9, R12)."""
         log = self._log
         moved_to = next_high_watermark(
             log.high_watermark,

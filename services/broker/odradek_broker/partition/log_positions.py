@@ -52,7 +52,7 @@ class LogPositions:
     @property
     def position(self) -> Offset:
         """The end of what this replica has stored: the log end, or with durability=fsync the end of what is synced
-        (R6).
+        (rule R6).
         """
         return self.durable_end if self.is_fsync else self.log_end
 

@@ -1,4 +1,4 @@
-"""Produce requests at a leader, from the request to the response (R12).
+"""Produce requests at a leader, from the request to the response (rule R12).
 
     request --> Append --> appended --> response at once, acks=0 and 1
        |                          +---> waits, acks=all --> committed, or its time is up
@@ -187,7 +187,7 @@ class Produces:
         return [*self._waiters.expire(now_ms, code)]
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
-        """Fail all waiting requests, because the leader epoch is over (R2)."""
+        """Fail all waiting requests, because the leader epoch is over (rule R2)."""
         assert self._appending is None, f"resigning in the middle of {self._appending}"
         return [*self._waiters.fail(error_code)]
 

@@ -239,7 +239,7 @@ class Replica:
     def _on_failed(
         self, event: events.StorageFailed | events.BugFound, now_ms: int
     ) -> Sequence[Effect]:
-        """Stop acknowledging and sending (R11).
+        """Stop acknowledging and sending (rule R11).
 
         After a bug the content of the log is not in doubt, so the replica keeps its place in the ISR.
         """
@@ -436,7 +436,7 @@ class Replica:
         now_ms: int,
         is_replicated: bool = False,
     ) -> bool:
-        """Return whether a response may be written to the socket (R13).
+        """Return whether a response may be written to the socket (rule R13).
 
         The replica must still have its role in the same epoch, and the lease must hold. The lease
         bounds staleness; safety needs no clock.
@@ -461,7 +461,7 @@ class Replica:
         client_leader_epoch: int = -1,
         fetch_offset: Offset = NO_OFFSET,
     ) -> ReadBound:
-        """Return how far a consumer may read at this replica, a leader (R14) or a follower (R15).
+        """Return how far a consumer may read at this replica, a leader (rule R14) or a follower (rule R15).
 
         `last_stable_offset` is that of the log. With a `fetch_offset` the bound also has
         an error if reading cannot start there: OFFSET_OUT_OF_RANGE outside the log, OFFSET_NOT_AVAILABLE

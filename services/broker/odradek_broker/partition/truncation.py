@@ -1,4 +1,4 @@
-"""Where the logs of a leader and a follower diverge (R3), and how far the follower truncates (R4).
+"""Where the logs of a leader and a follower diverge (rule R3), and how far the follower truncates (rule R4).
 
 Two logs that hold a record with the same offset and epoch are equal up to it, because one leader
 wrote each epoch, at offsets of its own. So comparing the follower's last epoch with the leader's

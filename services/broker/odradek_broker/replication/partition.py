@@ -4,11 +4,11 @@
 until its response is encoded. If the replica is removed meanwhile, reads return the error that `find` would return now,
 and the gate refuses.
 
-The replica decides up to which offset clients may read (R14, R15); the log has the bytes.
+The replica decides up to which offset clients may read (rules R14, R15); the log has the bytes.
 
-The gate (R13): a response may be sent only while the broker's lease is valid and the replica still has its role in the
-epoch of the response. A response to acks=all needs no lease if `acks.all.without.controller.enable` is set. A listener
-calls `gate_produce` or `gate_read` on each outcome when it encodes it, and sends what they return.
+The gate (rule R13): a response may be sent only while the broker's lease is valid and the replica still has its
+role in the epoch of the response. A response to acks=all needs no lease if `acks.all.without.controller.enable` is
+set. A listener calls `gate_produce` or `gate_read` on each outcome when it encodes it, and sends what they return.
 
 Everything runs on the broker's event loop. Expected errors are values (`ErrorCode` in the outcome); an exception is a
 bug.

@@ -5,7 +5,7 @@
                   +---- Appended, Synced, .. --+
 
 A host is a passive object on the event loop: a caller hands it an event, and the effects are applied
-before the call returns. Disk work that may block runs in the pool, and its result is another event. There
+before the call returns. Disk work that may block runs on a disk thread, and its result is another event. There
 is no task and no lock per partition.
 """
 

@@ -557,7 +557,7 @@ class PartitionTable:
                 await asyncio.sleep(pause_ms / 1000)
 
     def _stalled(self, stall_ms: int) -> None:
-        """Tell the leaders about a stall of the loop: it must not count as lag of their followers (R10)."""
+        """Tell the leaders about a stall of the loop: it must not count as lag of their followers (rule R10)."""
         self._stalls.add(stall_ms)
         self._stalls.write_due(self.clock.boottime_ms())
         # The followers of a leader that sleeps are caught up.

@@ -95,7 +95,9 @@ class Caller:
         via: str = "",
         refusals: RefusalLines | None = None,
     ) -> None:
-        """`via` is the gateway that speaks for the principal; `pace` is the pace of the call's work on the loop."""
+        """`via` is the gateway that speaks for the principal; `pace` is the pace of the call's work on the event
+        loop.
+        """
         self._refusals = refusals or RefusalLines()
         self.pace: Pace | None = None
         self.stream: WatchedStream | None = None

@@ -2,7 +2,7 @@
 
 The stream's task sleeps until a partition moves, credit comes or the set changes; then partitions
 take turns, each message bounded in bytes. An error or the asked-for end takes a partition out of
-the set. Records pass the gate when they are written (R13).
+the set. Records pass the gate when they are written (rule R13).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One client's Produce stream: requests in, responses in the order of completion.
 
 The reader stops while too many requests wait for their responses, so a client cannot fill the broker's memory. Each
-response passes the gate when it is written (R13).
+response passes the gate when it is written (rule R13).
 """
 
 from __future__ import annotations

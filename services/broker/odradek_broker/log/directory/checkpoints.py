@@ -92,7 +92,7 @@ class OffsetCheckpoint:
         return self._ticket
 
     def write(self, offsets: dict[TopicIdPartition, Offset], ticket: int) -> bool:
-        """Replace the file (waits); false if there was a `lower` since the ticket. Raises OSError."""
+        """Replace the file (blocks); false if there was a `lower` since the ticket. Raises OSError."""
         with self._lock:
             if ticket != self._ticket:
                 return False
@@ -103,7 +103,7 @@ class OffsetCheckpoint:
             return True
 
     def lower(self, partition: TopicIdPartition, offset: Offset | None) -> None:
-        """Lower the file's offset of a partition to at most `offset`; None removes it (waits)."""
+        """Lower the file's offset of a partition to at most `offset`; None removes it (blocks)."""
         with self._lock:
             self._ticket += 1
             before = self._offsets.get(partition)
@@ -131,7 +131,7 @@ class Checkpoints:
 
     def lower(self, partition: TopicIdPartition, offset: Offset) -> None:
         """Lower a log's recovery point and log start to at most `offset`, before the log is truncated
-        (waits)."""
+        (blocks)."""
         self.recovery_points.lower(partition, offset)
         self.log_starts.lower(partition, offset)
 
@@ -141,7 +141,7 @@ class Checkpoints:
 
 
 class CheckpointJob:
-    """A job that gathers the offsets and writes the checkpoints, in a pool thread.
+    """A job that gathers the offsets and writes the checkpoints, on a disk thread.
 
     The loop may change offsets while they are read: each was right at some moment after the tickets
     were taken, and a truncation that begins later outdates the tickets. A truncation that was running at

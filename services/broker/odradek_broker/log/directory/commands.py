@@ -28,7 +28,7 @@ ALL = "all"
 
 
 def strays(path: Path, chosen: set[str]) -> None:
-    """Print all strays, or remove and print the chosen ones; ALL chooses every stray."""
+    """Print all stray logs, or delete and print the named ones; ALL names every stray."""
     storage = DiskStorage()
     if not storage.exists(path / META_PROPERTIES):
         raise DirectoryRefused(f"{path} is not the data directory of a broker")
@@ -48,7 +48,7 @@ def strays(path: Path, chosen: set[str]) -> None:
 
 
 def adopt(path: Path, incarnation: str) -> None:
-    """Assign the directory to another metadata log; no broker may be using it."""
+    """Assign the data directory to another metadata log. No broker may be using the directory."""
     storage = DiskStorage()
     incarnation_id = None if incarnation == "none" else parse_incarnation(incarnation)
     if not storage.exists(path):

@@ -273,7 +273,9 @@ class StrayReturn:
         self.damage = ""
 
     def run(self) -> None:
-        """Run the job once (pool: may take long). An error is stored for `LogDirectory.finish_return`."""
+        """Run the job once (blocks, perhaps for long: call it on a disk thread). An error is stored for
+        `LogDirectory.finish_return`.
+        """
         stray = self.stray
         recovery = Recovery(
             storage=self._storage,

@@ -1,7 +1,7 @@
-"""Directories of partitions that are no longer live: deleted ones and strays.
+"""Directories of partitions that are no longer in use: deleted ones, and strays that wait for an operator.
 
     <topic>-<partition>/                                live
-    <topic id, hex>-<partition>.<random>-delete/        deleted: a pool thread removes it later
+    <topic id, hex>-<partition>.<random>-delete/        deleted: a disk thread removes it later
     <topic id, hex>-<partition>.<random>-stray/         a stray; `stray.json` describes the log
     <topic>-<partition>/ with stray.json                a restored stray; the next checkpoint deletes the file
 
@@ -77,7 +77,7 @@ def departed_name(partition: TopicIdPartition, suffix: str) -> str:
 
 
 class Strays:
-    """The strays of one data directory. Used on the loop, except `load` and `sync`."""
+    """The strays of one data directory. Used on the event loop, except `load` and `sync`."""
 
     __slots__ = ("_by_name", "_path", "_storage")
 
@@ -103,7 +103,7 @@ class Strays:
         return max(strays, key=lambda stray: stray.log_end_offset, default=None)
 
     def load(self) -> None:
-        """Find the strays of earlier processes (waits). Raises OSError."""
+        """Find the strays of earlier processes (blocks). Raises OSError."""
         self._by_name = {stray.name: stray for stray in read_strays(self._storage, self._path)}
 
     def put_aside(self, path: Path, stray: Stray) -> None:
@@ -131,7 +131,7 @@ class Strays:
             self._by_name[name] = replace(stray, name=name)
 
     def sync(self, stray: Stray) -> None:
-        """Make a stray durable and record that in its `stray.json` (waits). Raises OSError."""
+        """Make a stray durable and record that in its `stray.json` (blocks). Raises OSError."""
         path = self._path / stray.name
         try:
             for name in self._storage.names(path):
@@ -192,7 +192,7 @@ def removed_stray(storage: Storage, path: Path, stray: Stray) -> Path:
 
 
 def read_strays(storage: Storage, path: Path) -> Iterator[Stray]:
-    """Yield the strays in a data directory, by name (waits)."""
+    """Yield the strays in a data directory, by name (blocks)."""
     for name in sorted(storage.names(path)):
         if name.endswith(STRAY_SUFFIX) and parse_directory_name(name) is None:
             stray = read_stray_file(storage, path / name) or Stray(
@@ -238,7 +238,7 @@ def _size_bytes(storage: Storage, path: Path) -> int:
 
 
 class Departures:
-    """The directories of one data directory that wait to be removed. Used on the loop, except `remove`."""
+    """Directories of deleted partitions that wait to be removed. Used on the event loop, except `remove`."""
 
     __slots__ = ("_path", "_storage", "_under_old_name", "_waiting")
 
@@ -282,12 +282,14 @@ class Departures:
             raise FileExistsError(errno.EEXIST, "a directory of another topic has the name")
 
     def take(self) -> list[Path]:
-        """Return all directories on the list; the caller runs `remove` of each in the pool."""
+        """Return all directories on the list; the caller runs `remove` of each on a disk thread."""
         waiting, self._waiting = self._waiting, []
         return waiting
 
     def remove(self, path: Path) -> None:
-        """Remove one directory (waits; may take long). If it raises OSError, the directory is on the list again."""
+        """Remove one directory (blocks, perhaps for long). If it raises OSError, the directory is on the list
+        again.
+        """
         try:
             with contextlib.suppress(FileNotFoundError):
                 self._storage.remove_tree(path)

@@ -25,7 +25,9 @@ SCAN_BYTES: Final = 1 << 20
 
 
 class Header(NamedTuple):
-    """The fields of a batch's header in file order. It is a tuple, because a walk makes millions of them."""
+    """The fields of a batch's header in file order. It is a tuple, because a scan of a log creates millions of
+    them.
+    """
 
     base_offset: int
     batch_length: int

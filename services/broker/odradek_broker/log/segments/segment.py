@@ -11,7 +11,7 @@ indexes are opened when a read needs them and closed when too many are open. A *
 longer part of the log (truncated, deleted, compacted): nothing is written for it any more, and its file
 names may belong to its successor.
 
-Threads: the log's owner changes a segment; pool threads may look up and read at the same time, and
+Threads: the log's owner changes a segment; disk threads may look up and read at the same time, and
 write the indexes (one at a time). A truncation works on a copy, which then replaces the segment.
 """
 
@@ -168,11 +168,11 @@ class Segment:
             self._offsets = self._times = self._aborted = None
 
     def write(self, data: ByteBuffer) -> None:
-        """Write complete batches at the end of the file. The caller must then `note` each of them."""
+        """Write complete batches at the end of the file. The caller must then call `note` for each batch."""
         write_all(self.file(), data, self.size_bytes)
 
     def undo_write(self) -> None:
-        """Truncate the file to the end of the last batch that was noted."""
+        """Truncate the file to the end of the last batch for which `note` was called."""
         self.file().truncate(self.size_bytes)
 
     def note(self, header: Header, interval_bytes: int) -> None:
@@ -207,7 +207,7 @@ class Segment:
             self.note(header, interval_bytes)
 
     def may_follow(self, header: Header) -> bool:
-        """Return whether the offsets of a batch may come next. No CRC covers a batch's base offset."""
+        """Return whether a batch may follow the last one by its offsets. No CRC covers a batch's base offset."""
         return (
             header.base_offset >= self.end_offset
             and header.last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
@@ -242,12 +242,12 @@ class Segment:
             self.times().append(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
 
     def offsets(self) -> OffsetIndex:
-        """Return the offset index. If it is not in memory, it is read from its file or rebuilt (waits)."""
+        """Return the offset index. If it is not in memory, it is read from its file or rebuilt (blocks)."""
         offsets = self._offsets
         return offsets if offsets is not None else self._load_indexes()[0]
 
     def times(self) -> TimeIndex:
-        """Return the time index. If it is not in memory, it is read from its file or rebuilt (waits)."""
+        """Return the time index. If it is not in memory, it is read from its file or rebuilt (blocks)."""
         times = self._times
         return times if times is not None else self._load_indexes()[1]
 
@@ -257,7 +257,7 @@ class Segment:
         return self._offsets is not None
 
     def aborted(self) -> list[AbortedTransaction]:
-        """Return the aborted transactions whose markers are in this segment, in order (may wait).
+        """Return the aborted transactions whose markers are in this segment, in order (may block).
 
         Raises CorruptIndex if the file is damaged: only recovery can rebuild it.
         """
@@ -288,7 +288,7 @@ class Segment:
         with self._index_lock:
             if self._offsets is not None and self._times is not None:
                 return self._offsets, self._times
-            # This may be a pool thread, which must not share the owner's descriptor.
+            # This may be a disk thread, which must not share the owner's descriptor.
             file = self._storage.open(self.path(Suffix.LOG))
             try:
                 if self.is_retired:
@@ -338,7 +338,7 @@ class Segment:
         return offsets, times
 
     def write_indexes(self, *, sync: bool) -> bool:
-        """Write the index entries that are only in memory to the files (pool).
+        """Write the index entries that are only in memory to the files (on a disk thread).
 
         The transaction index is synced even without `sync`, because only a replay of the log could rebuild
         it. Returns whether it was written, so that the caller has to sync the directory, too.
@@ -408,7 +408,7 @@ class Segment:
         """Set the state in memory to the batches before `position`; the next batch has offset `next_offset`.
 
         Truncates the indexes in memory. The other fields come from the time index's last entry, which
-        covers all batches up to the last offset index entry, and from the batches behind it (waits). The
+        covers all batches up to the last offset index entry, and from the batches behind it (blocks). The
         files on disk do not change. Raises CorruptBatch.
         """
         offsets, times = self.offsets(), self.times()
@@ -467,7 +467,7 @@ class Segment:
         self.settle(start, next_offset)
 
     def copy_until(self, position: int, next_offset: int) -> Segment:
-        """Return a copy of this segment that has only the batches before `position` (waits).
+        """Return a copy of this segment that has only the batches before `position` (blocks).
 
         Nothing changes on disk or in this object; the copy has its own descriptor.
         """

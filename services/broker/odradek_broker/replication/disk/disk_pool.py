@@ -26,7 +26,7 @@ class Pool(Protocol):
     pending: int  # pieces of work whose callback has not run yet
 
     def run(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
-        """Run `work`, which must not raise, off the loop, and then `on_done` on the loop."""
+        """Run `work`, which must not raise, off the loop, and then `on_done` on the event loop."""
 
     async def call(self, work: Callable[[], T]) -> T:
         """Run `work` off the loop and return what it returns, or raise what it raises."""
@@ -51,7 +51,7 @@ class DiskPool:
         self.pending = 0
 
     def run(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
-        """Run `work`, which must not raise, in a thread, and then `on_done` on the loop."""
+        """Run `work`, which must not raise, in a thread, and then `on_done` on the event loop."""
         self.pending += 1
         self._executor.submit(self._do, work, on_done)
 

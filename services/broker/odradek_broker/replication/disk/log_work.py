@@ -1,4 +1,5 @@
-"""Syncs and truncations of one replica's log, which run in the disk pool, and what follows from damage on the disk.
+"""Syncs and truncations of one replica's log, which run on disk threads, and what follows from damage on the
+disk.
 
 A sync that is requested while another one runs starts when that one ends, and covers everything that was
 appended until then (group commit). Results reach the replica as events, in a later turn of the loop.
@@ -41,7 +42,7 @@ class LogWork:
         self._begin_sync()
 
     def run_sync(self, job: StorageJob, on_done: Callable[[], None] = lambda: None) -> None:
-        """Run a sync in the pool. Its result is applied to the log even if the caller is cancelled."""
+        """Run a sync on a disk thread. Its result is applied to the log even if the caller is cancelled."""
         start_s = perf_counter()
 
         def done() -> None:
@@ -52,7 +53,9 @@ class LogWork:
         self._shared.pool.run(job.run, done)
 
     def cut(self, begin: Callable[[], StorageJob], done: ev.Event, *, end_offset: Offset) -> None:
-        """Truncate or reset the log in the pool, to end at `end_offset`; the replica then gets the event `done`."""
+        """Truncate or reset the log on a disk thread, to end at `end_offset`; the replica then gets the event
+        `done`.
+        """
         try:
             job = begin()
         except StorageFailed as failure:

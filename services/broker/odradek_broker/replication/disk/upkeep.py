@@ -139,7 +139,7 @@ class Upkeep:
             self._unremovable.discard(path)
 
     async def compact(self) -> None:
-        """Compact logs with enough to gain, one partition at a time, in slices that run in the pool."""
+        """Compact logs with enough to gain, one partition at a time, in slices that run on a disk thread."""
         while self._directory.failure is None:
             await asyncio.sleep(self._compact_interval_s)
             for host in list(self._table.by_id.values()):

@@ -197,7 +197,7 @@ class FollowerStream:
         self._outbox_wake.set()
 
     def send_ack(self, host: PartitionHost, effect: fx.SendAck) -> None:
-        """Send an ack: only the latest of each partition is sent, once per turn of the loop (R6)."""
+        """Send an ack: only the latest of each partition is sent, once per turn of the loop (rule R6)."""
         self._acks[host_key(host)] = pb.ReplicaAckPartition(
             partition=_wire(host),
             leader_epoch=effect.leader_epoch,

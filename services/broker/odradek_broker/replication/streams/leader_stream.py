@@ -3,7 +3,7 @@
 One message is in flight at a time. The next one takes everything that was appended meanwhile, so a
 busy leader sends few large messages. Within a message partitions take turns with at most
 `partition_bytes_max` each. The follower's credit bounds the bytes in flight. A high watermark
-without data waits up to 50 ms for data to travel with (R9).
+without data waits up to 50 ms for data to travel with (rule R9).
 
 Records that are not in memory are read ahead for at most two messages: a follower that comes back needs
 records of every partition at once, and they must not fill the memory while it is slow.
@@ -198,7 +198,7 @@ class LeaderStream:
             self._due[host] = None
 
     def _take(self, host: PartitionHost, due: DataDue, room_bytes: int) -> ReadResult | None:
-        """Return the next batches, or None while the disk pool reads them or if they cannot be read."""
+        """Return the next batches, or None while a disk thread reads them or if they cannot be read."""
         cold = self._take_cold(host)
         if cold is not None and cold.suits(due):
             return cold.result
