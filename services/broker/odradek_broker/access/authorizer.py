@@ -6,8 +6,8 @@ matching ALLOW permits, where READ, WRITE, DELETE and ALTER include DESCRIBE, an
 DESCRIBE_CONFIGS; else the operation is refused. `super_users` may do everything, denied or not. While no authorizer is
 configured, every caller may do everything.
 
-Both wires use it: Kafka's handlers through `Request.allows`, gRPC's servicers with the principal of their call. Entries
-are looked up by (resource type, name) and by prefix. The index is built when the image's entries change
+Both protocols use it: Kafka's handlers through `Request.allows`, gRPC's servicers with the principal of their call.
+Entries are looked up by (resource type, name) and by prefix. The index is built when the image's entries change
 (`entries_changed`), never for a lookup.
 """
 
@@ -37,11 +37,11 @@ class Authorizer(Protocol):
 
     @property
     def is_on(self) -> bool:
-        """False: every caller may do everything, and entries have no effect."""
+        """Whether entries have an effect. If False, every caller may do everything."""
 
     @property
     def version(self) -> int:
-        """Rises when the entries change."""
+        """A number that rises when the entries change."""
 
     def allows(
         self,
@@ -54,7 +54,7 @@ class Authorizer(Protocol):
         """Decide for a `principal` such as User:alice, at a `host` that is an address without a port."""
 
     def is_super_user(self, principal: str) -> bool:
-        """Return whether no entry binds the principal (`super.users`)."""
+        """Return whether the principal is in `super.users`, so that no entry restricts it."""
 
     def allows_any(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType
@@ -62,7 +62,7 @@ class Authorizer(Protocol):
         """Whether the principal may do this on at least one resource of that type."""
 
     def entries_changed(self, entries: Mapping[bytes, AccessControlEntry]) -> None:
-        """Take the entries of a new image."""
+        """Apply the access control entries of a new metadata image."""
 
 
 class EverybodyMay:
@@ -90,7 +90,7 @@ class EverybodyMay:
         return True
 
     def entries_changed(self, entries: Mapping[bytes, AccessControlEntry]) -> None:
-        """Ignore them."""
+        """Ignore the entries."""
 
 
 class AclAuthorizer:

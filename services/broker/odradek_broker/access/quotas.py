@@ -35,7 +35,7 @@ class TokenBucket:
 
     @property
     def rate(self) -> float:
-        """Tokens a second."""
+        """The number of tokens that are added in a second."""
         return self._rate
 
     def set_rate(self, rate: float, now_s: float) -> None:

@@ -1,6 +1,6 @@
 """Which rights the APIs need, in Kafka's protocol and on gRPC.
 
-`GUARDS` is the table that both wires read: the APIs whose every request needs the same right, on the cluster or on the
+`GUARDS` is the table for both protocols: the APIs whose every request needs the same right, on the cluster or on the
 group that the request names. The listeners check it before a handler sees the request. Rights that depend on what else
 a request names (topics, configs) are checked by the Kafka handlers, and on gRPC by `RULES`.
 
@@ -21,7 +21,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 class Guard(NamedTuple):
-    """The right that every request of an API needs, on Kafka's wire (`api`), on gRPC (`rpc`), or on both."""
+    """The right that every request of an API needs: in Kafka's protocol (`api`), in gRPC (`rpc`), or in both."""
 
     operation: Operation
     resource_type: ResourceType
@@ -29,7 +29,7 @@ class Guard(NamedTuple):
     rpc: str | None
 
     def resource_name(self, request: object) -> str:
-        """The name of the resource: requests of both wires that are about one group have it in `group_id`."""
+        """The name of the resource: requests about one group have it in `group_id`, in both protocols."""
         if self.resource_type is ResourceType.CLUSTER:
             return CLUSTER_NAME
         name: str = getattr(request, "group_id")  # noqa: B009  (the messages share no type)
@@ -152,7 +152,7 @@ def _init_producer_id(request: Any) -> Iterable[Need]:
 
 
 def may_create(topic: str) -> Need:
-    """Return what creating a topic of that name needs."""
+    """Return the rights of which a caller needs one to create a topic of that name."""
     return [_cluster(Operation.CREATE), _topic(Operation.CREATE, topic)]
 
 
@@ -255,7 +255,7 @@ RULES: Final[dict[str, Rule]] = {
 
 
 def needs_of(method: str, request: Any) -> Iterable[Need]:
-    """Return the needs of a request; one that nobody meets if the method is in no table."""
+    """Return the rights that a request needs. If the method is in no table, no caller has them."""
     guard, rule = GRPC_GUARDS.get(method), RULES.get(method)
     if guard is None and rule is None:
         return [()]

@@ -294,7 +294,9 @@ class SaslExchange:
 def credential_of(
     user: str, mechanism: ScramMechanism, *, salt: bytes, salted_password: bytes, iterations: int
 ) -> UserScramCredential:
-    """Return what is stored of a salted password (KIP-554). The password cannot be computed from it."""
+    """Return the SCRAM credential to store for a salted password (KIP-554). The password cannot be computed from
+    it.
+    """
     name = _HASHES[mechanism]
     client_key = hmac.digest(salted_password, b"Client Key", name)
     return UserScramCredential(

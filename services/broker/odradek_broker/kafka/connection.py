@@ -1,4 +1,4 @@
-"""One connection of a Kafka client: frames in, responses out in the order of the requests.
+"""One connection of a Kafka client: it receives frames, and sends the responses in the order of the requests.
 
     bytes -> FrameAssembler -> header -> Registry -> handler -> slot -> transport
                                                        ^          |
@@ -77,7 +77,7 @@ _audit = event_log("odradek_broker.audit")
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
-    """One connection. It is used on the event loop alone."""
+    """One connection of a Kafka client. Used only on the event loop."""
 
     def __init__(self, owner: ConnectionOwner, now_ms: int) -> None:
         self._owner = owner
@@ -145,7 +145,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._written()
 
     def _written(self) -> None:
-        """Go on: the transport has room, or has got all of a long response."""
+        """Continue, because the transport has room again, or has received all of a long response."""
         if not self._is_write_paused:
             self._owner.registry.services.unsent.hold(self, self._line.waiting_bytes)
             self._advance()
@@ -214,16 +214,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def owner(self) -> str:
-        """The owner whose share arriving bytes count against."""
+        """The client (principal or address) whose share of memory the arriving bytes count against."""
         return self._session.owner if self._session is not None else ""
 
     def read_on(self) -> None:
-        """Read on: there is room for large frames again."""
+        """Resume reading, because there is memory for large frames again."""
         if not self._is_closing:
             self._regulate()
 
     def give_up(self, reason: str) -> None:
-        """Close, and forget what was received."""
+        """Close the connection, and discard the bytes that were received."""
         if not self._is_closing:
             self._close(reason)
 
@@ -331,7 +331,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         body: memoryview,
         decoding: Generator[None, None, object] | None = None,
     ) -> None:
-        """Answer in turns; `decoding` is what was begun of it."""
+        """Serve a long request in turns with other work; `decoding` is its decoding, which has begun."""
         self._slots.append(slot)
         self._owner.counters.requests[handler.key] += 1
         slot.began = perf_counter()
@@ -376,7 +376,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._flush()
 
     async def _finish(self, slot: Slot, result: Awaitable[Response]) -> None:
-        """Run an asynchronous request: the root of its task."""
+        """Run an asynchronous request. This is the outermost function of its task."""
         try:
             response = await result
         except (Malformed, CloseConnection) as refused:
@@ -425,7 +425,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._responded(slot, request)
 
     async def _encode_long(self, slot: Slot, request: AnyRequest, result: Message) -> None:
-        """Encode a long response in turns with other work: the root of its task."""
+        """Encode a long response in turns with other work. This is the outermost function of its task."""
         parts: list[bytearray] = []
         try:
             await request.pace.run(encode_steps(result, request.version, parts))
@@ -439,7 +439,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._responded(slot, request)
 
     def _responded(self, slot: Slot, request: AnyRequest) -> None:
-        """Send what is at the head of the line after a response was put into it, and go on."""
+        """Send the responses at the head of the line, after one was put into it, and begin further requests."""
         self._owner.counters.latencies[request.key].observe(perf_counter() - slot.began)
         if request.key in _LOGIN_KEYS:
             self._login_advanced()
@@ -479,7 +479,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._advance()
 
     def mute_for(self, wait_ms: int) -> None:
-        """Begin no request for that long (connection quotas)."""
+        """Begin no request for that many ms (connection quotas)."""
         self._mute_for(wait_ms)
 
     def _login_advanced(self) -> None:
@@ -502,7 +502,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         slot.work = self._owner.spawn(self._raw_token(slot, token))
 
     async def _raw_token(self, slot: Slot, token: bytes) -> None:
-        """Take one step of the login: the root of its task."""
+        """Handle one token of the login. This is the outermost function of its task."""
         session = self._session
         assert session is not None
         services = self._owner.registry.services

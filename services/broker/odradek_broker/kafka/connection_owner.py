@@ -17,10 +17,10 @@ class Connection(Protocol):
     """One connection, as its listener uses it."""
 
     def mute_for(self, wait_ms: int) -> None:
-        """Begin no request for that long (connection quotas)."""
+        """Begin no request for that many ms (connection quotas)."""
 
     def read_on(self) -> None:
-        """Read on: there is room for large frames again."""
+        """Resume reading, because there is memory for large frames again."""
 
     def check(self, now_ms: int) -> None:
         """Close the connection if it is too slow or idle for too long. The listener calls this every second."""
@@ -44,13 +44,15 @@ class ConnectionOwner(Protocol):
         """Count a connection and return its session. Raises CloseConnection if there are too many."""
 
     def advice_for(self, protocol: str) -> str:
-        """Say to a client of another protocol what this listener is, and where its own protocol is served."""
+        """Return a text for a client of another protocol: what this listener is, and where that protocol is served."""
 
     def hold_early(self, connection: Connection, size_bytes: int) -> str | None:
-        """Note how many bytes of a frame a client holds before its login; return why it may not, None if it may."""
+        """Count the bytes of a frame that a client holds before its login. Return why it may not hold them, or None
+        if it may.
+        """
 
     def logged_in(self, connection: Connection) -> None:
-        """Count the connection no longer among those that have not logged in."""
+        """Remove the connection from the count of those that have not logged in."""
 
     def closed(self, connection: Connection) -> None: ...
 

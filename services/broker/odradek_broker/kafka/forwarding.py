@@ -1,4 +1,4 @@
-"""Requests that the controller decides: how a handler has it read or change something."""
+"""Forwarding to the active controller: how handlers of Kafka requests read or change what the controller decides."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def ask_controller(
     timeout_ms: int = 0,
     is_admin: bool = True,
 ) -> R:
-    """Return the active controller's response to what changes nothing. Raises ControllerUnavailable."""
+    """Return the active controller's response to a request that changes nothing. Raises ControllerUnavailable."""
     try:
         response = await request.services.controllers.call(
             method, message, timeout_s=_timeout_s(timeout_ms), is_admin=is_admin
@@ -52,7 +52,9 @@ async def change(
     *,
     timeout_ms: int = 0,
 ) -> R:
-    """Have the controller change something, and wait until this broker can read it. Raises ControllerUnavailable."""
+    """Send a change to the active controller, and wait until this broker's image includes it. Raises
+    ControllerUnavailable.
+    """
     services = request.services
     try:
         response = await metadata_changes.change(

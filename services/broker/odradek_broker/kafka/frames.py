@@ -1,4 +1,4 @@
-"""Frames out of the bytes of a connection. A frame takes at most four times the memory of the bytes received.
+"""Assembles frames from the bytes of a connection. A frame takes at most four times the memory of the bytes received.
 
 Bytes are received in two ways. Between frames they go into `scratch`, a buffer that all connections of the loop share:
 each takes its bytes out of it before another one receives, so an idle connection has no buffer at all. Within a frame
@@ -70,7 +70,7 @@ class FrameAssembler:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all bytes of a frame have arrived whose first parts were taken: it waits for `restore`."""
+        """Whether a frame whose first parts were taken has arrived completely, so that it waits for `restore`."""
         return self._moved_bytes > 0 and self._filled == self._size
 
     @property
@@ -79,7 +79,7 @@ class FrameAssembler:
         return self._moved_bytes > 0
 
     def take_part(self) -> memoryview:
-        """Return what has arrived of the unfinished frame, to be kept elsewhere until `restore`."""
+        """Remove and return the bytes of the unfinished frame, which the caller keeps elsewhere until `restore`."""
         frame = self._frame
         assert frame is not None, "there is no unfinished frame"
         part = memoryview(frame)[: self._filled]
@@ -90,7 +90,7 @@ class FrameAssembler:
         return part
 
     def restore(self, frame: bytearray) -> None:
-        """Take back the whole frame, whose last bytes were taken as well."""
+        """Put the whole frame back, all of whose bytes were taken."""
         self._frame = frame
         self._filled = self._size = len(frame)
         self._moved_bytes = 0
@@ -109,7 +109,7 @@ class FrameAssembler:
         return self._scratch[kept:]
 
     def received(self, size_bytes: int) -> None:
-        """Note that so many bytes were put into the buffer."""
+        """Record that this many bytes were put into the buffer."""
         if self._frame is not None:
             self._filled += size_bytes
             return
@@ -163,7 +163,7 @@ class FrameAssembler:
         self._rest = _EMPTY
 
     def drop(self) -> None:
-        """Forget what was received: the connection closes, and its objects may live for a while."""
+        """Discard the received bytes, because the connection closes and its objects may live for a while."""
         self._frame = None
         self._moved_bytes = 0
         self._rest = _EMPTY
@@ -243,7 +243,7 @@ class ArrivingBytes:
         return shares.total > shares.total_max // 2 or shares.of(owner) > shares.owner_max // 2
 
     def hold(self, connection: Resumable, size_bytes: int) -> None:
-        """Note how many bytes a connection holds."""
+        """Record how many bytes a connection holds."""
         counted = size_bytes if size_bytes > self.SMALL_BYTES else 0
         entry = self._held.get(connection)
         if entry is None:
@@ -263,7 +263,9 @@ class ArrivingBytes:
         self._resume()
 
     def rotate(self) -> None:
-        """Give another connection its turn if little arrives on the current one. The owner calls this every second."""
+        """Let another connection read on if little arrives on the current one. The listener calls this every
+        second.
+        """
         slow = self._chosen
         if not self._has_refused or slow is None or slow.is_at_file:
             return

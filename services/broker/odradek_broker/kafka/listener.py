@@ -47,7 +47,8 @@ _audit = event_log("odradek_broker.audit")
 
 
 def refuse_unencrypted_listeners(settings: BrokerSettings, *, insecure: bool) -> None:
-    """Raise ListenRefused for a client's listener beyond loopback that is not encrypted itself.
+    """Raise ListenRefused for a listener for clients that others than this machine can reach and that is not
+    encrypted.
 
     `odradek_runtime.listeners` checks for all listeners of the process together that it has a certificate, and that
     callers must authenticate.
@@ -85,7 +86,7 @@ class KafkaListeners:
         self._sockets: dict[str, socket.socket] = {}
 
     def bind(self) -> dict[str, int]:
-        """Take the ports, and return them by the listener's name. Raises ListenRefused."""
+        """Bind the ports, and return them by the listener's name. Raises ListenRefused."""
         for address in self._settings.listeners:
             if is_kafka_listener(address.name):
                 self._sockets[address.name] = open_port(address, backlog=_BACKLOG)
@@ -202,7 +203,7 @@ class _Listener:
         self._strangers_of: Counter[str] = Counter()
 
     def new_connection(self) -> KafkaConnection:
-        """Make the protocol object of an accepted socket."""
+        """Create the connection object of an accepted socket."""
         return KafkaConnection(self, self._now_ms())
 
     def opened(self, connection: Connection, transport: asyncio.Transport) -> ClientSession:
@@ -248,7 +249,9 @@ class _Listener:
         return session
 
     def advice_for(self, protocol: str) -> str:
-        """Say what this listener is, and where a client of that protocol should connect instead."""
+        """Return a text that says what this listener is, and where a client of that protocol should connect
+        instead.
+        """
         services = self.registry.services
         here = f"this is the listener {self.name} of broker {services.broker_id}, for Kafka clients"
         if protocol == KAFKA:

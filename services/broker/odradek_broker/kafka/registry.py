@@ -1,4 +1,4 @@
-"""Which handler serves which request. Handlers are functions of the modules below `requests`:
+"""The registry of Kafka request handlers, which are functions of the modules below `requests`:
 
     @handles(HeartbeatRequest, needs=has_groups)
     async def heartbeat(request: Request[HeartbeatRequest]) -> HeartbeatResponse:
@@ -53,7 +53,7 @@ M = TypeVar("M", bound=RequestMessage)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """How one request is decoded and served.
+    """The handler of one class of requests, with the functions that decode them.
 
     The decoders take the version and the body, a writable view of the frame.
     """
@@ -163,7 +163,7 @@ class Registry:
         return handler
 
     def refusal(self, key: int, version: int) -> str:
-        """Say for the log why `find` returned None. The client gets no response, as in Kafka."""
+        """Return a text for the log that says why `find` returned None. The client gets no response, as in Kafka."""
         handler = self._by_key.get(key)
         if handler is None or (handler.while_ is not None and not handler.while_(self.services)):
             return f"request {api_name(key)} is not served"

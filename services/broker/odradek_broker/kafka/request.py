@@ -29,7 +29,7 @@ M_co = TypeVar("M_co", covariant=True)
 
 @dataclass(slots=True, kw_only=True)
 class ClientSession:
-    """What the broker knows of the client at the other end of a connection.
+    """The state of a client's connection: its login, its address and its software.
 
     `sasl` is set on listeners that require it; `principal` is ANONYMOUS until the login has succeeded.
     The authentication expires at `reauthenticate_at_ms` (monotonic); None: never.
@@ -58,7 +58,7 @@ class ClientSession:
         return owner_of(self.principal, self.host)
 
     def logged_in(self, reauth_ms_max: int) -> int:
-        """Take the principal of a completed exchange, and return how long the login lasts, in ms.
+        """Set the principal of a completed login, and return how long the login lasts, in ms.
 
         A login by token ends with the token, any login after `reauth_ms_max` unless that is 0. A login
         without an end (0) lasts as long as the connection.
@@ -77,7 +77,7 @@ class ClientSession:
 
 @dataclass(slots=True, kw_only=True)
 class Request(Generic[M_co]):
-    """A request whose decoded message is an `M_co`.
+    """A Kafka request with its decoded message, of type `M_co`.
 
     Quotas demand `throttle_ms`: the response reports it, and the connection reads nothing for that long.
     """
@@ -193,7 +193,7 @@ class Encoded:
 
 
 class NoResponse:
-    """In place of a response: the client expects none (acks=0)."""
+    """Returned instead of a response if the client expects none (acks=0)."""
 
 
 NO_RESPONSE = NoResponse()

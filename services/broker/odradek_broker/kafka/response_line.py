@@ -34,7 +34,7 @@ WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
 
 
 class Slot:
-    """The place of one request in the line. Only the connection and the request's own task write it."""
+    """The place of one request in the line of responses. Only the connection and the request's own task write it."""
 
     __slots__ = (
         "began",
@@ -68,7 +68,7 @@ class ResponseLine:
         self._writer: ResponseWriter | None = None
 
     def opened(self, transport: asyncio.Transport, on_written: Callable[[], None]) -> None:
-        """Take the transport, on which responses can be sent from now on; see `ResponseWriter`."""
+        """Set the transport on which responses are sent from now on; see `ResponseWriter`."""
         self._writer = ResponseWriter(transport, on_written)
 
     def fill(self, slot: Slot, buffers: Iterable[object], size_bytes: int) -> None:
@@ -89,7 +89,7 @@ class ResponseLine:
         """Send the responses at the head of the line; return whether there were any.
 
         Raises:
-            OSError: a file no longer holds what it held.
+            OSError: a slice of a log file can no longer be read.
         """
         slots = self.slots
         ready: list[ResponseBuffer] = []
@@ -101,23 +101,23 @@ class ResponseLine:
         return True
 
     def write_on(self) -> None:
-        """Write more of what waits, as the transport has room again."""
+        """Write more of the waiting responses, because the transport has room again."""
         if self._writer is not None:
             self._writer.write_on()
 
     def write_rest(self) -> None:
-        """Give everything that waits to the transport, which is about to close."""
+        """Pass all waiting bytes to the transport, which is about to close."""
         if self._writer is not None:
             self._writer.write_rest()
 
     @property
     def waiting_bytes(self) -> int:
-        """The size of what waits for the transport."""
+        """The number of bytes that wait for the transport."""
         return 0 if self._writer is None else self._writer.waiting_bytes
 
     @property
     def unsent_bytes(self) -> int:
-        """The size of what waits for the transport, and of what waits in it."""
+        """The number of bytes that wait for the transport or in it."""
         return 0 if self._writer is None else self._writer.unsent_bytes
 
     def drop(self) -> None:
@@ -136,7 +136,7 @@ class ResponseWriter:
     __slots__ = ("_is_due", "_on_written", "_socket_fd", "_transport", "_waiting", "waiting_bytes")
 
     def __init__(self, transport: asyncio.Transport, on_written: Callable[[], None]) -> None:
-        """`on_written` is called when the transport has got everything that waited."""
+        """`on_written` is called when the transport has received all waiting bytes."""
         self._transport = transport
         self._on_written = on_written
         self._waiting: deque[ByteBuffer] = deque()
@@ -148,7 +148,7 @@ class ResponseWriter:
             self._socket_fd = plain_socket.fileno()
 
     def write(self, buffers: Sequence[ResponseBuffer]) -> None:
-        """Write all buffers, in order. Raises OSError if a file no longer holds what it held."""
+        """Write all buffers, in order. Raises OSError if a slice of a log file can no longer be read."""
         plain = [buffer for buffer in buffers if not isinstance(buffer, FileSlice)]
         if len(plain) < len(buffers):
             plain = self._write_past_the_transport(buffers)
@@ -166,7 +166,7 @@ class ResponseWriter:
                 self.write_on()
 
     def write_on(self) -> None:
-        """Write the next piece of what waits."""
+        """Write the next piece of the waiting bytes."""
         self._is_due = False
         waiting, transport = self._waiting, self._transport
         piece: list[ByteBuffer] = []
@@ -192,22 +192,22 @@ class ResponseWriter:
 
     @property
     def unsent_bytes(self) -> int:
-        """The size of what waits here, and of what waits in the transport."""
+        """The number of bytes that wait here or in the transport."""
         return self.waiting_bytes + self._transport.get_write_buffer_size()
 
     def write_rest(self) -> None:
-        """Give everything that waits to the transport."""
+        """Pass all waiting bytes to the transport."""
         if self._waiting:
             self._transport.writelines(self._waiting)
         self.drop()
 
     def drop(self) -> None:
-        """Forget what waits."""
+        """Discard the waiting bytes."""
         self._waiting.clear()
         self.waiting_bytes = 0
 
     def _write_past_the_transport(self, buffers: Sequence[ResponseBuffer]) -> list[ByteBuffer]:
-        """Write what the socket takes; return the rest, read from its files, for the transport."""
+        """Write as much as the socket accepts; return the rest, read from its files, for the transport."""
         transport = self._transport
         is_free = (
             self._socket_fd >= 0

@@ -1,4 +1,4 @@
-"""The broker's services that handlers of Kafka's requests use, in one value, with the protocols of some of them."""
+"""The services of the broker that handlers of Kafka requests use, as one object, and the protocols of some of them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class UnsentResponses:
         self.total_bytes = 0
 
     def hold(self, connection: object, size_bytes: int) -> None:
-        """Note the size of what a connection has not sent."""
+        """Record how many bytes a connection has not sent."""
         self.total_bytes += size_bytes - self._unsent.pop(connection, 0)
         if size_bytes:
             self._unsent[connection] = size_bytes
@@ -70,7 +70,7 @@ class MetadataCache:
         self._responses: dict[object, bytes] = {}
 
     def get(self, offset: int, key: object) -> bytes | None:
-        """Return the response to an equal request at the same image."""
+        """Return the cached response to an equal request at the same image, or None."""
         return self._responses.get(key) if offset == self._offset else None
 
     def put(self, offset: int, key: object, response: bytes) -> None:

@@ -1,4 +1,4 @@
-"""AdminService at a broker: it forwards to the active controller what brokers do not know themselves."""
+"""AdminService of a broker: it serves some RPCs itself, and forwards all others to the active controller."""
 
 from __future__ import annotations
 
@@ -290,7 +290,9 @@ class AdminServicer:
 
 
 def _timeout_s(request: Message, context: ServerContext) -> float:
-    """Return how long the controller may take, so that the broker can respond with the reason before the deadline."""
+    """Return the time-out of the call to the controller: shorter than the caller's, so that the broker can respond
+    with a reason.
+    """
     timeout_s = _TIMEOUT_DEFAULT_S
     timeout_ms = getattr(request, "timeout_ms", 0)
     if timeout_ms > 0:

@@ -65,7 +65,7 @@ class AuthServicer:
         self._of_host: Counter[str] = Counter()
 
     async def authenticate(self, _requests: object, context: ServerContext) -> None:
-        """Take one step of a login. For gRPC the request is a stream, so that its message need not be read."""
+        """Handle one step of a login. For gRPC the request is a stream, so that its message need not be read."""
         if not self._mechanisms:
             await context.abort(
                 grpc.StatusCode.UNIMPLEMENTED,
@@ -89,7 +89,7 @@ class AuthServicer:
         await context.write(response)
 
     async def _begin(self, mechanism: str, host: str, context: ServerContext) -> str:
-        """Begin an exchange, and return its name."""
+        """Begin a SASL exchange, and return its name."""
         has_certificate = bool(context.auth_context().get("x509_pem_cert"))
         if len(self._in_progress) >= LOGINS_MAX or (
             self._of_host[host] >= LOGINS_PER_HOST_MAX and not has_certificate

@@ -167,7 +167,8 @@ def _refuse_description(_request: AnyRequest, code: ErrorCode) -> DescribeAclsRe
 async def describe_acls(request: Request[DescribeAclsRequest]) -> DescribeAclsResponse:
     """List the entries that a filter matches, by resource.
 
-    The controller looks them up, so the response has entries that were made a moment ago at another broker.
+    The controller looks them up, so the response includes entries that were created through another broker a moment
+    ago.
     """
     if not request.services.authorizer.is_on:
         return _no_acls(ErrorCode.SECURITY_DISABLED, _NO_AUTHORIZER)

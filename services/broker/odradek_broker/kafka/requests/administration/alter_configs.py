@@ -102,7 +102,7 @@ async def incremental_alter_configs(
 async def _alter(
     request: AnyRequest, resources: Sequence[pb.AlterConfigsResource], *, validate_only: bool
 ) -> list[_Outcome]:
-    """Have the controller alter the resources that the caller may alter; return a result for each resource."""
+    """Forward the alterations that the caller may do to the controller; return a result for each resource."""
     outcomes: list[_Outcome] = []
     allowed: list[int] = []
     seen: set[tuple[int, str]] = set()

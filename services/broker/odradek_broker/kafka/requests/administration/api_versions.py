@@ -30,7 +30,7 @@ _LEVEL_0_FROM: Final = 4
 
 @handles(ApiVersionsRequest)
 def api_versions(request: Request[ApiVersionsRequest]) -> ApiVersionsResponse:
-    """List what the registry serves. From version 3 on the client names its software."""
+    """List the requests that this broker serves. From version 3 on, the client names its software."""
     message = request.message
     if request.version >= _WITH_NODE and (error := _wrong_node(request)) is not ErrorCode.NONE:
         return ApiVersionsResponse(error_code=error, api_keys=[])
@@ -75,7 +75,9 @@ def api_versions(request: Request[ApiVersionsRequest]) -> ApiVersionsResponse:
 
 
 def unknown_version() -> ApiVersionsResponse:
-    """Return the response to a version that is not served: version 0, with the range that is (KIP-511)."""
+    """Return the response to an ApiVersions request of an unsupported version: a version 0 response with the
+    supported range (KIP-511).
+    """
     served = SUPPORTED[ApiKey.API_VERSIONS]
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,

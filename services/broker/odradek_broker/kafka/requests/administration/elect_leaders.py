@@ -1,4 +1,4 @@
-"""ElectLeaders: has the controller elect preferred leaders, or unclean ones (KIP-183, KIP-460)."""
+"""ElectLeaders: asks the controller to elect preferred leaders, or unclean ones (KIP-183, KIP-460)."""
 
 from __future__ import annotations
 

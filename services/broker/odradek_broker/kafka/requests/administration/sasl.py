@@ -46,7 +46,7 @@ def sasl_handshake(request: Request[SaslHandshakeRequest]) -> SaslHandshakeRespo
 
 @handles(SaslAuthenticateRequest)
 async def sasl_authenticate(request: Request[SaslAuthenticateRequest]) -> SaslAuthenticateResponse:
-    """Take one step of the exchange: the client's token in, the broker's token out."""
+    """Handle one step of the SASL exchange: a token of the client, and the broker's token in the response."""
     session = request.session
     sasl = session.sasl
     if sasl is None or not sasl.expects_token:

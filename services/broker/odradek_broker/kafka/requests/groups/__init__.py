@@ -1,4 +1,6 @@
-"""Kafka requests of consumer groups. `odradek_broker.groups` decides; `coordination` hosts what it decides about."""
+"""Kafka requests of consumer groups. `odradek_broker.groups` decides about them, and `coordination` runs its state
+machines.
+"""
 
 from __future__ import annotations
 

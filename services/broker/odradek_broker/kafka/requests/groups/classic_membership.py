@@ -110,7 +110,7 @@ def _refuse_sync(_request: AnyRequest, code: ErrorCode) -> SyncGroupResponse:
 
 @handles(SyncGroupRequest, refuse=_refuse_sync, needs=has_groups)
 async def sync_group(request: Request[SyncGroupRequest]) -> SyncGroupResponse:
-    """Take the leader's assignment, and return the member's part of it."""
+    """Wait for the assignment, which the group's leader sends, and return the member's part of it."""
     message = request.message
     names_protocol = request.version >= _SYNC_NAMES_PROTOCOL_FROM
     sync = SyncGroup(

@@ -49,7 +49,7 @@ _DescribedAssignment = _Member.Assignment
 async def consumer_group_heartbeat(
     request: Request[ConsumerGroupHeartbeatRequest],
 ) -> ConsumerGroupHeartbeatResponse:
-    """Take a member's heartbeat, and return its epoch and its assignment."""
+    """Handle a member's heartbeat, and return its epoch and its assignment."""
     message = request.message
     refusal = await _heartbeat_refusal(request)
     if refusal is not ErrorCode.NONE:

@@ -57,7 +57,7 @@ class _NamedTopic(NamedTuple):
 
 
 class _Selection(NamedTuple):
-    """The partitions that a request names of one group (None: all of them), and the topics that it is refused."""
+    """The partitions that a request names for one group (None: all partitions), and the topics that are refused."""
 
     partitions: list[TopicPartition] | None
     refused: list[tuple[_NamedTopic, ErrorCode]]

@@ -51,7 +51,7 @@ _INCONSISTENT: Final = ReadOutcome(ErrorCode.INVALID_REQUEST)
 
 @handles(FetchRequest, decode_in_steps=decode_fetch_steps)
 async def fetch(request: Request[FetchRequest]) -> Encoded:
-    """Read, wait for records if there are too few, and return what there is."""
+    """Read the partitions, wait if there are too few records, and return those that there are."""
     message = request.message
     services = request.services
     beginning = services.fetch_sessions.begin_steps(
@@ -113,7 +113,9 @@ async def fetch(request: Request[FetchRequest]) -> Encoded:
 
 
 def _may_read(request: AnyRequest, wanted: Wanted) -> bool:
-    """Whether a session may keep the partition. A topic that does not exist yet may be created later."""
+    """Return whether the caller may read the partition, so that a fetch session may keep it. Its topic may be
+    created later.
+    """
     if not request.services.authorizer.is_on:
         return True
     name = wanted.name

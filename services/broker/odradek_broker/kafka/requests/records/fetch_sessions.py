@@ -41,7 +41,7 @@ Key = tuple[TopicName | TopicId, PartitionIndex]
 
 
 class Wanted(NamedTuple):
-    """One partition of a fetch: the topic as the client names it, and what the client wants of it."""
+    """One partition that a client fetches: its topic as the client names it, the offset and the limits."""
 
     name: TopicName | None
     topic_id: TopicId
@@ -130,7 +130,8 @@ class FetchSession:
         has_records: bool,
         says_more: bool,
     ) -> bool:
-        """Note that a partition's state is sent, and return whether the next incremental response needs it.
+        """Record the state of a partition that is sent, and return whether an incremental response must include the
+        partition.
 
         `says_more`: the response names a preferred replica or a divergence. A partition that got records goes
         to the end of the line, so that a busy one does not starve the others (KIP-74).
@@ -155,7 +156,7 @@ class FetchSession:
 
 
 class Begun(NamedTuple):
-    """The session of a request and the partitions to serve. With an error, the response has nothing but it."""
+    """The session of a request, and the partitions to serve. With an error, the response has only the error."""
 
     error: ErrorCode
     session: FetchSession | None

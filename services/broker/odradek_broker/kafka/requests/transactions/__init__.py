@@ -1,4 +1,5 @@
-"""Kafka requests of transactions. `odradek_broker.transactions` decides; `coordination` hosts what it decides about.
+"""Kafka requests of transactions. `odradek_broker.transactions` decides about them, and `coordination` runs its
+state machines.
 
 They are served only while every broker of the cluster takes part in transactions (`has_transactions`).
 """

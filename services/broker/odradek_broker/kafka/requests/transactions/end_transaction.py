@@ -24,7 +24,7 @@ _EPOCH_PER_TRANSACTION_FROM: Final = 5
 
 @handles(EndTxnRequest, while_=has_transactions)
 async def end_txn(request: Request[EndTxnRequest]) -> EndTxnResponse:
-    """Decide the producer's transaction; the markers follow."""
+    """Commit or abort the producer's transaction. The markers are written after the response."""
     message = request.message
     if not message.transactional_id:
         return _refused(request, ErrorCode.INVALID_REQUEST)
