@@ -61,7 +61,9 @@ _LATE_MARKER_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What a broker runs on: the clock and the disk threads of its machine, and its channels to other processes."""
+    """The environment of a broker: the clock and the disk threads of its machine, and its channels to other
+    processes.
+    """
 
     clock: Clock
     pool: Pool
@@ -283,7 +285,7 @@ class Broker:
         self.table.activate(self.feed.image)
 
     async def leave(self) -> bool:
-        """Hand the leaderships over; return whether the controller agreed in time."""
+        """Hand the leaderships over to other brokers; return whether the controller let this broker stop in time."""
         return await self.membership.leave(self.settings.controlled_shutdown_timeout_ms / 1000)
 
     async def close(self, *, is_clean: bool) -> None:

@@ -1,4 +1,5 @@
-"""What a coordinator's state machine returns from a handler, and what it is given when its partition is loaded.
+"""The values that a coordinator's state machine returns from its handlers, and those that it replays when its
+partition is loaded.
 
 Groups and transactions are both such state machines. A handler returns a `Step`: records to write, responses to send
 and orders to carry out once everything that was appended so far is committed. `odradek_broker.coordination` hosts the
@@ -21,7 +22,7 @@ R = TypeVar("R")
 
 
 class NothingApplied(Exception):
-    """A request met a bug before any of it was applied: the state is unchanged."""
+    """A handler failed on an internal error before it applied any part of a request: the state is unchanged."""
 
 
 def judges(function: Callable[P, T]) -> Callable[P, T]:
@@ -42,7 +43,7 @@ def judges(function: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The response to the request to which the host gave this id."""
+    """The response to the request with this id, which the host chose."""
 
     request_id: RequestId
     response: Any  # the class depends on the request

@@ -70,7 +70,8 @@ def warn_of_few_descriptors(directory: LogDirectory, settings: BrokerSettings) -
 async def close_data_directory(
     directory: LogDirectory, pool: Pool, *, broker_epoch: BrokerEpoch | None
 ) -> None:
-    """Sync the logs and write the clean-shutdown marker; `broker_epoch` None: the stop was not clean, no marker.
+    """Sync the logs and write the clean-shutdown marker; with `broker_epoch` None the stop was not clean, and no
+    marker is written.
 
     The sync may take long: the leaderships are at other brokers by now, so no client waits for it. It saves the next
     start from scanning the unsynced bytes.
@@ -95,7 +96,7 @@ async def close_data_directory(
 
 
 class DirectoryInventory:
-    """Implements LogInventory over the broker's partitions and its data directory."""
+    """Reports the logs and the free space of the data directory. Implements LogInventory."""
 
     def __init__(self, table: PartitionTable, path: str) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Requests that a coordinator's state machine holds until something that they wait for has happened, or a deadline.
+"""Requests that a coordinator's state machine holds until an event that they wait for, or until a deadline.
 
 So clients need not poll. The requests of one key are taken in the order of their arrival. Their number is bounded for
 each key, so that a key with many callers leaves room for others, and in total.

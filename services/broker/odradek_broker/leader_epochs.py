@@ -1,12 +1,12 @@
-"""Which leader epoch wrote which range of a log: the lineage that KIP-101 compares.
+"""The history of leader epochs of a log: which epoch wrote which range of offsets (KIP-101).
 
 An entry (epoch, start offset) means: from this offset on, up to the start of the next entry, the
 records carry this epoch. Epochs rise strictly and start offsets never fall. The last entry may have
 no records yet: a leader enters its epoch when it begins to lead (rule R1), perhaps to write nothing.
 
-The replica's core (`partition`) and the log on disk (`log`) each keep a `LeaderEpochs` for a partition: the
-core decides by its own, and the log applies those decisions together with the bytes. The log also writes its
-entries to `leader-epoch-checkpoint`.
+The replica (`partition`) and the log on disk (`log`) each keep a `LeaderEpochs` for a partition: the replica
+decides by its own, and the log applies those decisions together with the bytes. The log also writes its entries to
+`leader-epoch-checkpoint`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LeaderEpochs:
     def end_of(self, epoch: LeaderEpoch, log_end: Offset) -> tuple[LeaderEpoch, Offset]:
         """Return the largest known epoch at or below `epoch`, and its exclusive end offset.
 
-        Answers as Kafka's LeaderEpochFileCache.endOffsetFor does: (`epoch`, the first start offset)
+        The result is that of Kafka's LeaderEpochFileCache.endOffsetFor: (`epoch`, the first start offset)
         when `epoch` is below all entries, because its records were deleted; (NO_LEADER_EPOCH,
         NO_OFFSET) for NO_LEADER_EPOCH, for an epoch above the latest one, and without entries.
         """

@@ -55,7 +55,7 @@ def _parse_principals(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerSettings(LogSettings):
-    """Settings of the listeners, and of what clients must show there.
+    """Settings of the listeners, and of how clients authenticate there.
 
     They extend the log settings because dataclasses with slots cannot have several parents with fields.
     """

@@ -1,4 +1,4 @@
-"""Settings of the logs: defaults of the topic configs, and how the broker looks after its segments."""
+"""Settings of the logs: defaults of the topic configs, and the intervals and limits of work on segments."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ def _policies(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings(NodeSettings):
-    """Settings of the logs."""
-
     log_segment_bytes: int = setting(
         "log.segment.bytes",
         "Size at which a new segment begins.",

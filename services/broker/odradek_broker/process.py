@@ -279,14 +279,14 @@ class BrokerProcess:
             self._quotas.quotas_changed(image.quotas)
 
     async def _shut_down(self) -> bool:
-        """Hand the leaderships over; return whether the controller agreed in time."""
+        """Hand the leaderships over to other brokers; return whether the controller let this broker stop in time."""
         _log.info("Stopping", reason=self._stop.reason)
         self._is_ready = False
         await self._probes.report()
         return await self._broker.leave()
 
     async def _close(self, is_clean: bool) -> None:
-        """Close what was opened: the listeners first, then the data directory, and the heartbeat last."""
+        """Close everything that was opened: the listeners first, then the data directory, and the heartbeat last."""
         self._broker.tick.stop()
         self._kafka.close()
         await self._grpc.stop(_SERVER_GRACE_S)

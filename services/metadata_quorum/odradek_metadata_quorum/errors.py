@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class QuorumError(Exception):
-    """Root of all errors that the quorum raises on purpose."""
+    """Base class of the errors that callers of the quorum may handle."""
 
 
 class NotLeader(QuorumError):
@@ -64,4 +64,4 @@ class InsecureListener(QuorumError):
 
 
 class WireError(QuorumError):
-    """Bytes of a peer are no message of this protocol. The connection is closed."""
+    """A peer sent bytes that are no message of this protocol, so its connection is closed."""

@@ -254,9 +254,9 @@ class QuorumProcess:
         )
 
     def _why_not_ready(self) -> str:
-        """Return why this controller does not count if another one stops now; empty when it does.
+        """Return why this controller cannot be part of a majority now, in case another one stops; empty if it can.
 
-        It counts once it has applied an entry of the current leader's term, and with it everything that
+        It can once it has applied an entry of the current leader's term, and with it everything that
         was committed before.
         """
         if not self._is_serving:

@@ -575,7 +575,7 @@ class PartitionTable:
                 yield host.partition, host.replica.last_epoch, host.replica.log_end
 
     def apply_retention(self) -> Iterator[None]:
-        """Take expired segments out of the logs, and forget idle producers. Yields after each log.
+        """Remove expired segments from the logs, and forget idle producers. Yields after each log.
 
         Segments age by the wall clock, like the timestamps of their records; producers by a clock that never jumps.
         """

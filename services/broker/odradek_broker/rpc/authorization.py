@@ -100,7 +100,7 @@ class Authorization(grpc.aio.ServerInterceptor):
         return made(wrapped, response_serializer=handler.response_serializer)
 
     async def _admitted(self, method: str, context: ServerContext, *, is_stream: bool) -> Caller:
-        """Return the caller if its share has room for another call; abort the call otherwise."""
+        """Return the caller if it may have another call open; abort the call otherwise."""
         caller = await self._identified(method, context)
         refused = self._intake.refusal(caller.owner, is_stream=is_stream)
         if refused is not None:
@@ -244,7 +244,7 @@ async def _serve(served: object, context: ServerContext) -> None:
 
 
 def _unread_check(handler: MethodHandler) -> MethodHandler:
-    """Make a handler that reports the health of the broker as a whole, whatever service the request names."""
+    """Return a handler that reports the health of the broker as a whole, whatever service the request names."""
 
     async def check(_requests: object, context: ServerContext) -> None:
         await context.write(await handler.unary_unary(health_pb2.HealthCheckRequest(), context))

@@ -179,7 +179,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     async def WatchMetadata(
         self, request: pb.WatchMetadataRequest, context: ServerContext
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
-        """Send all metadata, then the changes, at most once per turn of the loop."""
+        """Send all metadata, and then each change, with at most one message per turn of the event loop."""
         caller = current_caller()
         named = list(dict.fromkeys(request.topics))
         changed = asyncio.Event()
@@ -266,7 +266,7 @@ def _serialize(message: Message) -> bytes:
 def add_to(server: grpc.aio.Server, servicer: BrokerServicer) -> str:
     """Register the servicer, and return the service's full name.
 
-    By hand, not by the generated function: Produce and Fetch take bytes, and Fetch writes bytes (`record_messages`).
+    The generated function is not used, because Produce and Fetch handle encoded messages (`record_messages`).
     """
     methods: dict[str, MethodHandler] = {
         "Produce": grpc.stream_stream_rpc_method_handler(

@@ -57,7 +57,7 @@ R = TypeVar("R")
 
 
 class Refused(Exception):
-    """The call ends with this status; `kind` is its event in the audit log."""
+    """A call is refused with this status; `kind` is the event in the audit log."""
 
     def __init__(self, code: grpc.StatusCode, details: str, *, kind: str, principal: str) -> None:
         super().__init__(details)
@@ -110,7 +110,7 @@ class Caller:
         self.via = via
 
     def got_message(self, size_bytes: int) -> None:
-        """Note that a whole message arrived on the caller's stream."""
+        """Record that a whole message arrived on the caller's stream."""
         if self.stream is not None:
             self.stream.delivered(size_bytes, monotonic_ms() / 1000)
 
@@ -256,7 +256,9 @@ class Callers:
         )
 
     def may_be_heard(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
-        """Whether a call with these headers may have its request read: its login may still turn out invalid."""
+        """Return whether the request of a call with these headers may be read, though its login may still be
+        invalid.
+        """
         if not self._wants_login:
             return True
         sessions = [str(value) for key, value in metadata or () if key == SESSION]

@@ -1,4 +1,5 @@
-"""Calls that the coordinator of a name serves: this broker, or another one that the call is passed on to once.
+"""Routing of calls to the coordinator of a group or transactional id: this broker, or another one, to which the
+call is forwarded once.
 
 A call that was forwarded is not forwarded again (`odradek-forwarded`): it could circle between two brokers whose images
 differ. The client retries NOT_COORDINATOR.
@@ -32,9 +33,9 @@ Stub = TypeVar("Stub")
 
 
 class CoordinatorRouting(Generic[Stub]):
-    """Routes calls: `here` serves a request, or a name's part of it; `refuse` makes a response with an error alone.
-
-    A call that is passed on is the same `method` of the other broker.
+    """Routes calls to coordinators. `here` serves a request, or the part of it for one name, on this broker.
+    `refuse` creates a response that has only an error. A call that is forwarded calls the same `method` of the
+    other broker.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class CoordinatorRouting(Generic[Stub]):
     ) -> list[Response]:
         """Return the responses of the coordinators of all names, in order.
 
-        `request_for` makes a request with one name, `part_of` takes the part for that name out of its response.
+        `request_for` creates a request with one name, and `part_of` returns the part for that name from its response.
         """
         if len(names) > NAMES_MAX:
             await context.abort(

@@ -1,4 +1,5 @@
-"""One client's Fetch stream: a changing set of partitions whose records are pushed as far as the credit goes.
+"""One client's Fetch stream: it pushes records of a changing set of partitions, up to the bytes that the client has
+granted (its credit).
 
 The stream's task sleeps until a partition moves, credit comes or the set changes; then partitions
 take turns, each message bounded in bytes. An error or the asked-for end takes a partition out of

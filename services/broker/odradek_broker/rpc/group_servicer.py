@@ -1,4 +1,4 @@
-"""GroupService at a broker: each call is served by the coordinator of its group, here or at another broker."""
+"""GroupService of a broker: each call is served by the coordinator of its group, on this broker or another one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ Stub: TypeAlias = "pb_grpc.GroupServiceAsyncStub"
 
 
 class GroupServicer(pb_grpc.GroupServiceServicer):
-    """One method per RPC, and in it a function that the coordinator of the group runs."""
+    """The servicer of GroupService. Each method contains a function that runs on the broker that coordinates the
+    group.
+    """
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ from odradek_protocol.rpc.v1 import group_service_pb2 as pb
 
 
 def beat(request: pb.GroupHeartbeatRequest) -> ConsumerHeartbeat:
-    """Convert a member's heartbeat."""
+    """Convert a member's heartbeat to the coordinator's request."""
 
     def optional(name: str) -> str | None:
         return getattr(request, name) if request.HasField(name) else None
@@ -60,7 +60,7 @@ def beat(request: pb.GroupHeartbeatRequest) -> ConsumerHeartbeat:
 def beat_response(
     outcome: ConsumerHeartbeatAnswer, image: MetadataImage
 ) -> pb.GroupHeartbeatResponse:
-    """Convert the outcome of a heartbeat."""
+    """Convert the coordinator's response to a heartbeat."""
     response = pb.GroupHeartbeatResponse(
         error_code=outcome.error,
         error_message=outcome.error_message or "",

@@ -44,7 +44,7 @@ _shapes: dict[str, dict[int, _Field]] = {}
 
 
 class _Field:
-    """What counting needs to know of a field of a message."""
+    """The properties of a message's field by which its items are counted."""
 
     __slots__ = ("inner", "is_packed", "is_repeated", "is_string", "name")
 
@@ -63,7 +63,7 @@ class _Field:
 def refusal_steps(
     message: Descriptor, data: bytes, items_max: int
 ) -> Generator[None, None, str | None]:
-    """Count in a message's bytes how much it names; return why it is refused, None if it may be decoded.
+    """Count the items in an encoded message. Return why it is refused, or None if it may be decoded.
 
     Decoding is one call into C that nothing interrupts, and two bytes of a message can become an object of a hundred
     bytes. So long messages are walked first, in steps with turns for other work between them, and one that names too
@@ -186,7 +186,7 @@ class GrpcIntake:
     def held(
         self, owner: str, *, is_stream: bool = False, is_in_vain: bool = False
     ) -> Iterator[None]:
-        """Count a call until the body ends."""
+        """Count a call as open until the body of the `with` statement ends."""
         counted = [self.calls, *[self.streams] * is_stream, *[self.in_vain] * is_in_vain]
         for shares in counted:
             shares.take(owner, 1)
@@ -220,7 +220,9 @@ class GrpcIntake:
 
     @contextmanager
     def watched(self, context: ServerContext, owner: str) -> Iterator[WatchedStream]:
-        """Watch a stream of requests until the body ends. The current task is cancelled if the stream must end."""
+        """Watch a stream of requests until the body of the `with` statement ends. The current task is cancelled if
+        the stream must end.
+        """
         task = asyncio.current_task()
         assert task is not None
         now_s = monotonic_ms() / 1000

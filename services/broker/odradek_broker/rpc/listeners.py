@@ -69,7 +69,7 @@ _audit = event_log("odradek_broker.audit")
 
 
 class MembersOnly(grpc.aio.ServerInterceptor):
-    """Admits only brokers of the cluster to REPLICATION. Streams check more, and do it themselves."""
+    """Admits only brokers of the cluster to REPLICATION. Streams do their own checks, which are stricter."""
 
     def __init__(self, is_registered: Callable[[BrokerId], bool]) -> None:
         self._is_registered = is_registered
@@ -79,7 +79,7 @@ class MembersOnly(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MethodHandler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> MethodHandler:
-        """Wrap unary methods; there are no other streams."""
+        """Wrap unary methods so that only brokers can call them."""
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
         if handler is None or method in _STREAMS:
@@ -105,7 +105,7 @@ class MembersOnly(grpc.aio.ServerInterceptor):
 
 
 class GrpcListeners:
-    """The gRPC listeners of one broker: `bind` takes their ports, `start` serves, `stop` ends all calls."""
+    """The gRPC listeners of one broker: `bind` binds their ports, `start` serves, `stop` ends all calls."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class GrpcListeners:
         self.health = Health()  # serves nothing until bound
 
     def bind(self) -> dict[str, int]:
-        """Take the ports, and return them by the listener's name. Raises ListenRefused."""
+        """Bind the ports, and return them by the listener's name. Raises ListenRefused."""
         ports = {}
         for listener in self._settings.listeners:
             if is_grpc_listener(listener.name):

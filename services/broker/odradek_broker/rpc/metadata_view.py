@@ -1,4 +1,4 @@
-"""The metadata image in the messages that gRPC clients receive."""
+"""Converts the metadata image to the messages that gRPC clients receive."""
 
 from __future__ import annotations
 

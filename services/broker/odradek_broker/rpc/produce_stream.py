@@ -1,4 +1,4 @@
-"""One client's Produce stream: requests in, responses in the order of completion.
+"""One client's Produce stream: it receives requests, and sends each response when its request is complete.
 
 The reader stops while too many requests wait for their responses, so a client cannot fill the broker's memory. Each
 response passes the gate when it is written (rule R13).

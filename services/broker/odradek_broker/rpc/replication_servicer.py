@@ -1,6 +1,6 @@
-"""ReplicationService on gRPC: both ends of a replication stream.
+"""Replication streams over gRPC: the leader's servicer, and the follower's connection.
 
-The servicer hands each follower's stream to FollowerSessions; `grpc_dial` opens a follower's stream to its leader.
+The servicer passes each follower's stream to FollowerSessions; `grpc_dial` opens a follower's stream to its leader.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ REFUSAL_STATUS: Final = {
 
 
 class _GrpcFollowerConnection:
-    """The leader's end of one call."""
+    """The leader's end of one follower's call."""
 
     def __init__(self, context: ServerContext, *, is_mutual_tls: bool) -> None:
         self._context = context

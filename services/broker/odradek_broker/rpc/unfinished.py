@@ -67,7 +67,7 @@ class WatchedStream:
         self.is_ended = False
 
     def delivered(self, size_bytes: int, now_s: float) -> None:
-        """Note that a whole message arrived."""
+        """Record that a whole message arrived."""
         self._connection.delivered_bytes += size_bytes + _MESSAGE_BYTES
         self.waiting_since_s = now_s
 
@@ -117,7 +117,7 @@ class UnfinishedMessages:
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of unfinished messages at the last look, beyond a window for each stream."""
+        """The bytes of unfinished messages at the last check, beyond a window for each stream."""
         return int(sum(max(c.excess_bytes, 0) for c in self._connections.values()))
 
     def called(self, peer: Peer, size_bytes: int = 0) -> None:
@@ -143,7 +143,7 @@ class UnfinishedMessages:
         stream._connection.streams.pop(stream, None)
 
     def look(self, sockets: Mapping[Peer, SocketBytes], now_s: float) -> list[WatchedStream]:
-        """Compare with what the kernel counted; return the streams that must end."""
+        """Compare the delivered bytes with the kernel's counts; return the streams that must end."""
         for peer, connection in tuple(self._connections.items()):
             if peer in sockets:
                 connection.look(sockets[peer], now_s)
@@ -180,13 +180,15 @@ class UnfinishedMessages:
 
 
 def _owner_of(peer: Peer, connection: _Connection) -> str:
-    """Return who pays for a connection: its caller, or its address if it carries the calls of many."""
+    """Return the owner whose share a connection counts against: its caller, or its address if it carries calls of
+    several callers.
+    """
     owners = {stream.owner for stream in connection.streams}
     return owners.pop() if len(owners) == 1 else f"host {peer[0]}"
 
 
 class ConnectionWatch:
-    """Looks at the connections of a broker's gRPC listeners several times a second, and ends what is too much.
+    """Checks the connections of a broker's gRPC listeners several times a second, and ends those beyond the limits.
 
     gRPC bounds the connections of a listener, but does not know addresses: one address could hold all of them. So the
     newest connections of an address that has too many are closed, first those that have made no call.
@@ -204,12 +206,12 @@ class ConnectionWatch:
         self._ages: dict[int, dict[Peer, None]] = {}
 
     def add_port(self, port: int) -> None:
-        """Watch the listener on this port, too."""
+        """Check the connections to this port, too."""
         self._ports.append(port)
         self._ages[port] = {}
 
     async def run(self) -> None:
-        """Look until cancelled, or until the system turns out not to tell."""
+        """Check until cancelled, or until the system cannot list connections."""
         while True:
             try:
                 await self._look()

@@ -1,4 +1,6 @@
-"""The controller as a pure state machine: it decides, and its host acts."""
+"""The controller as a state machine without I/O: it decides, and `rpc/controller_host.py` carries its decisions
+out.
+"""
 
 from odradek_metadata_quorum.controller.controller import Controller
 from odradek_metadata_quorum.controller.requests import ControllerSettings, Decision, Draws, Outcome

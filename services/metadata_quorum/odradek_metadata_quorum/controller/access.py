@@ -1,4 +1,4 @@
-"""What users may do: access control entries, SCRAM credentials and quotas. The numbers are Kafka's.
+"""Access control entries, SCRAM credentials and quotas. The numbers of their types are Kafka's.
 
 The controller stores these and finds them by filter; brokers apply them. In a filter for entries the
 number 1 and an empty string match anything; pattern type MATCH (2) finds what applies to a name: the
@@ -68,17 +68,21 @@ class AclEntry:
 
 @dataclass(slots=True)
 class Looks:
-    """The comparisons of a filter with an entry that one request has left."""
+    """How many comparisons of a filter with an entry one request may still do."""
 
     left: int = field(default_factory=lambda: LOOKS_MAX)
 
 
 class _Records:
-    """The records of all entries, by what they say. It stays valid for the next piece of a large request."""
+    """The records of all access control entries, by their content. It stays valid for the next piece of a large
+    request.
+    """
 
     @staticmethod
     def of(work: Workspace) -> _Records:
-        """Return the records as of the last decision while no other was made since, or read them again."""
+        """Return the records that the last decision left if no other decision was made since, or read them from the
+        image again.
+        """
         records = work.acl_records
         if not isinstance(records, _Records) or not records._is_valid(work):
             work.acl_records = records = _Records(work)
@@ -95,7 +99,7 @@ class _Records:
         return self._image is work.image and self._next_offset == work.next_offset
 
     def close(self) -> None:
-        """End the piece: what it wrote takes effect at this decision's offset."""
+        """End a piece of the request: its changes take effect at this decision's offset."""
         self._next_offset = MetadataOffset(self._work.next_offset + bool(self._work.written))
 
 
@@ -209,7 +213,7 @@ def _refusal(entry: AclEntry) -> str | None:
 
 
 def content(record: AccessControlEntry) -> AclEntry:
-    """Return what an entry says."""
+    """Return the content of an entry, without its id."""
     return AclEntry(
         resource_type=record.resource_type,
         resource_name=record.resource_name,
@@ -345,7 +349,7 @@ _CLIENT_TYPES: Final = frozenset({"user", "client-id"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaAlteration:
-    """A quota to set, or (None) to remove. The name None of a part is the default of its type."""
+    """A quota to set, or to remove if its value is None. A part with the name None is the default of its type."""
 
     entity: QuotaEntity
     key: str

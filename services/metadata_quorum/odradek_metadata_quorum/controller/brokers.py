@@ -25,7 +25,7 @@ from odradek_protocol.metadata.records import NO_LEADER, BrokerRegistrationChang
 
 
 def heartbeat(work: Workspace, request: HeartbeatRequest) -> HeartbeatResponse:
-    """Note a heartbeat and do what it asks for: fence, unfence, begin or end a shutdown.
+    """Handle a broker's heartbeat: fence or unfence the broker, or begin or end its shutdown.
 
     A broker that cannot write is treated like one that shuts down: it leaves each ISR that keeps its minimum
     size without it, and leads only what no other broker can lead. It may be elected for that, because readers
@@ -82,7 +82,7 @@ def _heartbeat_response(work: Workspace, request: HeartbeatRequest) -> Heartbeat
 def _note_offline_directories(
     work: Workspace, broker: BrokerState, request: HeartbeatRequest
 ) -> None:
-    """Fence a broker that has no working directory, and count its copies as lost (R11).
+    """Fence a broker that has no working directory, and count its copies as lost (rule R11).
 
     What does not fit into this batch follows with its next heartbeats, which repeat the request.
     """
@@ -133,7 +133,7 @@ def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
 
 
 def _fence(work: Workspace, reasons: Mapping[BrokerId, str]) -> None:
-    """Fence brokers (R20). Partitions that do not fit into this batch are settled at the next ticks."""
+    """Fence brokers (rule R20). Partitions that do not fit into this batch are settled at the next ticks."""
     for broker_id, reason in sorted(reasons.items()):
         broker = work.image.brokers[broker_id]
         work.memory(broker_id).fenced_because = reason
@@ -164,7 +164,7 @@ def fence_dead(work: Workspace, fences: Iterable[Fence]) -> None:
 
 
 def _may_unfence(work: Workspace, broker: BrokerState, request: HeartbeatRequest) -> bool:
-    """Return whether a fenced broker may be unfenced (R23)."""
+    """Return whether a fenced broker may be unfenced (rule R23)."""
     if request.want_fence or request.want_shutdown:
         return False
     if request.image_offset < broker.broker_epoch:
@@ -177,7 +177,9 @@ def _may_unfence(work: Workspace, broker: BrokerState, request: HeartbeatRequest
 
 
 def _unfence(work: Workspace, broker: BrokerState) -> None:
-    """Unfence a broker. One that cannot write may lead what it has; its next heartbeat moves what others can lead."""
+    """Unfence a broker. One that cannot write may lead its partitions until its next heartbeat moves them to
+    others.
+    """
     in_shutdown = False if broker.in_shutdown else None
     work.write(_registration_change(broker, fenced=False, in_shutdown=in_shutdown))
     work.liveness.watch(broker.broker_id, now_ms=work.now_ms)
@@ -201,7 +203,9 @@ def _end_shutdown(work: Workspace, broker: BrokerState) -> None:
 
 
 def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
-    """Return whether the leaderships have moved and the live brokers know it, or had time to learn it."""
+    """Return whether a broker may stop: its leaderships have moved, and the live brokers know it or had time to
+    learn it.
+    """
     if broker.fenced:
         return True
     if not broker.in_shutdown:
@@ -242,7 +246,7 @@ def _can_move(work: Workspace, state: PartitionState) -> bool:
 
 
 def _is_missed(work: Workspace, state: PartitionState, leaving: BrokerId) -> bool:
-    """Return whether acks=all would stop without this member of the ISR, while a live replica may soon replace it.
+    """Return whether acks=all would fail without this ISR member, while a live replica may soon replace it.
 
     In a rolling restart the broker that restarted before may still be catching up. Where no other replica is
     live, as for the last brokers of a cluster that is shut down, the broker is not held back.
@@ -257,5 +261,5 @@ def _is_missed(work: Workspace, state: PartitionState, leaving: BrokerId) -> boo
 
 
 def is_stale_epoch(broker: BrokerState | None, broker_epoch: BrokerEpoch) -> bool:
-    """Return whether a later registration of the broker is committed; a standby may return it, too."""
+    """Return whether a later registration of the broker is committed. A standby controller knows that, too."""
     return broker is not None and 0 <= broker_epoch < broker.broker_epoch

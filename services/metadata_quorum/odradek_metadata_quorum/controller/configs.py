@@ -1,7 +1,7 @@
 """Configs of topics, brokers and groups change at run time (KIP-339: set, delete, append, subtract).
 
 All changes of one resource happen, or none. A change of `min.insync.replicas` settles the partitions
-it concerns in the same batch (R18): leaders adopt the new minimum and the new ELR together.
+it concerns in the same batch (rule R18): leaders adopt the new minimum and the new ELR together.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GROUPS_WITH_CONFIGS_MAX = 10_000  # every broker keeps them, and a caller may na
 
 
 class AlterOperation(IntEnum):
-    """What happens to a config, in Kafka's numbers."""
+    """The operation on a config (set, delete, append or subtract), with Kafka's numbers."""
 
     SET = 0
     DELETE = 1

@@ -5,7 +5,7 @@
        +---------- resigned() -------------+-----------------------------------------+
 
 In every state `replay` applies committed records to the committed image, and heartbeats and broken
-streams are noted, so that a new active controller knows which brokers were silent before its time (R24).
+streams are noted, so that a new active controller knows which brokers were silent before its time (rule R24).
 
 OPENING proposes one batch of its own (a NoOp; on a cluster's first start also the initial feature
 levels, the log's incarnation and the initial configs) and decides nothing until that batch is replayed.
@@ -115,7 +115,7 @@ class Controller:
         return self.committed if self._work is None else self._work.image
 
     def why_fenced(self, broker_id: BrokerId) -> str:
-        """Why this controller last fenced a broker while active, for people; empty if it has not."""
+        """Return a text for operators: why this controller last fenced a broker while active; empty if it has not."""
         memory = None if self._work is None else self._work.memories.get(broker_id)
         return "" if memory is None else memory.fenced_because
 
@@ -158,7 +158,7 @@ class Controller:
         record: MetadataRecord,
         delta: MetadataDelta | None = None,
     ) -> None:
-        """Apply one committed record of the entry at `offset`; `delta` notes what it changed."""
+        """Apply one committed record of the entry at `offset`; `delta` collects what it changed."""
         if self._work is not None and epoch == self._work.epoch and offset > self.committed.offset:
             expected = self._in_flight.popleft()[0] if self._in_flight else None
             assert offset == expected, (
@@ -182,7 +182,7 @@ class Controller:
         self.committed.advance(offset, epoch)
 
     def restore(self, image: MetadataImage) -> None:
-        """Take over a snapshot's image; only a standby does."""
+        """Replace the image by that of a snapshot. Only a standby does this."""
         assert self.epoch is None, (
             f"a snapshot was restored into the active controller of epoch {self.epoch}"
         )
@@ -224,7 +224,7 @@ class Controller:
         return [decision for decision in decisions if decision.records]
 
     def heartbeat(self, now_ms: int, request: HeartbeatRequest) -> Decision[HeartbeatResponse]:
-        """Note a heartbeat, at the active controller or a standby; a standby's response renews no lease."""
+        """Handle a broker's heartbeat, at the active controller or a standby. A standby's response renews no lease."""
         if self._work is not None:
             return self.decide(now_ms, heartbeat, request)
         broker = self.committed.brokers.get(request.broker_id)
@@ -237,7 +237,7 @@ class Controller:
         return Decision(response=HeartbeatResponse(seq=request.seq))
 
     def stream_broken(self, broker_id: BrokerId, now_ms: int) -> None:
-        """Note that the last open heartbeat stream of a broker ended, at every controller."""
+        """Record that the last open heartbeat stream of a broker to this controller ended."""
         self._liveness.stream_broken(broker_id, now_ms=now_ms)
 
     def decide(

@@ -17,7 +17,7 @@ What a replica can be, worst first:
     LIVE        may lead
     STREAMING   LIVE, and its heartbeat stream is open: preferred to one that is only LIVE
 
-The order of election (R21): the first replica, in replica order, that is in the ISR and STREAMING; then
+The order of election (rule R21): the first replica, in replica order, that is in the ISR and STREAMING; then
 one that is LIVE; then one that is READ_ONLY, unless the present leader is LEAVING and can go on. Only if
 the ISR is empty, a member of the ELR is elected by the same order and becomes the whole ISR. A READ_ONLY
 leader gives way as soon as a LIVE replica is in the ISR. A replica in `lost` may have lost acknowledged
@@ -29,7 +29,7 @@ smaller one keeps it in the ELR, because the high watermark has not moved since.
 holds all that was acknowledged, unless it lost bytes; and then it is in `lost`.
 
 I6 holds by construction: a member leaves ISR and ELR both only if it lost bytes and another member
-is left; the last copy stays, in the ELR (R19).
+is left; the last copy stays, in the ELR (rule R19).
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
 
 
 class Standing(IntEnum):
-    """How far a broker can serve a partition now; the module's docstring explains the values."""
+    """How far a broker can serve a partition now, from FENCED to STREAMING; the module's docstring explains the
+    values.
+    """
 
     FENCED = 0
     LEAVING = 1
@@ -67,7 +69,7 @@ def settle(
 
     Args:
         state: the partition as it is.
-        standing_of: what each broker is now.
+        standing_of: returns the present Standing of a broker.
         min_insync_replicas: the partition's effective minimum.
         lost: brokers whose copy of this partition may lack bytes that it had (a power restart, a
             lost directory); each copy was good until now.
@@ -112,7 +114,7 @@ def _keeps_leading(leader: BrokerId, isr: Brokers, standing_of: StandingOf) -> B
 def _elect(
     replicas: Brokers, isr: Brokers, elr: Brokers, lost: Brokers, standing_of: StandingOf
 ) -> tuple[BrokerId, Brokers, Brokers]:
-    """Return leader, ISR and ELR after a clean election (R21); NO_LEADER if no replica may lead."""
+    """Return leader, ISR and ELR after a clean election (rule R21); NO_LEADER if no replica may lead."""
     pool = isr or elr
     for wanted in (Standing.STREAMING, Standing.LIVE, Standing.READ_ONLY):
         for broker in replicas:
@@ -140,7 +142,7 @@ def elect_preferred(state: PartitionState, standing_of: StandingOf) -> Partition
 
 
 def elect_unclean(state: PartitionState, leader: BrokerId) -> PartitionChange:
-    """Elect a replica uncleanly (R22): its log becomes the partition's, and it is RECOVERING."""
+    """Elect a replica uncleanly (rule R22): its log becomes the partition's log, and the partition is RECOVERING."""
     return PartitionChange(
         topic_id=state.topic_id,
         partition=state.partition,
@@ -153,7 +155,7 @@ def elect_unclean(state: PartitionState, leader: BrokerId) -> PartitionChange:
 
 
 def elr_after(state: PartitionState, isr: Brokers, minimum: int) -> Brokers:
-    """Return the ELR when the leader proposes this ISR (R18)."""
+    """Return the ELR when the leader proposes this ISR (rule R18)."""
     if len(isr) >= minimum:
         return ()
     claims = ({*state.elr, *state.isr} - {*isr}) - {*state.lost}

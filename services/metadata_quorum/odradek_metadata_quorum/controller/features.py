@@ -104,12 +104,12 @@ def update_feature(
 
 
 def new_incarnation(draws: Draws) -> MetadataIncarnation:
-    """Draw the incarnation of a log that has none yet."""
+    """Return a random incarnation id for a metadata log that has none yet."""
     return MetadataIncarnation(incarnation_id=MetadataIncarnationId(draws.randbytes(16)))
 
 
 def _unable(work: Workspace, name: str, level: int) -> list[str]:
-    """List the members that do not support a level, with the levels that they support."""
+    """List the brokers and voters that do not support a level, with the levels that they support."""
     unable = []
     for controller_id in work.settings.voters:
         features = registered_features(work, controller_id)

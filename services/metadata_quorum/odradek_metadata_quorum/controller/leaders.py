@@ -1,11 +1,11 @@
-"""Elections by command and automatic ones: preferred leaders, the balance, unclean recovery.
+"""Elections of leaders, by command or automatic: of preferred leaders, to balance leaderships, and unclean ones.
 
 The preferred leader is the first replica. After a failure leaderships gather on the brokers that stayed;
 `rebalance` moves them back: every `leader.imbalance.check.interval.seconds`, for each broker that lacks
 more than `leader.imbalance.per.broker.percentage` of its preferred leaderships. A broker that was fenced
 repeatedly of late is left out until it has been calm for a minute.
 
-Unclean recovery (R22) is for a partition without a leader that no clean election can help. It stays without one
+Unclean recovery (rule R22) is for a partition without a leader that no clean election can help. It stays without one
 while a replica of its ISR or ELR that lost no bytes may come back. In two cases the controller goes on:
 it asks replicas for their (last epoch, log end), by its responses to heartbeats, and elects the greatest.
 
@@ -126,7 +126,7 @@ def _elect_unclean(work: Workspace, state: PartitionState) -> Outcome:
 
 
 def rebalance(work: Workspace) -> None:
-    """Elect preferred leaders where too many are elsewhere, if it is time to look."""
+    """Elect preferred leaders of brokers that lack too many of their leaderships, if the check is due."""
     interval_s = work.config("leader.imbalance.check.interval.seconds")
     assert isinstance(interval_s, int)
     if work.now_ms < work.leaders_checked_at_ms + interval_s * 1000:
@@ -162,7 +162,9 @@ CHECK_INTERVAL_MS = 200  # a check of 10,000 partitions takes about 2 ms
 
 
 def pursue(work: Workspace) -> None:
-    """Check all partitions without a leader: begin to ask for log ends, or elect the replica with the longest log."""
+    """Check all partitions without a leader: ask their replicas for log ends, or elect the replica with the longest
+    log.
+    """
     checked_at_ms = work.leaderless_checked_at_ms
     if checked_at_ms is not None and work.now_ms < checked_at_ms + CHECK_INTERVAL_MS:
         return
@@ -191,7 +193,7 @@ def pursue(work: Workspace) -> None:
 
 
 def _pursue_one(work: Workspace, state: PartitionState, inquiry: Inquiry) -> BrokerId | None:
-    """Return the broker to elect; None if it is not decided yet."""
+    """Return the broker to elect for one partition; None if that cannot be decided yet."""
     candidates = {*state.isr, *state.elr, *state.lost}
     if {*state.isr, *state.elr} <= {*state.lost}:
         _ask(work, inquiry)
@@ -254,7 +256,9 @@ def live_replicas(work: Workspace, state: PartitionState) -> list[BrokerId]:
 
 
 def _log_ends_wanted(work: Workspace) -> dict[BrokerId, list[TopicIdPartition]]:
-    """List what each broker is to report next. This is done once for all brokers, not at each heartbeat."""
+    """List the log ends that each broker shall report next. This is done once for all brokers, not at each
+    heartbeat.
+    """
     wanted: dict[BrokerId, list[TopicIdPartition]] = {}
     for (topic_id, index), inquiry in work.inquiries.items():
         if inquiry.asked_at_ms is None:
@@ -276,7 +280,9 @@ def _has_reported(work: Workspace, inquiry: Inquiry, broker_id: BrokerId) -> boo
 
 
 def wanted_log_ends(work: Workspace, broker_id: BrokerId) -> tuple[TopicIdPartition, ...]:
-    """Return a bounded part of what a broker is to report; nothing if it is not live, since it may not know."""
+    """Return a bounded part of the log ends that a broker shall report; none if it is not live, because it may not
+    know them.
+    """
     if work.standing_of(broker_id) < Standing.LIVE:
         return ()
     return tuple(
@@ -288,7 +294,7 @@ def wanted_log_ends(work: Workspace, broker_id: BrokerId) -> tuple[TopicIdPartit
 
 
 def report_log_ends(work: Workspace, request: ReportLogEndsRequest) -> ErrorCode:
-    """Note a broker's log ends; reports that are no longer wanted are dropped."""
+    """Record the log ends that a broker reported; those that were not asked for are dropped."""
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
         return error

@@ -1,8 +1,8 @@
-"""Which brokers a controller takes to be alive, and when the active one fences them.
+"""Which brokers a controller regards as alive, and when the active controller fences them.
 
 A broker holds one heartbeat stream to every controller (KIP-631 has requests instead; a stream
-shows a death at once, because a dead process takes its connections with it). For each broker
-that ever sent a heartbeat, or is registered, this core keeps one of:
+shows a death at once, because a dead process takes its connections with it). For each broker that ever sent a
+heartbeat, or is registered, this module keeps one of these states:
 
     UNHEARD     this controller has heard nothing since it started
     CONNECTED   a stream is open
@@ -11,7 +11,7 @@ that ever sent a heartbeat, or is registered, this core keeps one of:
       UNHEARD --heartbeat--> CONNECTED --stream_broken--> BROKEN --heartbeat--> CONNECTED
 
 Standbys keep this too, without deadlines, so that a new active controller knows of deaths from
-before its time (R24). While the controller is active, each broker that is unfenced in the image is *watched*,
+before its time (rule R24). While the controller is active, each broker that is unfenced in the image is *watched*,
 that is, it has a deadline: `session_ms` after its last heartbeat while connected, `grace_ms` after its
 break. When the controller becomes active, broken brokers get a grace and all others a session.
 
@@ -26,7 +26,7 @@ Invariants:
   each broker gets it only once since its last heartbeat. So a dead broker is fenced at most a session
   later than without such a break, however often other brokers lose their connections meanwhile.
 
-This core commits no fencing (the controller does, from the fences that `tick` returns), and
+This module commits no fencing (the controller does, from the fences that `tick` returns), and
 safety never rests on it. Fencing a healthy leader is allowed at any moment: epochs and the ISR
 protect acknowledged records.
 """
@@ -50,7 +50,7 @@ class Connection(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """Effect: commit the fencing of this broker. `found` is the state of its connection at its deadline."""
+    """A request to the controller to fence this broker. `found` is the state of its connection at its deadline."""
 
     broker_id: BrokerId
     found: Connection
@@ -76,7 +76,7 @@ class Liveness:
     _forgiven_at_ms: int | None = None  # the last stall that moved the deadlines
 
     def activate(self, unfenced: Iterable[BrokerId], *, now_ms: int) -> None:
-        """Watch these brokers from now on: the controller became active (R24)."""
+        """Watch these brokers from now on: the controller became active (rule R24)."""
         for broker in self._brokers.values():
             broker.deadline_ms = None
         self._ticked_at_ms = now_ms
@@ -113,7 +113,7 @@ class Liveness:
         self._brokers.pop(broker_id, None)
 
     def heartbeat(self, broker_id: BrokerId, *, now_ms: int) -> None:
-        """Note an opened stream or a heartbeat."""
+        """Record that a broker opened a stream or sent a heartbeat."""
         broker = self._broker(broker_id)
         broker.connection = Connection.CONNECTED
         broker.is_forgiven = False
@@ -121,7 +121,7 @@ class Liveness:
             broker.deadline_ms = now_ms + self.session_ms
 
     def stream_broken(self, broker_id: BrokerId, *, now_ms: int) -> None:
-        """Note that the last open stream of a broker ended, for whatever reason."""
+        """Record that the last open stream of a broker ended, for whatever reason."""
         broker = self._brokers.get(broker_id)
         if broker is None or broker.connection is not Connection.CONNECTED:
             return

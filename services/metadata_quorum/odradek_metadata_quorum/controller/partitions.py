@@ -1,4 +1,4 @@
-"""Leaders propose in-sync replicas, and administrators move partitions to other brokers.
+"""ISR proposals of partition leaders, and moves of partitions to other brokers by administrators.
 
 A proposal (R17, KIP-497, KIP-903) is a statement of the leader about one epoch of the partition. It is accepted
 only if the sender is the leader in the image, names exactly its leader epoch and partition epoch, and lists
@@ -6,7 +6,7 @@ only replicas that may be in sync: each by the broker epoch under which the lead
 replica that restarted, and may have lost bytes, is not taken for its earlier registration.
 
 A success raises the partition epoch, never the leader epoch. It says that a change is coming; the
-leader adopts the change from the image only (R18). A proposal of the present ISR raises the epoch as well:
+leader adopts the change from the image only (rule R18). A proposal of the present ISR raises the epoch as well:
 with it a leader withdraws a proposal that was refused because a replica was not live at that moment.
 A copy of the refused proposal may still be on its way and would be accepted later, when the leader no longer
 counts that replica for its high watermark; a new partition epoch makes all copies void.
@@ -46,7 +46,7 @@ from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
 
 
 def alter_partitions(work: Workspace, request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """Judge each proposal independently; the accepted ones are one batch."""
+    """Decide each ISR proposal independently. The accepted ones are written as one batch."""
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
         return AlterPartitionResponse(error=error)
@@ -279,7 +279,7 @@ def _settle_now(work: Workspace, before: PartitionState) -> None:
 
 
 def assignment_refusal(work: Workspace, replicas: tuple[BrokerId, ...]) -> Outcome | None:
-    """Return what is wrong with an assignment that a client made; None if nothing is."""
+    """Return the error of an assignment of replicas that a client sent; None if it is valid."""
     if not replicas or len(set(replicas)) != len(replicas):
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,

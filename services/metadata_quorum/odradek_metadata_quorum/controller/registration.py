@@ -1,4 +1,4 @@
-"""Brokers register, and are unregistered.
+"""Registration of brokers, and its removal.
 
 A registration is one batch: the new registration begins fenced, the leaderships of the old one move (or the
 partitions are without a leader) with a new leader epoch, and a broker that may have lost bytes leaves every
@@ -94,7 +94,7 @@ def _fits_one_batch(
     before: BrokerState,
     restart_class: RestartClass,
 ) -> bool:
-    """Return whether the registration can be decided now; if not, write a part of what it needs.
+    """Return whether the registration fits into one batch now. If not, write a part of the changes that it needs.
 
     The old registration is fenced first, then its partitions are settled piece by piece, one piece with each
     attempt to register. That is safe at any point: a fenced broker leads nothing, and its new process cannot

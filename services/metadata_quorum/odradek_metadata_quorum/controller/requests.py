@@ -1,4 +1,6 @@
-"""The values around a handler, free of any wire: settings, requests, responses, decisions and random draws."""
+"""Values that the controller's handlers use, independent of the protocol: settings, requests, responses, decisions
+and random draws.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ class Decision(Generic[Response]):
     still in flight, so the response waits until those are committed. `payload` is the encoded batch that is
     proposed to the quorum; it is empty without records.
 
-    `offset` is the first metadata offset at which an image shows what the response says: that of the
+    `offset` is the first metadata offset at which an image includes what the response reports: that of the
     decision's own batch, or, without records, of the last batch before it. A request that is repeated
     because its first response was lost changes nothing the second time, and still has to be
     readable where the client reads next. A standby's responses have no offset: -1.
@@ -52,7 +54,7 @@ class Decision(Generic[Response]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of one item: an error code, and a message for people that says what to do about it."""
+    """The result of one item of a request: an error code, and a message for users that says what to do."""
 
     error: ErrorCode = ErrorCode.NONE
     message: str = ""
@@ -82,7 +84,7 @@ class Draws(Protocol):
         """Return `n` random bytes."""
 
     def randrange(self, stop: int, /) -> int:
-        """Return a whole number from 0 to below `stop`."""
+        """Return a random whole number from 0 to below `stop`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +168,7 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatResponse:
-    """The state of the broker; only an active controller's response renews its lease."""
+    """The response to a heartbeat: the state of the broker. Only an active controller's response renews the lease."""
 
     error: ErrorCode = ErrorCode.NONE
     seq: int = 0
@@ -179,7 +181,7 @@ class HeartbeatResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
-    """The log end of one replica."""
+    """The log end offset of one replica, with the epoch of its last record."""
 
     partition: TopicIdPartition
     last_epoch: int
@@ -188,7 +190,7 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportLogEndsRequest:
-    """Log ends that the controller asked a broker for (R22)."""
+    """Log ends that the controller asked a broker for (rule R22)."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -225,7 +227,7 @@ class AlterPartitionItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionRequest:
-    """A leader's proposals of in-sync replicas."""
+    """The ISR proposals of the partition leaders on one broker."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch

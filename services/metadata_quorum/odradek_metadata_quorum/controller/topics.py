@@ -70,7 +70,7 @@ TOPIC_PARTITIONS_MAX: Final = 100_000
 
 
 class _Refused(Exception):
-    """A topic is refused; `outcome` says why."""
+    """Raised when a topic is refused; `outcome` says why."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -78,7 +78,8 @@ class _Refused(Exception):
 
 
 class _Survey:
-    """Counts over the whole image by which new topics are checked and placed, made once for many topics.
+    """Counts of the whole image's partitions and leaders, by which new topics are checked and placed. They are
+    computed once for many topics.
 
     Counting again for each topic would stop the event loop for seconds when 1,000 topics are added to 10,000. A
     survey stays valid for the next request if nothing else was decided since: so are the pieces of a large request.
@@ -86,7 +87,7 @@ class _Survey:
 
     @staticmethod
     def of(work: Workspace) -> _Survey:
-        """Return the survey of the last request while it is valid, or a new one."""
+        """Return the counts of the last request while they are valid, or new ones."""
         survey = work.survey
         if not isinstance(survey, _Survey) or not survey._is_valid(work):
             work.survey = survey = _Survey(work)
@@ -124,7 +125,7 @@ class _Survey:
             )
 
     def collision(self, name: str) -> str | None:
-        """Return a topic that has the same name in metrics."""
+        """Return an existing topic that has the same name in metrics, or None."""
         if "." not in name and "_" not in name:
             return None
         if self._by_metric_name is None:

@@ -1,4 +1,5 @@
-"""The state that all handlers of an active controller share: the working image and the soft state.
+"""The state that all handlers of an active controller share: the working image, and the soft state, which is not in
+the log.
 
 There are two images. `committed` is what the quorum has committed, on every controller. `image` adds
 what this active controller has decided and what is not committed yet. Decisions are validated against
@@ -47,7 +48,7 @@ from odradek_protocol.metadata.records import MetadataRecord, PartitionChange
 
 @dataclass(slots=True)
 class BrokerMemory:
-    """A controller's soft state of one broker."""
+    """A controller's soft state of one broker, which is not in the log."""
 
     image_offset: int = -1  # the offset that its image has reached
     fenced_at_ms: list[int] = field(default_factory=list)  # the last few, for the flap delay
@@ -72,7 +73,7 @@ class ControllerMemory:
 
 @dataclass(slots=True)
 class Inquiry:
-    """A leaderless partition whose replicas are asked for their log ends (R22)."""
+    """A leaderless partition whose replicas are asked for their log ends (rule R22)."""
 
     leaderless_since_ms: int
     asked_at_ms: int | None = None
@@ -81,7 +82,9 @@ class Inquiry:
 
 @dataclass(slots=True, kw_only=True)
 class Workspace:
-    """The state that handlers work on, made when a controller opens and discarded when it resigns."""
+    """The state that handlers read and change. It is created when a controller opens, and discarded when it
+    resigns.
+    """
 
     settings: ControllerSettings
     draws: Draws
@@ -126,7 +129,7 @@ class Workspace:
         return self.memories.setdefault(broker_id, BrokerMemory())
 
     def standing_of(self, broker_id: BrokerId) -> Standing:
-        """Return what a broker may be for any partition now."""
+        """Return the present Standing of a broker, for any partition."""
         broker = self.image.brokers.get(broker_id)
         if broker is None or broker.fenced:
             return Standing.FENCED
@@ -137,7 +140,7 @@ class Workspace:
         return Standing.STREAMING if self.liveness.is_connected(broker_id) else Standing.LIVE
 
     def standing_in(self, state: PartitionState) -> StandingOf:
-        """Return what each broker may be for this partition: FENCED if its replica failed on an internal error.
+        """Return the Standing of each broker for this partition: FENCED if its replica failed on an internal error.
 
         A broker reports such replicas with each heartbeat until it restarts. A new controller may elect one before it
         hears of that; the replica then serves nothing, and is replaced.
@@ -193,7 +196,7 @@ class Workspace:
             self.is_repair_due = True
 
     def settle_next(self, waiting: deque[PartitionKey]) -> None:
-        """Take partitions off the queue and write the changes that they need, one batch at most.
+        """Remove partitions from the queue and write the changes that they need, one batch at most.
 
         The number of partitions that are looked at is bounded: a controller that stopped its event loop for an
         election timeout would be deposed before it had proposed anything.

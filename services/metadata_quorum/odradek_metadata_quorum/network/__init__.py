@@ -1,1 +1,3 @@
-"""Messages between voters: typed frames over mutual TLS, sent once the disk holds what they say."""
+"""Messages between voters: typed frames over mutual TLS. A message is sent once the state that it reports is on
+disk.
+"""

@@ -1,6 +1,6 @@
-"""Outgoing messages: each waits until the disk holds what it says, and for nothing else.
+"""Outgoing messages: each waits until the state that it reports is on disk, and for nothing else.
 
-What a message says, and therefore waits for:
+What a message reports, and therefore waits for:
 
     append_entries            term and vote; the log up to its last entry, or to the entry that it names
     next_node_idx             term and vote; the log up to what it acknowledges, nothing if it refuses
@@ -32,7 +32,7 @@ SendFrame = Callable[[int, bytes], None]
 
 
 class Outbox:
-    """The only way from the engine to the network."""
+    """The queue of all messages from the Raft engine to the network."""
 
     def __init__(self, barrier: WriteBarrier, send_frame: SendFrame, *, bytes_max: int) -> None:
         self._barrier = barrier
@@ -60,7 +60,7 @@ class Outbox:
         return True
 
     def flush(self) -> None:
-        """Send the messages that need wait no longer."""
+        """Send the messages whose state is on disk by now."""
         waiting, self._waiting = self._waiting, deque()
         for needed, peer_id, frame in waiting:
             if self._may_leave(needed):
@@ -84,7 +84,7 @@ class Outbox:
 
 
 def _named_index(message: Message) -> int:
-    """Return the last entry that a message says its sender has; 0 if it says none."""
+    """Return the index of the last entry that the message says its sender has; 0 if it names none."""
     kind = message["type"]
     if kind == wire.APPEND_ENTRIES:
         return int(message["prevLogIdx"]) + len(message["entries"])

@@ -1,4 +1,4 @@
-"""One connection between two voters: frames, a hello, pings, certificates. No state of Raft.
+"""One connection between two voters: its frames, hello, pings and certificates. It knows nothing of Raft.
 
 Each voter dials every other one and sends on the connection it dialled; the other direction of a
 connection carries only pongs. So there are two connections between two voters, and neither ever has
@@ -103,11 +103,11 @@ class FrameProtocol(asyncio.Protocol):
             del self._buffer[:offset]
 
     def received(self, message: Message) -> None:
-        """Take one message."""
+        """Handle one received message."""
         raise NotImplementedError
 
     def lost(self) -> None:
-        """The connection has ended."""
+        """Handle the end of the connection."""
 
     def send(self, message: Message) -> None:
         """Send one message, if still connected."""
@@ -124,7 +124,7 @@ class FrameProtocol(asyncio.Protocol):
         self.abort()
 
     def refuse_after(self, message: Message, reason: str) -> None:
-        """Close once this message is sent: it lets the peer find the reason by itself."""
+        """Close the connection once this message is sent. From the message the peer finds the reason itself."""
         self.refusal = self.refusal or reason
         self.send(message)
         if not self.closed.done():
@@ -133,14 +133,14 @@ class FrameProtocol(asyncio.Protocol):
             self.transport.close()
 
     def abort(self) -> None:
-        """Close at once and drop what is buffered."""
+        """Close at once, and drop buffered bytes."""
         if not self.closed.done():
             self.closed.set_result(None)
         if self.transport is not None:
             self.transport.abort()
 
     def certified(self, node_id: int) -> bool:
-        """Whether the peer may speak as this controller."""
+        """Return whether the peer's certificate names this controller."""
         if not self._tls:
             return True
         assert self.transport is not None
@@ -149,7 +149,7 @@ class FrameProtocol(asyncio.Protocol):
 
 
 class OutgoingLink(FrameProtocol):
-    """A connection that this voter dialled: it sends, and receives only hello and pongs."""
+    """A connection that this voter opened: it sends messages on it, and receives only the hello and pongs."""
 
     def __init__(
         self,
@@ -214,13 +214,15 @@ class OutgoingLink(FrameProtocol):
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def offer_frame(self, frame: bytes) -> None:
-        """Send, unless more than the queue's bound waits already."""
+        """Send a frame, unless more bytes than the limit of the queue wait already."""
         if self.queued_bytes() <= self._queue_bytes_max:
             self.send_frame(frame)
 
 
 class IncomingLink(FrameProtocol):
-    """A connection that another voter dialled: it receives messages, and sends only hello and pongs."""
+    """A connection that another voter opened: this voter receives messages on it, and sends only the hello and
+    pongs.
+    """
 
     def __init__(
         self,
@@ -236,7 +238,9 @@ class IncomingLink(FrameProtocol):
         on_message: Callable[[int, Message], None],
         on_lost: Callable[[IncomingLink], None],
     ) -> None:
-        """`known_mismatch(peer_id)` returns what the last longer hello of a peer said of other voters."""
+        """`known_mismatch(peer_id)` returns how the voters in the peer's last longer hello differ from this
+        voter's.
+        """
         super().__init__(frame_bytes_max=frame_bytes_max, tls=tls)
         self._cluster_id = cluster_id
         self._node_id = node_id
@@ -287,12 +291,14 @@ class IncomingLink(FrameProtocol):
 
 
 def voters_text(voters: Iterable[int]) -> str:
-    """Return a set of voters as a hello names it."""
+    """Return the text that names a set of voters in a hello."""
     return ",".join(map(str, sorted(voters)))
 
 
 def voters_mismatch(message: Message, voters: str) -> str:
-    """Return why the peer counts other majorities, with the way out; empty if it does not or does not say."""
+    """Return how the peer's set of voters differs, with the remedy; empty if it does not differ, or the peer does
+    not name its voters.
+    """
     theirs = message.get("voters", voters)
     if theirs == voters:
         return ""
@@ -357,7 +363,9 @@ class ServerIdentity:
         self.context = _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls)
 
     def reload_if_renewed(self) -> None:
-        """Use renewed files for later connections. Raises OSError, ssl.SSLError; then the old ones stay."""
+        """Use renewed certificate files for later connections. If it raises OSError or ssl.SSLError, the old ones
+        stay in use.
+        """
         stamp = self._read_stamp()
         if stamp != self._stamp:
             _load(
@@ -373,7 +381,7 @@ class ServerIdentity:
 
 
 def client_context(tls: QuorumTls) -> ssl.SSLContext:
-    """Return the context for dialling. `certified_ids` checks the identity, not the host name."""
+    """Return the TLS context for connecting to voters. `certified_ids` checks the identity, not the host name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     return _load(context, tls)

@@ -1,4 +1,4 @@
-"""The voters' network: one listener, one dialler a peer, one live connection each way.
+"""The network between voters: each voter has a listener, and opens one connection to each other voter.
 
 Diallers never give up: they resolve the name, connect, greet, ping, and begin again a short pause
 after the connection ended. Only the errors of sockets, TLS and the peer's bytes are expected there; any
@@ -102,7 +102,9 @@ class VoterNetwork:
             await self._server.wait_closed()
 
     def send_frame(self, peer_id: int, frame: bytes) -> None:
-        """Send if the peer is connected and its queue is not full; Raft repeats what matters."""
+        """Send a frame if the peer is connected and its queue is not full, or else drop it. Raft repeats messages
+        that matter.
+        """
         link = self._outgoing.get(peer_id)
         if link is not None:
             link.offer_frame(frame)
@@ -264,7 +266,7 @@ class VoterNetwork:
             self._warn(f"a connection from {address and address[0]}", link.refusal)
 
     def _note_mismatch(self, peer_id: int, link: FrameProtocol) -> None:
-        """Log once that a peer counts other voters; a restart may change that."""
+        """Log once that a peer's setting lists other voters; a restart of the peer may change that."""
         if link.mismatch:
             if self._mismatches.get(peer_id) != link.mismatch:
                 self._mismatches[peer_id] = link.mismatch

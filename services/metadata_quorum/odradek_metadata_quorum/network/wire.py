@@ -1,4 +1,4 @@
-"""The messages between voters as bytes: a frame is a length and one msgpack array.
+"""The encoding of messages between voters: a frame is a length and one msgpack array.
 
 Inside the process a message is a dict with a `type`, because pysyncobj takes and makes such dicts. On the
 wire it is an array: a number for the type, then the fields in the order of the table below. The
@@ -147,7 +147,7 @@ def decode(body: bytes | memoryview) -> Message:
 
 
 def _join_entries(message: Message) -> None:
-    """Turn the columns into the engine's (command, index, term) tuples."""
+    """Convert the columns of entries to the engine's (command, index, term) tuples."""
     commands, terms = message.pop("commands"), message.pop("terms")
     if len(commands) != len(terms):
         raise WireError("append_entries has columns of different lengths")

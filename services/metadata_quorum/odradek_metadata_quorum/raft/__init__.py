@@ -1,4 +1,4 @@
-"""Raft for one voter: pysyncobj behind `engine`, the objects that decide what it does not, and the running `voter`.
+"""Raft for one voter: the library pysyncobj (`engine`), the rules that it lacks, and the running `voter`.
 
 `quorum` is the replicated log as `rpc` and the process use it.
 """

@@ -1,4 +1,5 @@
-"""Elections: votes, consent before a vote, stickiness, check-quorum and reads that only a leader may answer.
+"""Elections: votes, pre-votes, stickiness, check-quorum, and confirmation that a leader still leads when it serves
+a read.
 
 pysyncobj decides when to campaign and who has won. `Elections` stands between it and the messages, and
 adds these rules:
@@ -30,7 +31,7 @@ Confirmed = Callable[[bool], None]
 
 
 class PreVote:
-    """One voter's rounds of asking for consent; no network, and times are the caller's.
+    """One voter's pre-vote rounds, in which it asks for consent to an election. It has no network and no clock.
 
     A voter whose timer ends starts a *round*: it asks all others whether they would vote for it in the
     next term, and raises its term only with a majority's consent. A voter consents only when it has
@@ -65,7 +66,7 @@ class PreVote:
         self._count()
 
     def grant(self, peer_id: int, round_number: int) -> bool:
-        """A peer consents; True when that makes the majority."""
+        """Count the consent of a peer; return whether a majority consents now."""
         if not self._running or round_number != self.round:
             return False
         self._granted.add(peer_id)
@@ -73,7 +74,7 @@ class PreVote:
         return self.approved
 
     def yields_to(self, other: tuple[int, int, int], *, own: tuple[int, int, int]) -> bool:
-        """Void this voter's round, if there is one, for that of a better candidate; True if it did.
+        """End this voter's round, if there is one, in favour of a better candidate; return whether it did.
 
         Candidates are (last term, last index, node id). Two that ask at the same time would both
         consent and then split the votes, again and again where responses take as long as timers.
@@ -84,12 +85,12 @@ class PreVote:
         return True
 
     def use(self) -> bool:
-        """Take the consent, if there is one, for one election."""
+        """Use up the consent for one election; return whether there was one."""
         approved, self.approved = self.approved, False
         return approved
 
     def clear(self) -> None:
-        """Void round and consent."""
+        """End the round, and discard the consent."""
         self._running = False
         self.approved = False
 
@@ -100,7 +101,7 @@ class PreVote:
 
 
 class LoopTurns:
-    """How long the turns of this voter's loop are, and what it may conclude from silence; no clock.
+    """Measures the turns of this voter's event loop, to tell silence of other voters from a stall of this process.
 
     A message that has come and is not read yet looks like silence. So silence is judged up to the last
     moment at which everything that had come was read: now, while turns are short; after a *long* turn,
@@ -120,7 +121,7 @@ class LoopTurns:
         self._forgiven_s: float | None = None
 
     def step(self, now_s: float) -> float:
-        """A step begins. Return the seconds to add to all deadlines, which are 0 nearly always."""
+        """Begin a step. Return the seconds to add to all deadlines, which are nearly always 0."""
         began_s = self._stepped_s
         if now_s <= began_s:
             return 0.0
@@ -144,7 +145,7 @@ class LoopTurns:
 
 
 class ReadIndex:
-    """Whether this leader still led when a read arrived: rounds within one term, without a clock or a network.
+    """Confirms that this leader still led when a read arrived, by rounds of questions within one term.
 
     A leader that was cut off does not know that another voter leads by now, and lacks what that one commits.
     So a response that no committed entry vouches for waits for a *round*: the leader asks all voters for their
@@ -173,7 +174,7 @@ class ReadIndex:
         self._waiting.append(confirmed)
 
     def begin(self, round_number: int) -> None:
-        """Let this round confirm all reads that wait."""
+        """Begin a round that confirms all waiting reads."""
         assert self.is_due, self.round
         self._running, self._waiting = self._waiting, []
         self._agreed.clear()
@@ -181,7 +182,7 @@ class ReadIndex:
         self._conclude()
 
     def agree(self, peer_id: int, round_number: int) -> None:
-        """A voter responded to the round from within the leader's term."""
+        """Record that a voter, which is in the leader's term, responded to the round."""
         if round_number == self.round:
             self._agreed.add(peer_id)
             self._conclude()
@@ -231,7 +232,7 @@ class Elections:
     # Time.
 
     def begin_step(self) -> None:
-        """Forgive a stall of this process and, as leader, count who still responds."""
+        """Extend the deadlines by a stall of this process and, as leader, check that a majority still responds."""
         now_s = self._engine.now_s()
         if stall_s := self._turns.step(now_s):
             self._forgive(stall_s)
@@ -240,7 +241,7 @@ class Elections:
             self._check_quorum(now_s)
 
     def _forgive(self, stall_s: float) -> None:
-        """Count time in which this process did not run as silence of no peer."""
+        """Extend all deadlines by the time in which this process did not run."""
         engine = self._engine
         self._heard_s += stall_s
         engine.election_deadline_s += stall_s
@@ -273,7 +274,7 @@ class Elections:
         self._engine.election_deadline_s = self._engine.now_s() + self.election_timeout_s()
 
     def campaign_soon(self) -> None:
-        """End the timer with the next step where that is this voter's part; forget past leaders."""
+        """Forget past leaders, and end the election timer with the next step if this voter may campaign."""
         self._heard_s = self._engine.now_s() - self._timers.election_min_s
         if self.election_timeout_s() <= self._timers.heartbeat_s or not self._engine.peer_ids:
             self._engine.election_deadline_s = 0.0
@@ -281,12 +282,12 @@ class Elections:
     # Leaders.
 
     def heard_leader(self) -> None:
-        """A message of the current leader arrived."""
+        """Record that a message of the current leader arrived."""
         self._heard_s = self._engine.now_s()
         self.pre_vote.clear()
 
     def hears_leader(self) -> bool:
-        """Whether there is a leader worth keeping."""
+        """Return whether this voter hears a leader, so that it consents to no election."""
         if self._engine.is_leader or self._vote_leaves:
             return True
         heard_s_ago = self._turns.read_until_s(self._engine.now_s()) - self._heard_s
@@ -304,7 +305,7 @@ class Elections:
         )
 
     def durable_moved(self) -> None:
-        """Notice a vote that is on disk now, and on its way: it counts as hearing a leader."""
+        """Restart the timer if a vote is on disk now and was sent: a given vote counts as hearing a leader."""
         if self._vote_leaves and self._engine.barrier.is_vote_durable:
             self._vote_leaves = False
             self._heard_s = self._engine.now_s()
@@ -324,7 +325,7 @@ class Elections:
             self._read_index.ask(confirmed)
 
     def drive_reads(self) -> None:
-        """Begin the round that a read waits for; ask again where responses are late.
+        """Begin the round that a read waits for, and ask voters again whose responses are late.
 
         The question is a pre-vote for the term that this node leads already: nobody consents, and
         everybody responds with the term it is in. So voters of all versions understand it.
@@ -342,13 +343,13 @@ class Elections:
             self._ask_all(self._engine.term, reads.round)
 
     def lost_leadership(self) -> None:
-        """Refuse the reads that wait for a confirmation."""
+        """Refuse all reads that wait for a confirmation, because the leadership ended."""
         self._read_index.end()
 
     # Campaigns.
 
     def may_campaign(self) -> bool:
-        """Return whether to raise the term now; asks for consent first."""
+        """Return whether to raise the term now. Without consent, ask for it first."""
         engine = self._engine
         now_s = engine.now_s()
         if self._turns.read_until_s(now_s) < engine.election_deadline_s:
@@ -384,7 +385,7 @@ class Elections:
             )
 
     def before_term(self, term: int, vote: int | None) -> None:
-        """Void consent that is not for this term, and hold back campaigns until a vote has left."""
+        """Before the term changes: discard consent for another term, and hold back campaigns until a vote was sent."""
         if term > self._engine.term or vote not in (None, self._engine.node_id):
             self.pre_vote.clear()
         self._vote_leaves = vote is not None
@@ -392,12 +393,12 @@ class Elections:
     # Messages.
 
     def on_request_vote(self, peer_id: int, message: Message) -> None:
-        """A candidate asks for this node's vote."""
+        """Handle a candidate's request for this node's vote."""
         if self.may_vote:
             self._engine.receive(peer_id, message)
 
     def on_response_vote(self, peer_id: int, message: Message) -> None:
-        """A voter gave its vote to this node, in the message's term."""
+        """Handle a vote for this node, in the message's term."""
         if message["term"] > self._engine.term:
             self._engine.follow_term(message["term"])
         elif message["term"] == self._engine.term and self._is_first_vote(message["term"], peer_id):
@@ -410,7 +411,7 @@ class Elections:
         return True
 
     def on_pre_vote(self, peer_id: int, message: Message) -> None:
-        """A voter asks for consent to campaign, or a leader asks which term this node is in."""
+        """Handle a voter's question for consent to campaign, or a leader's question for this node's term."""
         engine = self._engine
         if not self.may_vote and message["term"] <= engine.term:
             return  # a leader asks, and this voter may have forgotten that it elected another one
@@ -437,7 +438,7 @@ class Elections:
         )
 
     def on_pre_vote_reply(self, peer_id: int, message: Message) -> None:
-        """A voter's response to `_ask_all`."""
+        """Handle a voter's response to the question of `_ask_all`."""
         engine = self._engine
         if message["term"] > engine.term:
             engine.follow_term(message["term"])
@@ -448,7 +449,7 @@ class Elections:
             engine.election_deadline_s = 0.0
 
     def on_timeout_now(self, peer_id: int, message: Message) -> None:
-        """The leader hands over: campaign at once, without asking for consent."""
+        """Campaign at once, without asking for consent, because the leader hands its leadership over."""
         engine = self._engine
         if message["term"] == engine.term and peer_id == engine.leader_id and self.may_vote:
             self.pre_vote.approved = True

@@ -1,4 +1,4 @@
-"""pysyncobj 0.3.17 behind typed names. No other file imports the library or uses its private names.
+"""The Raft library pysyncobj 0.3.17 behind typed names. No other file imports it or uses its private names.
 
 The library keeps what it is good at: when to campaign, counting votes, the loop over next indexes and
 the commit rule. `Engine` gives its private fields typed names and replaces the rules that are too weak
@@ -59,7 +59,7 @@ _LEADER: Final[int] = _library._RAFT_STATE.LEADER
 
 
 class _NoPickle:
-    """Stands where the library would look for pickle."""
+    """Replaces pickle in the library, and refuses to pickle or unpickle."""
 
     @staticmethod
     def _refuse(*_: object, **__: object) -> NoReturn:
@@ -73,7 +73,7 @@ class _NoPickle:
 
 
 class _NullPoller:
-    """Stands where the library would poll sockets, which asyncio does."""
+    """Replaces the library's poller of sockets; asyncio polls instead."""
 
     def poll(self, timeout: float) -> None: ...
 
@@ -95,14 +95,14 @@ _library.createJournal = lambda journal: journal
 
 
 class _Peer(int, Node):  # type: ignore[misc]  # pysyncobj has no types
-    """A voter as the library knows it, equal to its id: what the library keeps by node is found by id."""
+    """A voter as the library knows it. It equals its id, so that the library's state of a node is found by id."""
 
     def __new__(cls, peer_id: int) -> _Peer:
         return int.__new__(cls, peer_id)
 
 
 class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
-    """The library's view of the durable log and vote: changes are noted, the barrier writes them."""
+    """The library's view of the durable log and vote: changes are recorded here, and the write barrier writes them."""
 
     def __init__(self, barrier: WriteBarrier) -> None:
         self._barrier = barrier
@@ -129,7 +129,7 @@ class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
     def _destroy(self) -> None: ...
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        """Do nothing: the commit index is volatile in Raft, a restarted voter learns it again."""
+        """Do nothing: the commit index is volatile in Raft, and a restarted voter learns it again."""
 
     def getRaftCommitIndex(self) -> int:
         return self._log.first_index
@@ -145,7 +145,7 @@ class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
 
 
 class _EngineTransport(Transport):  # type: ignore[misc]  # pysyncobj has no types
-    """What the library takes for its network; it only ever sends."""
+    """The network as the library sees it. The library only sends on it."""
 
     def __init__(self, send: Callable[[_Peer, Message], None]) -> None:
         super().__init__(None, None, [])
@@ -163,7 +163,7 @@ class _EngineTransport(Transport):  # type: ignore[misc]  # pysyncobj has no typ
 
 
 class RespondToAppend(Protocol):
-    """Responds to append_entries. `next_index` of None stands for the end of the log."""
+    """A function that responds to append_entries. `next_index` None stands for the end of the log."""
 
     def __call__(
         self, leader_id: int, next_index: int | None, *, reset: bool, success: bool
@@ -196,7 +196,9 @@ class EngineHooks:
 
 
 class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
-    """One voter's term, role, commit index and progress of its peers, and its way to speak and to end."""
+    """The Raft state of one voter (term, role, commit index, progress of its peers), with the functions to send
+    messages and to end the process.
+    """
 
     def __init__(
         self,
@@ -209,7 +211,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         clock: Callable[[], float],
         fatal: Fatal,
     ) -> None:
-        """`attach` must follow before any other call."""
+        """`attach` must be called before any other method."""
         self.node_id = node_id
         self.peer_ids: Final = tuple(sorted(set(voters) - {node_id}))
         self.barrier: Final = barrier
@@ -243,18 +245,18 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._SyncObj__needLoadDumpFile = False
 
     def attach(self, hooks: EngineHooks) -> None:
-        """Let these hooks decide from now on."""
+        """Set the hooks that decide from now on."""
         self._hooks = hooks
 
     # Driving the library.
 
     def tick(self) -> None:
-        """Campaign, advance the commit index, apply and send heartbeats, where each is due."""
+        """Do what is due by the clock: campaign, advance the commit index, apply entries, send heartbeats."""
         _library.monotonicTime = self.now_s
         self._onTick(0.0)
 
     def receive(self, peer_id: int, message: Message) -> None:
-        """Hand the library a message that has passed the rules of this package."""
+        """Pass a message to the library that has passed the rules of this package."""
         _library.monotonicTime = self.now_s
         self._SyncObj__onMessageReceived(self._peers[peer_id], message)
 
@@ -267,12 +269,12 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         connected |= self._round_ended
 
     def tell(self, peer_id: int, message: Message) -> None:
-        """Send a message, behind the write barrier. A halted node says nothing."""
+        """Send a message, behind the write barrier. A halted node sends nothing."""
         if not self.halted:
             self.outbox.send(peer_id, message)
 
     def halt(self, reason: str, error: BaseException | None = None) -> None:
-        """Send nothing any more and end the process: going on could lose or replace data."""
+        """Send nothing any more and end the process, because continuing could lose or replace data."""
         self.halted = True
         self._fatal(reason, error)
 
@@ -291,7 +293,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         return vote
 
     def set_term(self, term: int, vote: int | None) -> None:
-        """Move to a term, with a vote in it; durable with the next write."""
+        """Set the term and the vote in it. Both are durable after the next write."""
         self._SyncObj__setCurrentTerm(term, vote)
 
     @property
@@ -311,16 +313,16 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         return None if leader is None else int(leader)
 
     def forget_leader(self) -> None:
-        """No leader is known from now on."""
+        """Forget the leader: none is known from now on."""
         self._SyncObj__raftLeader = None
 
     def step_down(self) -> None:
-        """Become a follower of no leader yet, in the same term."""
+        """Become a follower in the same term, without a known leader."""
         self._SyncObj__setState(_FOLLOWER)
         self._SyncObj__raftLeader = None
 
     def follow_term(self, term: int) -> None:
-        """Become a follower in a higher term, of no leader yet."""
+        """Become a follower in a higher term, without a known leader."""
         self.set_term(term, None)
         self.step_down()
 
@@ -353,7 +355,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._SyncObj__raftLastApplied = index
 
     def restored(self, index: int) -> None:
-        """A snapshot stands for everything up to `index`, which is thus applied and committed."""
+        """Record that a snapshot covers everything up to `index`, which is thus applied and committed."""
         self._SyncObj__raftLastApplied = index
         self._SyncObj__raftCommitIndex = max(self.commit_index, index)
 
@@ -366,15 +368,15 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     # Peers.
 
     def connect(self, peer_id: int) -> None:
-        """The network reaches a peer from now on."""
+        """Record that the network is connected to a peer."""
         self._SyncObj__connectedNodes.add(peer_id)
 
     def disconnect(self, peer_id: int) -> None:
-        """The network does not reach a peer any more."""
+        """Record that the network is no longer connected to a peer."""
         self._SyncObj__connectedNodes.discard(peer_id)
 
     def is_connected(self, peer_id: int) -> bool:
-        """Whether the network reaches a peer."""
+        """Return whether the network is connected to a peer."""
         return peer_id in self._SyncObj__connectedNodes
 
     def match_index(self, peer_id: int) -> int:
@@ -383,7 +385,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         return index
 
     def set_match_index(self, peer_id: int, index: int) -> None:
-        """Correct what a peer is known to have."""
+        """Set the last entry that a peer has acknowledged."""
         self._SyncObj__raftMatchIndex[peer_id] = index
 
     def next_index(self, peer_id: int) -> int:
@@ -392,7 +394,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         return index
 
     def set_next_index(self, peer_id: int, index: int) -> None:
-        """Correct where to go on sending to a peer."""
+        """Set the entry to send to a peer next."""
         self._SyncObj__raftNextIndex[peer_id] = index
 
     def responded_s(self, peer_id: int) -> float | None:
@@ -401,7 +403,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         return responded_s
 
     def note_response(self, peer_id: int, responded_s: float) -> None:
-        """A peer responded to this leader."""
+        """Record that a peer responded to this leader."""
         self._SyncObj__lastResponseTime[peer_id] = responded_s
 
     # Overrides of the library: each is a hook.

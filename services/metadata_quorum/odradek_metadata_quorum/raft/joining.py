@@ -47,7 +47,7 @@ class _LogEnd:
 
 
 class JoinRound:
-    """What the other voters responded to one empty voter; no clock, no network."""
+    """The other voters' responses to one empty voter's questions. It has no clock and no network."""
 
     def __init__(self, other_voters: frozenset[int], *, round_number: int, genesis_index: int):
         self._others = other_voters
@@ -61,7 +61,7 @@ class JoinRound:
         return sorted(self._others - self._responses.keys())
 
     def respond(self, peer_id: int, round_number: int, term: int, last_index: int) -> None:
-        """A voter reports its term and its log's end. The first report of being empty is kept.
+        """Record a voter's report of its term and log end. The first report that a voter is empty is kept.
 
         That a voter was empty after this one began to ask proves that nothing had ever happened,
         whatever it does next. Of other terms the last one counts, which is the highest and safest.
@@ -89,7 +89,7 @@ class JoinRound:
 
 
 class Joining:
-    """One voter's way to its first vote, and its responses to voters that are on theirs."""
+    """Decides when an empty voter may vote for the first time, and responds to the questions of other empty voters."""
 
     def __init__(
         self, engine: Engine, elections: Elections, *, round_number: int, events: RaftEvents
@@ -107,11 +107,11 @@ class Joining:
 
     @property
     def missing(self) -> list[int]:
-        """Voters that this one must hear of before it may vote."""
+        """Voters whose responses this one needs before it may vote."""
         return self._round.missing
 
     def step(self) -> None:
-        """Ask, or announce that this voter has joined, where either is due."""
+        """Ask the other voters if that is due, or report that this voter has joined."""
         if self._elections.may_vote:
             return
         if self._needed is not None:
@@ -129,11 +129,11 @@ class Joining:
                 self._engine.tell(peer_id, {"type": wire.JOIN_QUERY, "round": self._round.number})
 
     def peer_connected(self) -> None:
-        """Ask at once: a voter can be reached that may not have responded yet."""
+        """Ask a voter at once that has become reachable, because it may not have responded yet."""
         self._query_s = 0.0
 
     def on_join_query(self, peer_id: int, message: Message) -> None:
-        """An empty voter asks for this one's term and log end."""
+        """Handle the question of an empty voter for this one's term and log end."""
         engine = self._engine
         if self._rounds_seen.get(peer_id) != message["round"]:
             # It may have lost what it once acknowledged: that counts for no further commit.
@@ -150,7 +150,7 @@ class Joining:
         )
 
     def on_join_reply(self, peer_id: int, message: Message) -> None:
-        """A voter responded to this one's query."""
+        """Handle a voter's response to this one's question."""
         if not self._elections.may_vote:
             self._round.respond(
                 peer_id, message["round"], message["term"], message["last_log_index"]
@@ -171,7 +171,7 @@ class Joining:
             self._join(floor)
 
     def _join(self, floor: int) -> None:
-        """Vote from here on, above `floor`; first that must be durable."""
+        """Allow this voter to vote in terms above `floor`, once that is durable."""
         engine = self._engine
         if engine.term > 0 or floor > 0:
             # Whatever it may have voted for in this term, it does not vote in it again.
@@ -183,7 +183,7 @@ class Joining:
         self._events.wake(0.0)
 
     def confirm_joined(self) -> None:
-        """The vote's floor and the directory's `joined` are durable."""
+        """Complete the join: the vote's floor and the directory's `joined` are durable."""
         self._elections.may_vote = True
         if self._engine.term == 0:
             self._elections.campaign_soon()

@@ -1,4 +1,4 @@
-"""How a follower's log comes to match the leader's: every message is judged by its term.
+"""How a follower makes its log match the leader's. Every message is checked by its term.
 
 pysyncobj appends the entries of append_entries. `LogMatching` stands in front of it and adds these rules:
 
@@ -29,7 +29,7 @@ class LogMatching:
         self._matched_all = False  # this append_entries holds nothing new: no truncation
 
     def on_append_entries(self, leader_id: int, message: Message) -> None:
-        """Append what is new, as far as the disk bears it."""
+        """Append the new entries, unless too many bytes wait for the disk."""
         log = self._engine.log
         if message["entries"] and log.unsynced_bytes > self._unsynced_bytes_max():
             message["entries"] = []
@@ -48,7 +48,7 @@ class LogMatching:
             self._matched_all = False
 
     def hear_leader(self, leader_id: int, term: int) -> bool:
-        """Judge a leader's message by its term; return whether it is the current leader's."""
+        """Check the term of a leader's message; return whether it is from the current leader."""
         engine = self._engine
         if term < engine.term:
             self._tell_next_index(leader_id, 0, reset=False, success=False)
@@ -60,7 +60,7 @@ class LogMatching:
         return True
 
     def hear_heartbeat(self, leader_id: int, term: int, *, commit_index: int) -> None:
-        """Take a message for a heartbeat that proves nothing about the log."""
+        """Treat a message as a heartbeat that proves nothing about the log."""
         self._engine.receive(
             leader_id, {"type": wire.APPEND_ENTRIES, "term": term, "commit_index": commit_index}
         )
@@ -69,7 +69,9 @@ class LogMatching:
         return 4 * self._window_bytes_max
 
     def _skip_matching(self, message: Message) -> None:
-        """Leave in the message what is new; clip its commit index to what it proves."""
+        """Remove the entries that the log has from the message, and lower its commit index to what the message
+        proves.
+        """
         entries = message["entries"]
         term_at = self._engine.log.term_at
         first = message["prevLogIdx"] + 1
@@ -88,7 +90,7 @@ class LogMatching:
         return min(int(message["commit_index"]), proven)
 
     def truncate_from(self, index: int) -> None:
-        """Drop the entries from `index` on, which are of another leader and never were committed."""
+        """Drop the entries from `index` on, which are from another leader and were never committed."""
         if self._matched_all:
             return
         if index <= max(self._engine.commit_index, self._engine.applied):
@@ -99,7 +101,9 @@ class LogMatching:
     def respond_to_append(
         self, leader_id: int, next_index: int | None, *, reset: bool, success: bool
     ) -> None:
-        """Tell the leader where to go on; after a conflict that is before all of its term here."""
+        """Tell the leader from which entry to continue. After a conflict, that is before all entries of the
+        conflicting term.
+        """
         if next_index is None:
             next_index = self._engine.log.last_index + 1
         elif reset:
@@ -107,7 +111,7 @@ class LogMatching:
         self._tell_next_index(leader_id, next_index, reset=reset, success=success)
 
     def _before_conflict(self, index: int) -> int:
-        """Skip all entries of the term of the one at `index`, which is not the leader's."""
+        """Return the index before all entries that have the term of the conflicting entry at `index`."""
         log = self._engine.log
         floor = max(self._engine.commit_index, log.first_index) + 1
         if index < floor:

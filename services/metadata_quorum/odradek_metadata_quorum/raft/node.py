@@ -1,4 +1,4 @@
-"""One voter: the engine and the objects that decide for it, put together. No I/O of its own.
+"""One voter: it combines the Raft engine with the objects that make its decisions. It does no I/O itself.
 
     receive(peer, message) ---+                       +--> outbox --(write barrier)--> network
     propose(payload, epoch) --+--> step() -- engine --+--> barrier.start_write() -----> disk
@@ -42,7 +42,7 @@ from odradek_metadata_quorum.storage.write_barrier import WriteBarrier
 
 
 class RaftNode:
-    """A voter as its shell sees it. Its parts are the engine's hooks (`EngineHooks`)."""
+    """One voter, as the code that does its I/O uses it. Its parts are the engine's hooks (`EngineHooks`)."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class RaftNode:
     # What the shell drives.
 
     def step(self) -> None:
-        """Let the engine tick; send what is due; start the write of what was noted."""
+        """Run the engine once, send the messages that are due, and start the write of recorded changes."""
         engine = self.engine
         if engine.halted:
             return
@@ -168,7 +168,7 @@ class RaftNode:
         engine.barrier.start_write()
 
     def receive(self, peer_id: int, message: Message) -> None:
-        """Take a message of a voter. `step` must follow, soon."""
+        """Handle a message of another voter. The caller must call `step` soon."""
         if peer_id not in self.engine.peer_ids or self.engine.halted:
             return
         handler = self._handlers.get(message["type"])
@@ -176,7 +176,7 @@ class RaftNode:
             handler(peer_id, message)
 
     def durable_moved(self) -> None:
-        """A write became durable: messages that waited for it leave."""
+        """Send the messages that waited for a write that is durable now."""
         engine = self.engine
         if engine.halted:
             return
@@ -187,13 +187,13 @@ class RaftNode:
             self._events.wake(0.0)
 
     def peer_connected(self, peer_id: int) -> None:
-        """The network reaches a voter."""
+        """Record that the network is connected to a voter."""
         self.engine.connect(peer_id)
         self.joining.peer_connected()
         self._events.wake(0.0)
 
     def peer_disconnected(self, peer_id: int) -> None:
-        """The network lost a voter."""
+        """Record that the network lost the connection to a voter."""
         self.engine.disconnect(peer_id)
         self.elections.peer_disconnected(peer_id)
         self.replication.peer_disconnected(peer_id)
@@ -209,7 +209,7 @@ class RaftNode:
     # What the shell asks for.
 
     def propose(self, payload: bytes, epoch: int) -> int | None:
-        """Append an entry in this very term; its index, or None if this node does not lead it."""
+        """Append an entry in this term. Return its index, or None if this node does not lead the term."""
         engine = self.engine
         if engine.halted or not payload or self.active_epoch != epoch or engine.term != epoch:
             return None
@@ -218,7 +218,7 @@ class RaftNode:
         return index
 
     def confirm_leadership(self, confirmed: Confirmed) -> None:
-        """Call `confirmed` as `Elections.confirm_leadership` says. `step` must follow, soon."""
+        """Call `confirmed` as `Elections.confirm_leadership` does. The caller must call `step` soon."""
         self.elections.confirm_leadership(confirmed)
 
     def entries(self, from_index: int, count_max: int) -> Sequence[Entry] | None:
@@ -230,7 +230,7 @@ class RaftNode:
         return self.replication.best_successor()
 
     def hand_over(self, peer_id: int) -> None:
-        """Ask a peer to campaign at once."""
+        """Ask a peer to campaign at once, so that it becomes the leader."""
         self.engine.tell(peer_id, {"type": wire.TIMEOUT_NOW, "term": self.term})
 
     def resign(self) -> None:
@@ -238,14 +238,14 @@ class RaftNode:
         self.engine.step_down()
 
     def confirm_joined(self) -> None:
-        """What `events.joined` asked for is durable."""
+        """Complete the join, because the state that `events.joined` asked to be stored is durable."""
         self.joining.confirm_joined()
 
     # What the shell shows.
 
     @property
     def may_vote(self) -> bool:
-        """False while this voter may have forgotten votes."""
+        """Whether this voter may vote: False while it may have forgotten earlier votes."""
         return self.elections.may_vote
 
     @property
@@ -289,11 +289,13 @@ class RaftNode:
         return self.state.snapshot
 
     def is_connected(self, peer_id: int) -> bool:
-        """Whether the network reaches a voter."""
+        """Return whether the network is connected to a voter."""
         return self.engine.is_connected(peer_id)
 
     def progress_of(self, peer_id: int) -> tuple[int, int, float]:
-        """Return a voter's match index, next index, and seconds since its last response; as leader."""
+        """Return a voter's match index, its next index, and the seconds since its last response. Only a leader
+        knows them.
+        """
         engine = self.engine
         responded_s = engine.responded_s(peer_id)
         silent_s = 0.0 if responded_s is None else engine.now_s() - responded_s

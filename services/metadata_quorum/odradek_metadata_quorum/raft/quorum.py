@@ -1,4 +1,5 @@
-"""The quorum's face: start, propose, listen to leadership, feed, status. `Voter` runs behind it.
+"""The interface of the quorum to the rest of the process: start and stop, proposals, leadership, committed entries,
+status.
 
 A proposal that is appended ends in exactly one of three ways: *applied* (the entry at its offset has its
 term), *unknown* (leadership ended, or the caller's time ran out, or a snapshot covers it), or
@@ -44,14 +45,14 @@ _OPEN_PAUSE_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class HeldProposal:
-    """A proposal that came while leadership was being handed over; not appended yet."""
+    """A proposal that came while leadership was being handed over, so that it is not appended yet."""
 
     payload: bytes
     epoch: int
     admitted: asyncio.Future[tuple[int, asyncio.Future[int]]]
 
     def admit(self, append: Callable[[bytes, int], tuple[int, asyncio.Future[int]]]) -> None:
-        """Append the proposal, unless its caller has gone; `NotLeader` goes to the caller."""
+        """Append the proposal, unless its caller has given up. `NotLeader` is raised in the caller."""
         if self.admitted.done():
             return
         try:
@@ -87,7 +88,7 @@ class PendingProposals:
         return future
 
     def applied(self, offset: int, epoch: int) -> None:
-        """The entry at `offset`, of term `epoch`, is applied."""
+        """Resolve the proposal of the entry at `offset`, of term `epoch`, which is applied."""
         pending = self._remove(offset)
         if pending is None or pending.future.done():
             return
@@ -97,7 +98,7 @@ class PendingProposals:
             pending.future.set_exception(_unknown(offset, "another leader's entry took its place"))
 
     def restored(self, offset: int) -> None:
-        """A snapshot replaced everything up to `offset`."""
+        """Fail the proposals up to `offset` as unknown, because a snapshot replaced those entries."""
         for waiting in [waiting for waiting in self._by_offset if waiting <= offset]:
             self._fail(waiting, "a snapshot took its place")
 
@@ -154,7 +155,8 @@ class Quorum:
         self._stopping = False
 
     async def start(self) -> None:
-        """Load snapshot and log, open the listener, take part. The directory must be formatted.
+        """Load the snapshot and the log, open the listener, and take part in the quorum. The directory must be
+        formatted.
 
         Raises `StorageMismatch`, `CorruptStorage`, `InsecureListener`, `OSError` (port in use).
         """
@@ -266,7 +268,7 @@ class Quorum:
         """Call `on_active(epoch)` when this node leads and has applied its own no-op of that term.
 
         `on_resigned(epoch)` is called at once when that ends, after every pending proposal has failed.
-        Both run on the loop; an exception in them ends the process. Add listeners before `start`.
+        Both run on the event loop; an exception in them ends the process. Add listeners before `start`.
         """
         self._listeners.append((on_active, on_resigned))
 
@@ -463,7 +465,9 @@ class Quorum:
 
 
 class _Relay:
-    """Passes what the voter reports (`VoterEvents`) to proposals, listeners and the feed's waiters."""
+    """Passes the voter's events (`VoterEvents`) on to proposals, to listeners, and to callers that wait for
+    entries.
+    """
 
     def __init__(self, quorum: Quorum) -> None:
         self._quorum = quorum

@@ -1,10 +1,10 @@
-"""What committed entries and snapshots make of the state machine on this voter.
+"""The state machine on this voter: applying committed entries, taking snapshots and installing the leader's.
 
 - *Applying*: committed and durable entries, in order, a bounded number a step. An entry that cannot be
   applied, or a gap in front of it, ends the process: guessing would be divergence. The applied index is
   never above the durable one: a single voter thus waits for its own disk, and a snapshot never holds
   what this node's log does not.
-- *Taking snapshots*: every so many entries or bytes the state is captured on the loop, encoded and
+- *Taking snapshots*: every so many entries or bytes the state is captured on the event loop, encoded and
   written on the snapshots' disk queue; then the log is trimmed, but for what slow followers may still
   need. A snapshot that is larger than other voters would take, or finds no room on the disk, is not kept:
   the voter goes on, keeps its log, and tries again after as many entries.
@@ -34,7 +34,7 @@ APPLY_BYTES_MAX: Final = 256 << 10  # a step, give or take an entry: some 50 ms 
 
 
 class ReplicatedState:
-    """The state machine, the newest snapshot of it, and the log's beginning."""
+    """Applies entries to the state machine, takes and installs snapshots, and trims the log."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class ReplicatedState:
     # Applying.
 
     def apply_committed(self) -> None:
-        """Apply entries that are committed and durable, as many as one step bears."""
+        """Apply entries that are committed and durable, up to a limit for each step."""
         engine = self._engine
         applied = engine.applied
         end = min(engine.commit_index, self._log.synced_index, applied + APPLY_ENTRIES_MAX)
@@ -182,7 +182,9 @@ class ReplicatedState:
 
     @staticmethod
     def _may_store(size: int, size_max: int) -> bool:
-        """Whether other voters would take a snapshot of this size; others heal nobody and are not kept."""
+        """Return whether other voters would accept a snapshot of this size; a larger one is of no use to them and
+        is not kept.
+        """
         return size <= size_max
 
     def _snapshot_written(self, written: tuple[int, SnapshotId | OSError | None]) -> None:
@@ -199,7 +201,7 @@ class ReplicatedState:
         self._trim_behind(snapshot.offset)
 
     def _trim_behind(self, offset: int) -> None:
-        """Trim the entries that a snapshot covers, but for those that slow followers may still need."""
+        """Trim the entries that a snapshot covers, except those that slow followers may still need."""
         first, entries = self._log.first_index, self._log.entries
         index = max(first, offset - self._limits.snapshot_entries_min)
         kept_bytes = sum(len(entry[0]) for entry in entries[index - first : offset - first])
@@ -217,7 +219,9 @@ class ReplicatedState:
         return snapshot.offset <= self._engine.applied
 
     def decode(self, snapshot: SnapshotId, data: bytes) -> Callable[[], None]:
-        """On the snapshots' thread: return what replaces the state, or raises why it cannot."""
+        """Decode a snapshot, on the snapshots' thread. Return the function that replaces the state, or one that
+        raises the error.
+        """
         try:
             return self._state_machine.restore(snapshot.offset, snapshot.epoch, data)
         except Exception as error:
@@ -229,7 +233,7 @@ class ReplicatedState:
         return fail
 
     def install(self, snapshot: SnapshotId, replace_state: Callable[[], None]) -> None:
-        """Make a snapshot that is whole, checked and durable the state of this node."""
+        """Replace this node's state by a snapshot that is complete, checked and durable."""
         engine = self._engine
         try:
             replace_state()
@@ -247,5 +251,5 @@ class ReplicatedState:
         self._events.restored(snapshot.offset, snapshot.epoch)
 
     def _keep_tail(self, snapshot: SnapshotId) -> None:
-        """Keep what follows the snapshot in the log: it may be acknowledged."""
+        """Keep the entries after the snapshot in the log, because they may have been acknowledged."""
         self._trim_behind(snapshot.offset)

@@ -1,4 +1,4 @@
-"""How entries travel from the leader to its followers.
+"""How the leader sends entries to its followers.
 
 pysyncobj keeps a next index for each follower and sends entries from there on. `Replication` adds:
 
@@ -28,7 +28,7 @@ COMMIT_NOTICE_S: Final = 0.002  # followers learn of a commit with the next entr
 
 
 class SendWindow:
-    """Bytes under way to one follower, from sending to its acknowledgement.
+    """The bytes of entries that were sent to one follower and are not acknowledged.
 
     It is cleared when the connection ends, or when the follower says that its log goes on elsewhere:
     then what was sent is gone, or comes again.
@@ -39,18 +39,18 @@ class SendWindow:
         self.bytes = 0
 
     def sent(self, entries: list[Entry]) -> None:
-        """A message with these entries is on its way."""
+        """Count the entries of a message that was sent."""
         size = sum(len(command) for command, _, _ in entries)
         self._sent.append((entries[-1][1], size))
         self.bytes += size
 
     def acknowledged(self, index: int) -> None:
-        """The follower has the log up to `index` on its disk."""
+        """Remove the entries up to `index`, which the follower has on its disk."""
         while self._sent and self._sent[0][0] <= index:
             self.bytes -= self._sent.popleft()[1]
 
     def clear(self) -> None:
-        """Nothing is under way any more."""
+        """Forget all sent entries."""
         self._sent.clear()
         self.bytes = 0
 
@@ -85,14 +85,16 @@ class Replication:
     # Sending.
 
     def before_leading(self) -> None:
-        """Begin a leadership with nothing sent."""
+        """Reset the state of all followers when a leadership begins."""
         for window in self._windows.values():
             window.clear()
         self._sent_last_index = self._sent_commit_index = 0
         self._beat_due_s = 0.0
 
     def send_due(self) -> None:
-        """Send new entries at once; a mere commit a little later, because it mostly travels with entries."""
+        """Send new entries at once. A new commit index alone is sent a little later, because mostly entries follow
+        that carry it.
+        """
         engine = self._engine
         if not engine.barrier.clean:
             self._beat()
@@ -107,7 +109,9 @@ class Replication:
                 self.replicate()
 
     def replicate(self) -> None:
-        """Send entries or a heartbeat to all; what is due instead to those that cannot take entries."""
+        """Send entries or a heartbeat to all followers, and snapshot chunks or heartbeats to those that cannot
+        receive entries.
+        """
         engine = self._engine
         self._resend = False
         self._sent_last_index = engine.log.last_index
@@ -128,7 +132,7 @@ class Replication:
         self._probe(full)
 
     def send(self, peer_id: int, message: Message) -> bool:
-        """Send a message of the engine; False when it filled the peer's window."""
+        """Send a message of the engine; return False when it filled the peer's window."""
         if message["type"] == wire.APPEND_ENTRIES:
             entries = message["entries"]
             if entries:
@@ -165,7 +169,7 @@ class Replication:
                 engine.tell(peer_id, {**heartbeat, "prevLogIdx": last_sent, "prevLogTerm": term})
 
     def _beat(self) -> None:
-        """Send heartbeats besides the engine's, whose next ones may all wait behind new entries."""
+        """Send heartbeats in addition to the engine's, whose next ones may all wait behind new entries."""
         engine = self._engine
         now_s = engine.now_s()
         if now_s < self._beat_due_s:
@@ -176,7 +180,9 @@ class Replication:
                 engine.tell(peer_id, self._heartbeat(peer_id))
 
     def _heartbeat(self, peer_id: int) -> Message:
-        """Return append_entries without entries that names one which both ends have, as far as known."""
+        """Return an append_entries message without entries, which names an entry that both ends have, as far as
+        known.
+        """
         engine = self._engine
         first, match = engine.log.first_index, engine.match_index(peer_id)
         if match < first:
@@ -194,7 +200,7 @@ class Replication:
     # Responses.
 
     def on_next_node_idx(self, peer_id: int, message: Message) -> None:
-        """A follower acknowledged entries, or refused them and said where to go on."""
+        """Handle a follower's acknowledgement, or its refusal with the entry from which to continue."""
         if not self._is_current(message):
             return
         engine = self._engine
@@ -221,7 +227,9 @@ class Replication:
             self._snapshots.end(peer_id)
 
     def on_snapshot_reply(self, peer_id: int, message: Message) -> None:
-        """A follower wants the next chunk of a snapshot, or has installed it."""
+        """Handle a follower's request for the next chunk of a snapshot, or its report that it installed the
+        snapshot.
+        """
         if not self._is_current(message):
             return
         engine = self._engine
@@ -237,7 +245,7 @@ class Replication:
         self._snapshots.end(peer_id)
 
     def _is_current(self, message: Message) -> bool:
-        """Whether a response was given in this node's term, to this node as its leader."""
+        """Return whether a response was given in this node's term, to this node as the leader of that term."""
         engine = self._engine
         if message["term"] > engine.term:
             engine.follow_term(message["term"])
@@ -245,7 +253,7 @@ class Replication:
         return engine.is_leader and bool(message["term"] == engine.term)
 
     def peer_disconnected(self, peer_id: int) -> None:
-        """What was under way to a peer is lost."""
+        """Forget the entries that were sent to a peer, because the connection is lost."""
         self._windows[peer_id].clear()
 
     def best_successor(self) -> int | None:

@@ -1,4 +1,6 @@
-"""What a Raft node and its shell know of each other: timers, limits, events, status and the state machine."""
+"""The types between a Raft node and the code that does its I/O: timers, limits, events, status and the state
+machine.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftTimers:
-    """Raft's clocks in seconds; `QuorumTimers` has their defaults."""
+    """Raft's timers in seconds; `QuorumTimers` has their defaults."""
 
     election_min_s: float
     election_max_s: float
@@ -23,7 +25,7 @@ class RaftTimers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftLimits:
-    """Counts and bytes; `QuorumSettings` has their defaults."""
+    """Raft's limits in numbers and bytes; `QuorumSettings` has their defaults."""
 
     snapshot_interval_entries: int
     snapshot_interval_bytes: int
@@ -35,38 +37,40 @@ class RaftLimits:
 
 
 class RaftEvents(Protocol):
-    """What a node reports to its shell. All calls come from within `step` or `receive`."""
+    """The events that a Raft node reports to its owner. All calls come from within `step` or `receive`."""
 
     def wake(self, delay_s: float) -> None:
-        """Call `step` after `delay_s`, or earlier."""
+        """Ask the owner to call `step` after `delay_s`, or earlier."""
 
     def applied(self, offset: int, epoch: int) -> None:
-        """The entry is applied."""
+        """Report that the entry is applied."""
 
     def restored(self, offset: int, epoch: int) -> None:
-        """A snapshot replaced the state."""
+        """Report that a snapshot replaced the state."""
 
     def active(self, epoch: int) -> None:
-        """This node leads, and has applied everything before its term."""
+        """Report that this node leads, and has applied everything before its term."""
 
     def resigned(self, epoch: int) -> None:
-        """This node does not lead any more; also called if it never became active."""
+        """Report that this node no longer leads. It is also called if the node never became active."""
 
     def joined(self) -> None:
-        """This node may vote from now on; make that durable, then call `confirm_joined`."""
+        """Report that this node may vote from now on. The owner makes that durable, and then calls
+        `confirm_joined`.
+        """
 
     def snapshot_weighed(self, size: int, size_max: int, failure: OSError | None) -> None:
-        """A snapshot was taken here. It is stored unless it is too large or `failure` says why not."""
+        """Report that this node took a snapshot. It is stored unless it is too large, or `failure` says why not."""
 
     def snapshot_refused(self, peer_id: int, size: int, size_max: int) -> None:
-        """The leader sends a snapshot above this node's limit; called for each chunk."""
+        """Report that the leader sends a snapshot above this node's limit. It is called for each chunk."""
 
     def snapshot_found_no_room(self, peer_id: int, size: int, failure: OSError) -> None:
-        """The leader's snapshot does not fit on this node's disk; the leader sends it again."""
+        """Report that the leader's snapshot does not fit on this node's disk. The leader will send it again."""
 
 
 class StateMachine(Protocol):
-    """Replays committed entries. Every method but `restore` runs on the event loop and must not wait.
+    """The replicated state machine. Every method except `restore` runs on the event loop and must not block.
 
     The same entries give the same state on every node, so nothing here may read the clock, draw
     random numbers or touch a file. An exception is a bug that would make this node diverge: the
@@ -82,7 +86,7 @@ class StateMachine(Protocol):
     def restore(self, offset: int, epoch: int, data: bytes) -> Callable[[], None]:
         """Decode a snapshot that covers every entry up to `offset`, included, on any thread.
 
-        Decoding changes nothing; the returned callable replaces the whole state, cheaply, on the loop.
+        Decoding changes nothing; the returned callable replaces the whole state, cheaply, on the event loop.
         """
 
 

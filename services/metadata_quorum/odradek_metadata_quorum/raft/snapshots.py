@@ -44,7 +44,7 @@ class _InFlight:
 
 
 class SnapshotSender:
-    """One transfer to one follower; lives on the leader, for one term."""
+    """The transfer of one snapshot to one follower, by the leader of one term."""
 
     def __init__(self, opened: OpenSnapshot, *, chunk_bytes: int, resend_s: float) -> None:
         self._opened = opened
@@ -81,7 +81,7 @@ class SnapshotSender:
         }
 
     def wants(self, position: int) -> bool:
-        """The follower wants this position next; True if it moved, so that a chunk is due."""
+        """Record the position that the follower wants next; return whether it moved, so that a chunk is due."""
         if not 0 <= position <= self.snapshot.size or position == self._wanted:
             return False
         self._wanted = position
@@ -93,7 +93,7 @@ class SnapshotSender:
 
 
 class SnapshotSending:
-    """The transfers of one leader, at most one to each follower."""
+    """The snapshot transfers of one leader, at most one to each follower."""
 
     def __init__(self, engine: Engine, store: SnapshotStore, *, chunk_bytes: int) -> None:
         self._engine = engine
@@ -106,7 +106,7 @@ class SnapshotSending:
         return peer_id in self._senders
 
     def send(self, peer_id: int) -> None:
-        """Begin a transfer, or go on with it. Does nothing while no snapshot can be opened."""
+        """Begin or continue a transfer. Nothing is sent while no snapshot can be opened."""
         sender = self._senders.get(peer_id)
         if sender is None:
             opened = self._store.open_current()
@@ -118,7 +118,7 @@ class SnapshotSending:
         self._engine.tell(peer_id, sender.next_message(self._engine.term, self._engine.now_s()))
 
     def on_wanted(self, peer_id: int, message: Message) -> None:
-        """A follower said which position it wants next."""
+        """Handle a follower's report of the position that it wants next."""
         sender = self._senders.get(peer_id)
         if sender is None or (sender.snapshot.offset, sender.snapshot.epoch) != (
             message["offset"],
@@ -141,7 +141,7 @@ class SnapshotSending:
 
 
 class SnapshotReceiver:
-    """The snapshot that arrives, one at a time; written and decoded on the snapshots' disk queue."""
+    """Receives one snapshot at a time. It is written and decoded on the snapshots' disk queue."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class SnapshotReceiver:
         self._busy = False
 
     def wanted(self, snapshot: SnapshotId) -> int:
-        """Return the position that is wanted next of this snapshot."""
+        """Return the position in this snapshot that is wanted next."""
         return self._position if snapshot == self._snapshot else 0
 
     def receive(
@@ -174,7 +174,7 @@ class SnapshotReceiver:
         on_damaged: Callable[[SnapshotId], None],
         on_no_room: Callable[[OSError], None],
     ) -> None:
-        """Take a chunk if it is the wanted one; then exactly one of the callbacks runs, on the loop.
+        """Write a chunk if it is the wanted one. Then exactly one of the callbacks runs, on the event loop.
 
         Without room on the disk the leader gets no response and begins again after its pause.
         """
@@ -242,7 +242,7 @@ class SnapshotReceiving:
         self._receiver = SnapshotReceiver(store, queue, state.decode, bytes_max=bytes_max)
 
     def on_install_snapshot(self, leader_id: int, message: Message) -> None:
-        """Take a chunk; install the snapshot when it is whole."""
+        """Handle a chunk, and install the snapshot when it is complete."""
         if not self._log_matching.hear_leader(leader_id, message["term"]):
             return
         self._log_matching.hear_heartbeat(

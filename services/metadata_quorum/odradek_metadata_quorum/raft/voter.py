@@ -1,4 +1,4 @@
-"""One running voter: a `RaftNode`, and everything around it that waits.
+"""One running voter: a `RaftNode`, with its timers, disk threads and network.
 
 That is the event loop's timers, two disk threads (log and vote; snapshots) and the network. It decides
 nothing. A failed write, a state machine that raises, a broken invariant or a task that died ends the
@@ -46,26 +46,26 @@ def end_process(reason: str, error: BaseException | None) -> None:
 
 
 class VoterEvents(Protocol):
-    """What a voter reports to its owner, on the loop."""
+    """The events that a voter reports to its owner, on the event loop."""
 
     def applied(self, offset: int, epoch: int) -> None:
-        """The entry is applied."""
+        """Report that the entry is applied."""
 
     def restored(self, offset: int, epoch: int) -> None:
-        """A snapshot replaced the state."""
+        """Report that a snapshot replaced the state."""
 
     def active(self, epoch: int) -> None:
-        """This node leads, and has applied everything before its term."""
+        """Report that this node leads, and has applied everything before its term."""
 
     def resigned(self, epoch: int) -> None:
-        """This node does not lead any more; also called if it never became active."""
+        """Report that this node no longer leads. It is also called if the node never became active."""
 
     def moved(self) -> None:
-        """A step is over, and `applied` is higher than before it."""
+        """Report that a step ended after which `applied` is higher than before."""
 
 
 class Voter:
-    """A voter that runs between `open` and `close`. Its `node` may be used on the loop only."""
+    """A voter that runs between `open` and `close`. Its `node` may be used on the event loop only."""
 
     def __init__(
         self,
@@ -242,7 +242,9 @@ class Voter:
         )
 
     def _is_logged(self, problem: str, size: int) -> bool:
-        """Whether this problem was logged last: a leader sends chunks and heartbeats all the time."""
+        """Return whether this problem was the last one logged, so that each chunk of a snapshot does not log it
+        again.
+        """
         logged, self._logged_problem = self._logged_problem, (problem, size)
         return logged == self._logged_problem
 

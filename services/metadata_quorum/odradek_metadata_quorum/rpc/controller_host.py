@@ -97,7 +97,7 @@ class ControllerHost:
             while True:
                 await asyncio.sleep(0 if self.controller.is_repairing else TICK_S)
                 for _ in range(3):
-                    # Heartbeats that wait are handled first (R24).
+                    # Heartbeats that wait are handled first (rule R24).
                     await asyncio.sleep(0)
                 for decision in self.controller.tick(self._clock_ms()):
                     self._submit(decision)

@@ -35,7 +35,7 @@ class SyncLatency:
 
 
 class WriteBarrier:
-    """Owns the durable log and vote. Its methods run on the loop, its writes on `queue`."""
+    """Owns the durable log and vote. Its methods run on the event loop, its writes on `queue`."""
 
     def __init__(
         self,
