@@ -43,7 +43,7 @@ class TopicHandler(logging.Handler):
 
 
 def work(log: logging.Logger, jobs: int) -> None:
-    """Do something that logs."""
+    """Log a few lines, as the work of an application would."""
     for job in range(jobs):
         log.info("job %d begins", job)
         if job % 10 == 9:

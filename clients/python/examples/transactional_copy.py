@@ -62,7 +62,7 @@ async def write(
     transaction: Transaction,
     sink: str,
 ) -> None:
-    """Send what becomes of the records, and the offsets that follow them."""
+    """Send the priced records, and the offsets after the records that were read."""
     for record in records:
         order = json.loads(record.value)
         order["price"] = order["quantity"] * 9.8

@@ -26,7 +26,8 @@ class Client:
     """A client of one cluster: `async with Client("host:9090,host2:9090") as client:`.
 
     Without an address it uses ODRADEK_BOOTSTRAP. It connects at the first use of a producer, consumer or admin, or in
-    `connect`. Its end closes the connections; close producers and consumers before, as their `async with` does.
+    `connect`. The end of the block closes the connections. Close producers and consumers before, as their `async
+    with` does.
 
     `tls` encrypts and, with a certificate, authenticates the client; `credentials` log in by name and password, or by
     a signed token.
@@ -86,7 +87,8 @@ class Client:
         return Producer(cluster=self._cluster, **arguments)
 
     def staged_writes(self, query: str, **arguments: Unpack[ProducerArguments]) -> StagedWrites:
-        """The staged writes of a query: the tasks of a step write by themselves, and count all or not at all.
+        """Create the staged writes of a query: several tasks write the records of one step, and all of them count
+        or none.
 
         The arguments are those of a producer, without `transactional_id`.
         """

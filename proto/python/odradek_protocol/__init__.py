@@ -1,1 +1,1 @@
-"""Wire formats of Odradek: everything that two processes must agree on. Sans-IO."""
+"""Wire formats of Odradek: everything that two processes must agree on. It does no I/O."""

@@ -29,7 +29,7 @@ class QuorumTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumTimers:
-    """Raft's clocks, in milliseconds.
+    """Raft's timers, in milliseconds.
 
     With the defaults, a leader whose process died is replaced in about 0.3 s and a silent one in
     0.6 s, and stalls of up to 0.5 s have no effect.

@@ -1,1 +1,1 @@
-"""The admin of the SDK: `Admin`, the values it takes and returns, and their translation to messages."""
+"""The administration part of the SDK: `Admin`, its arguments and results, and their conversion to messages."""

@@ -1,4 +1,6 @@
-"""How the admin calls a cluster: any broker, again while a coordinator or a leader is changing."""
+"""Requests of the admin to a cluster: they go to any broker, and are repeated while a coordinator or a leader is
+changing.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ class AdminCalls:
             await asyncio.sleep(pause_s)
 
     async def change(self, method: Method[Any, C], request: Any) -> C:
-        """Send a request that changes metadata; what this client reads afterwards has the change."""
+        """Send a request that changes metadata. Metadata that this client reads afterwards includes the change."""
         response = await self.send(method, request)
         self._cluster.require_metadata(response.metadata_offset)
         return response
@@ -90,7 +92,7 @@ class AdminCalls:
 
 
 def check(code: int, subject: str, message: str = "") -> None:
-    """Raise the error that a code other than NONE means for the subject."""
+    """Raise the error for a code other than NONE; `subject` is what the error is about."""
     if code != ErrorCode.NONE:
         raise error_of(code, subject, message)
 

@@ -1,4 +1,4 @@
-"""Transactions as administrators see them: which are open, what they hold up, and how to end one."""
+"""Administration of transactions: listing, describing and aborting them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStagedTask:
-    """A task of a staged write whose step is not complete."""
+    """A task of a staged write (producer/staged_writes.py) whose step is not complete."""
 
     step: int
     name: str
@@ -50,7 +50,7 @@ class OpenStagedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsDescription:
-    """What the cluster knows of a query of staged writes."""
+    """The steps and open tasks of a query of staged writes, as the cluster knows them."""
 
     query: str
     last_step: int | None
@@ -170,9 +170,8 @@ class TransactionAdmin:
         )
 
     async def forget_steps(self, query: str) -> None:
-        """Forget which steps of a query are complete, so that an older checkpoint may be replayed.
-
-        What is replayed is written a second time. The query must not run meanwhile.
+        """Make the cluster forget which steps of a query are complete, so that an older checkpoint can be replayed.
+        Records of replayed steps are written a second time. The query must not run meanwhile.
         """
         response = await self._calls.send(
             methods.FORGET_STEPS,

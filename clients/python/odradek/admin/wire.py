@@ -76,7 +76,7 @@ def topic_descriptions(
 def metadata_of(
     response: broker_service_pb2.MetadataResponse, name: str
 ) -> broker_service_pb2.TopicInfo:
-    """Return what the response has about one topic.
+    """Return one topic of a metadata response.
 
     Raises:
         OdradekError: the error that the response has for this topic; UnknownTopic if it does not have the topic.
@@ -192,7 +192,7 @@ def group_description(group: group_service_pb2.GroupDescription) -> GroupDescrip
 
 
 def group_error(code: int, group: str) -> OdradekError:
-    """The error that a code means for a group; GroupInUse carries the way out."""
+    """The error that a code means for a group; GroupInUse has a hint that says what to do."""
     if code != ErrorCode.NON_EMPTY_GROUP:
         return error_of(code, f"group {group!r}")
     return GroupInUse(

@@ -22,7 +22,7 @@ _BACKDATED = datetime.timedelta(minutes=5)  # clocks differ
 
 
 class CertificateAuthorityError(RuntimeError):
-    """The directory holds no authority, or one already, or no such certificate."""
+    """The directory has no authority, or has one already, or lacks the certificate."""
 
 
 class CertificateAuthority:
@@ -34,7 +34,7 @@ class CertificateAuthority:
         self._key_path = directory / "ca.key"
 
     def create(self, *, common_name: str, days: int) -> Path:
-        """Make a new authority; refuses to replace one, since every node trusts the old."""
+        """Create a new authority. An existing one is never replaced, because every node trusts it."""
         if self._key_path.exists():
             raise CertificateAuthorityError(
                 f"{self.directory} has an authority already: issue from it, or choose another --dir"
@@ -53,7 +53,9 @@ class CertificateAuthority:
         return self._certificate_path
 
     def issue(self, name: str, *, hosts: Sequence[str], days: int) -> tuple[Path, Path]:
-        """A certificate for a node or client: paths of certificate and key. Replaces an older one of that name."""
+        """Issue a certificate for a node or client, and return the paths of certificate and key. An older one of
+        that name is replaced.
+        """
         if "/" in name or name in ("", ".", "..", "ca"):
             raise CertificateAuthorityError(f"{name!r} cannot be the name of a certificate")
         authority, authority_key = self._load()
@@ -82,7 +84,9 @@ class CertificateAuthority:
         return certificate_path, key_path
 
     def renew(self, name: str, *, days: int) -> tuple[Path, Path]:
-        """A new certificate and key with the names of the one that is there; processes load it again by themselves."""
+        """Issue a new certificate and key with the names of the existing one. Running processes load them without a
+        restart.
+        """
         path = self.directory / f"{name}.crt"
         if not path.exists():
             raise CertificateAuthorityError(

@@ -151,7 +151,9 @@ def connect_s_max() -> float:
 
 
 def open_client(bootstrap: str) -> Client:
-    """Make a client as configured; `bootstrap` is the option of the command."""
+    """Create a client from the options, the environment and the properties file. `bootstrap` is the option of the
+    command.
+    """
     import logging
 
     from odradek.client import Client

@@ -151,7 +151,7 @@ _AS_IT_IS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What becomes of one setting of the file."""
+    """What the import did with one setting of the file."""
 
     name: str
     verdict: str
@@ -168,7 +168,7 @@ class Plan:
 
     @property
     def lacks(self) -> list[Verdict]:
-        """What the written files do not do."""
+        """What must still be done by hand, because the written files cannot say it."""
         return [v for v in self.verdicts if v.verdict in ("unsupported", "unknown")]
 
 
@@ -205,7 +205,7 @@ def plan_import(
 
 
 class _Import:
-    """One translation. Each method takes the settings that it understands out of `self._left`."""
+    """One translation of a file. Each method removes the settings that it understands from `self._left`."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class _Import:
             self._plan.files[role][name] = value
 
     def _judge(self, name: str, value: str) -> None:
-        """Keep what has the same name here, and say of everything else what it is."""
+        """Keep a setting that has the same name here, and give every other setting its verdict."""
         roles = [role for role in self._plan.files if name in self._names[role]]
         config = BROKER_CONFIGS.get(name)
         if config is not None and config.is_cluster_wide and CONTROLLER in roles:

@@ -1,4 +1,6 @@
-"""`odradek dev` runs a cluster of child processes; `odradek broker` and its like become the process they name."""
+"""`odradek dev` runs a cluster of child processes; `odradek broker`, `odradek gateway` and similar commands run one
+process.
+"""
 
 from __future__ import annotations
 

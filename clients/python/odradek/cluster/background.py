@@ -1,4 +1,4 @@
-"""Tasks with the lifetime of an object: it starts and cancels them, and no failure goes unnoticed."""
+"""Background tasks that belong to an object, which starts and cancels them. A failure of a task is always reported."""
 
 from __future__ import annotations
 

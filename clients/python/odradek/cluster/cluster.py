@@ -1,4 +1,4 @@
-"""The link to the cluster: keeps the metadata cache up to date, and calls any broker that responds.
+"""The client's connection to the cluster: it keeps the metadata cache up to date, and calls any broker that responds.
 
 One WatchMetadata stream to one broker reports new leaders and brokers as they appear. When it breaks, another
 broker is asked at once. The bootstrap addresses are tried after the brokers that the cluster named, so a client
@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 
 class LinkState(Enum):
-    """Whether the link has current metadata of the cluster."""
+    """Whether the client has current metadata of the cluster."""
 
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -72,7 +72,9 @@ class LinkState(Enum):
 
 
 class Cluster:
-    """The link that the producers, consumers and admin of one client share. Belongs to one event loop."""
+    """The connection to the cluster that the producers, consumers and admin of one client share. It belongs to one
+    event loop.
+    """
 
     def __init__(
         self,
@@ -116,7 +118,7 @@ class Cluster:
             self._tasks.start(self._refresh_when_wanted(), "refresh metadata")
 
     def require_own_loop(self) -> None:
-        """Bind the link to the event loop of its first use. Raises WrongLoop on another one."""
+        """Bind this object to the event loop of its first use. Raises WrongLoop on another one."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
@@ -237,7 +239,9 @@ class Cluster:
         self._refresh_wanted.set()
 
     def require_metadata(self, metadata_offset: int) -> None:
-        """Have `metadata` return a change that this client made, the entry at this metadata offset."""
+        """From now on let `metadata` wait for the metadata entry at this offset, which is a change that this client
+        made.
+        """
         self._metadata_offset_min = max(self._metadata_offset_min, metadata_offset)
 
     async def metadata(
@@ -332,7 +336,7 @@ class Cluster:
         return error
 
     def unavailable(self, waited_s: float | None) -> BrokersUnavailable:
-        """The error for a cluster of which nothing is known yet."""
+        """Return the error for a cluster from which no broker has responded yet."""
         tried = self.tried or self._candidates()
         return BrokersUnavailable(tried=tried, last_error=self.last_error, waited_s=waited_s)
 
@@ -517,7 +521,7 @@ def connect(
     transport: Transport | None = None,
     on_state: Callable[[LinkState], None] | None = None,
 ) -> Cluster:
-    """Make a link over gRPC, or over `transport`, without connecting yet."""
+    """Create the connection object over gRPC, or over `transport`, without connecting yet."""
     endpoints = parse_bootstrap(bootstrap)
     if transport is None:
         from odradek.cluster.grpc_transport import GrpcTransport

@@ -327,7 +327,7 @@ class GrpcTransport:
             return session
 
     def _forget(self, endpoint: str, session: Session) -> None:
-        """Drop a session that the broker does not know, unless it was replaced already."""
+        """Forget a session that the broker does not know, unless it was replaced already."""
         if self._sessions.get(endpoint) is session:
             del self._sessions[endpoint]
 

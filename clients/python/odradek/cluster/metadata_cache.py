@@ -10,7 +10,7 @@ each item is judged alone:
   metadata offset, than that of the present id.
 - The list of brokers is replaced as a whole; the newest by metadata offset wins.
 
-Sans-IO: `apply`, `remove` and `hint` return the partitions whose leader changed, and the caller acts on them.
+It does no I/O: `apply`, `remove` and `hint` return the partitions whose leader changed, and the caller acts on them.
 `apply_in_steps` yields after each partition: a caller on an event loop gives it turns. A topic is replaced in one
 piece, so no reader sees a part of its partitions. Other changes may come between two steps, as each item is judged
 alone.
@@ -89,7 +89,7 @@ class MetadataCache:
         self._hinted_endpoints: dict[int, str] = {}
 
     def apply(self, response: pb.MetadataResponse) -> Change:
-        """Take over those parts of the response that are newer than the cache."""
+        """Apply those parts of the response that are newer than the cache."""
         change = Change()
         for _ in self.apply_in_steps(response, change):
             pass
@@ -134,7 +134,7 @@ class MetadataCache:
         return change
 
     def hint(self, partition: TopicPartition, hint: common_pb2.LeaderHint) -> Change:
-        """Take over the leader that an error response named, if its epoch is newer."""
+        """Use the leader that an error response named, if its epoch is newer."""
         change = Change()
         cached = self.partition(partition)
         if cached is None or hint.leader_id < 0 or hint.leader_epoch <= cached.leader_epoch:

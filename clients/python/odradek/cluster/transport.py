@@ -1,4 +1,4 @@
-"""The interface between the SDK and the wire.
+"""The interface between the SDK and the network protocol.
 
 A transport sends typed requests to an endpoint (`host:port`) and returns responses, one at a time (`call`) or as a
 stream (`open`). It knows nothing of brokers, topics or retries. The gRPC transport and the one in memory both encode
@@ -23,7 +23,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class MethodKind(Enum):
-    """Which sides of an RPC stream."""
+    """Which sides of an RPC send a stream of messages."""
 
     UNARY = "unary"
     SERVER_STREAM = "server stream"

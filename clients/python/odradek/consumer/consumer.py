@@ -390,7 +390,7 @@ class Consumer:
                 min_bytes = 0  # the timeout has passed: return what was fetched
 
     async def _ready(self) -> None:
-        """Assign the partitions of the source, and raise a pending error."""
+        """Assign the partitions that the source determines now, and raise a pending error."""
         self._require_use()
         self._cluster.require_own_loop()
         if self._is_source_new:
@@ -410,7 +410,7 @@ class Consumer:
             )
 
     async def _wait(self, deadline_s: float | None) -> bool:
-        """Wait until something arrives. Returns False at the deadline."""
+        """Wait until records, an error or a position arrive. Return False at the deadline."""
         try:
             async with asyncio.timeout_at(deadline_s):
                 await self._fetcher.arrival()
@@ -508,7 +508,7 @@ class AssignmentSource(Protocol):
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics whose metadata it needs."""
+        """The topics whose metadata the source needs."""
 
     def partitions(self, cache: MetadataCache) -> list[TopicPartition]:
         """The partitions to read, as far as the metadata is known."""

@@ -1,4 +1,5 @@
-"""The core of the consumer: decides which partition is fetched from which broker, and keeps what arrived.
+"""Decides, without I/O, from which broker each partition of a consumer is fetched, and keeps the records that
+arrived.
 
 A partition goes through these stages:
 
@@ -18,7 +19,7 @@ broker repeats: a response with another id was sent before a seek, a pause or a 
 
 Memory is bounded by credit: a broker may send as many bytes as it was granted, over all of its streams, and is
 granted again those that were read or dropped. A paused partition is taken off its stream and its chunks are dropped,
-so it cannot hold credit that other partitions need. Sans-IO.
+so it cannot hold credit that other partitions need. It does no I/O.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _RESETS: dict[str, int] = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class FetchPlanner:
-    """The partitions of one consumer, what was fetched from them, and what to fetch next."""
+    """The partitions of one consumer, the records that were fetched from them, and the plan of what to fetch next."""
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class FetchPlanner:
         self.partitions[name].is_held = False
 
     def raise_soon(self, error: OdradekError) -> None:
-        """Have the next read raise this error, once even if it is reported several times."""
+        """Make the next read raise this error: once, even if it is reported several times."""
         if all(str(waiting) != str(error) for waiting in self.errors):
             self.errors.append(error)
 
@@ -170,7 +171,7 @@ class FetchPlanner:
         return wanted
 
     def position_found(self, name: TopicPartition, lookup_ms: int, offset: int) -> None:
-        """Take the result of a look-up; it is ignored if the user has called `seek` meanwhile."""
+        """Apply the result of a look-up. It is ignored if the user has called `seek` meanwhile."""
         progress = self.partitions.get(name)
         if progress is None or progress.lookup_ms != lookup_ms or not progress.is_looking_up:
             return
@@ -179,7 +180,7 @@ class FetchPlanner:
         progress.position = progress.fetch_offset = offset
 
     def lookup_at_end(self, name: TopicPartition, lookup_ms: int) -> None:
-        """A look-up found no record that late: look up the end of the log instead."""
+        """Look up the end of the log instead, because there is no record at or after the timestamp."""
         progress = self.partitions.get(name)
         if progress is not None and progress.lookup_ms == lookup_ms:
             progress.lookup_ms = LATEST
@@ -205,7 +206,9 @@ class FetchPlanner:
     def validated(
         self, name: TopicPartition, asked_epoch: int, end_offset: int | None, leader_epoch: int
     ) -> None:
-        """Take the result of a check: the end offset of the last record's epoch; None: unknown, ask again."""
+        """Apply the result of a truncation check: the end offset of the last record's epoch, or None if it must be
+        asked again.
+        """
         progress = self.partitions.get(name)
         if progress is None or not progress.is_validating:
             return
@@ -235,7 +238,7 @@ class FetchPlanner:
         return min(times, default=None)
 
     def fetched(self, source: int, entry: FetchedPartition, now_ms: int) -> None:
-        """Take the data of one partition from a response."""
+        """Add the data of one partition from a fetch response."""
         data = entry.header
         size_bytes = len(entry.records)
         progress = self.partitions.get(TopicPartition(data.topic, data.partition))
@@ -345,7 +348,7 @@ class FetchPlanner:
         )
 
     def _stop(self, progress: PartitionProgress) -> None:
-        """Take a partition off its stream; its data is kept."""
+        """Remove a partition from its stream; its data is kept."""
         if progress.endpoint is not None:
             change = self._changes.setdefault(progress.endpoint, StreamChange())
             change.add.pop(progress.name, None)
@@ -354,7 +357,7 @@ class FetchPlanner:
             progress.preferred_replica = -1
 
     def _restart(self, progress: PartitionProgress) -> None:
-        """Take a partition off its stream and drop its data, to fetch again from its position."""
+        """Remove a partition from its stream and drop its data, to fetch again from its position."""
         self._stop(progress)
         self._drop_chunks(progress.name)
         progress.fetch_offset = progress.position

@@ -26,7 +26,7 @@ BYTES_EXPANDED_MAX = 64 * 1024 * 1024
 
 
 class FetchedChunk:
-    """Batches of one response that are not read to their end. The planner owns it."""
+    """The batches of one fetch response that are not read to their end. The planner owns it."""
 
     __slots__ = (
         "_aborted",
@@ -178,7 +178,7 @@ class PartitionProgress:
 
     @property
     def is_drained(self) -> bool:
-        """Whether all records were read that had to be before the next step."""
+        """Whether all buffered records were read, so that the partition can move to another stream."""
         return self.must_drain and not self.buffered
 
     def needs_check(self, leader_epoch: int) -> bool:

@@ -1,4 +1,4 @@
-"""The shell of the consumer: sends the planner's changes to the brokers, and their data to the planner.
+"""The I/O of the consumer: it sends the planner's changes to the brokers, and passes their data to the planner.
 
 A `FetchStream` is a bidirectional stream to one broker.
 """
@@ -190,7 +190,7 @@ class Fetcher:
         self._arrived()
 
     def kick(self) -> None:
-        """Apply the plan soon."""
+        """Schedule an update of the streams by the planner."""
         if self._handle is None and not self._is_closed:
             if not self._is_started:
                 self._is_started = True
@@ -387,7 +387,7 @@ class Fetcher:
     def _position(
         self, missing: dict[TopicPartition, int], found: dict[TopicPartition, OffsetAndTimestamp]
     ) -> None:
-        """Pass on the offsets that were found since the last call."""
+        """Pass the offsets that were found since the last call on to the planner."""
         for name in missing.keys() & found.keys():
             lookup_ms, offset = missing.pop(name), found[name].offset
             if offset >= 0:

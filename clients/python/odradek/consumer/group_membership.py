@@ -89,7 +89,7 @@ class Reader(Protocol):
         """The offset after the last returned record, and its leader epoch, per partition."""
 
     def fail(self, error: OdradekError) -> None:
-        """Have the next read raise this error."""
+        """Make the next read raise this error."""
 
 
 class GroupMembership:
@@ -149,12 +149,12 @@ class GroupMembership:
         self._wake.set()
 
     def read_begins(self) -> None:
-        """Count the records that were returned before as processed."""
+        """Regard all records that were returned before as processed, because the program reads again."""
         self._committable = self._reader.handed_out()
         self._is_all_processed.set()
 
     def read_ended(self) -> None:
-        """The program got records, which it has not processed yet."""
+        """Record that the program received records, which it has not processed yet."""
         self._is_all_processed.clear()
 
     async def close(self, *, is_processed: bool = True) -> None:
@@ -222,7 +222,9 @@ class GroupMembership:
             await self._rest()
 
     async def _give_up(self, error: OdradekError) -> None:
-        """The group refused the member for good: it owns nothing any more, and every read raises the error."""
+        """Handle a permanent refusal by the group: the member owns no partition any more, and every read raises the
+        error.
+        """
         self.refusal = error
         self._is_let_in.set()
         self._reader.fail(error)
@@ -339,7 +341,7 @@ class GroupMembership:
         return {name: offset for name, offset in committed.items() if offset is not None}
 
     async def _lose(self) -> None:
-        """The group fenced or removed the member: its partitions belong to others."""
+        """Give up all partitions, because the group fenced or removed the member and they belong to others."""
         if self._moving is not None:
             self._moving.cancel()
         lost = self._readable(self.owned)
@@ -395,7 +397,7 @@ class GroupMembership:
             raise self.refusal
 
     def identity(self) -> GroupIdentity:
-        """Name this member, for offsets that a transaction commits."""
+        """Return the identity of this member, for offsets that a transaction commits."""
         return GroupIdentity(
             self.options.group, self.member_id, self.member_epoch, self.options.instance_id
         )

@@ -16,7 +16,7 @@ IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """How a consumer fetches and decodes records."""
+    """The options by which a consumer fetches and decodes records."""
 
     auto_offset_reset: ResetPolicy = "latest"
     """Where to start if there is no position or committed offset, or it is no longer in the log; "error" raises."""
@@ -95,7 +95,7 @@ class GroupIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions:
-    """The membership of one consumer in a group.
+    """The options of a consumer's membership in a group.
 
     Listeners may be coroutine functions; the group waits for them. They are called between two reads: before
     `on_revoke`, the program has asked for more records, so it has processed those of the revoked partitions.

@@ -42,7 +42,7 @@ class ReadAhead:
         self._options = options
 
     def take(self, records_max: int) -> list[ConsumerRecord]:
-        """Take the next buffered records, deserialized. Raises CorruptRecords, SerializationFailed."""
+        """Remove and return the next buffered records, deserialized. Raises CorruptRecords, SerializationFailed."""
         planner = self.planner
         records: list[Any] = []
         while len(records) < records_max and (head := planner.next_chunk()) is not None:
@@ -67,7 +67,7 @@ class ReadAhead:
         return self._deserialized(records)
 
     def take_columns(self, bytes_max: int, columns: Column) -> list[pa.RecordBatch]:
-        """Take the next buffered records, one Arrow batch per partition. Raises CorruptRecords."""
+        """Remove and return the next buffered records, one Arrow batch per partition. Raises CorruptRecords."""
         from odradek.consumer.arrow_tables import record_batch_of
 
         planner = self.planner
@@ -102,7 +102,7 @@ class ReadAhead:
         ]
 
     def decode(self, records: Sequence[ConsumerRecord]) -> None:
-        """Keep records that were just taken for `next_decoded`; there are no earlier ones."""
+        """Decode records and keep them for `next_decoded`, which has returned all earlier ones."""
         assert not self.decoded, f"{len(self.decoded)} records are not returned yet"
         self.withdrawn.clear()
         self.decoded.extend(records)
@@ -184,7 +184,7 @@ class ReadAhead:
         return handed
 
     def fail(self, error: OdradekError) -> None:
-        """Have the next read raise this error."""
+        """Make the next read raise this error."""
         self.planner.raise_soon(error)
         self.fetcher.kick()
 

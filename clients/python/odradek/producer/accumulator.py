@@ -8,9 +8,9 @@ and a full buffer release everything.
 The buffer is bounded: `append` returns None while `buffered_bytes` is at its bound, and a batch that is done frees
 its bytes. Every batch ends: it is acknowledged, fails, or expires `delivery_timeout_ms` after its first record.
 
-Sans-IO. The shell calls `append` per record, `drain` per broker whenever something may have become ready, `responded`,
-`lost` and `leader_changed` on events, and `expire` and `wake_ms` for time. `partition_queue` keeps the order and the
-sequence numbers.
+It does no I/O. The sender calls `append` per record, `drain` per broker whenever something may have become ready,
+`responded`, `lost` and `leader_changed` on events, and `expire` and `wake_ms` for time. `partition_queue` keeps the
+order and the sequence numbers.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class Accumulator:
         now_ms: int,
         draw: float,
     ) -> Callbacks:
-        """Take the result of one attempt. Returns the callbacks of the batch if it is done."""
+        """Apply the result of one attempt to send a batch. Return the callbacks of the batch if it is done."""
         if batch.is_done or batch.attempt != attempt or batch not in batch.queue.in_flight:
             return []
         queue = batch.queue
@@ -235,7 +235,7 @@ class Accumulator:
     def lost(
         self, batch: ProducerBatch, attempt: int, error: OdradekError, now_ms: int, draw: float
     ) -> None:
-        """The connection broke before a response arrived: whether the batch was written is unknown."""
+        """Handle a broken connection before a response arrived: whether the batch was written is unknown."""
         if not batch.is_done and batch.attempt == attempt and batch in batch.queue.in_flight:
             self._retry(batch, error, now_ms, draw)
 
@@ -256,7 +256,7 @@ class Accumulator:
         return self._failed(batch, error)
 
     def note_cause(self, error: OdradekError) -> None:
-        """Note why nothing can be sent at the moment; timeouts mention it."""
+        """Record why nothing can be sent at the moment; errors of timeouts mention it."""
         for queue in self._pending.values():
             for batch in (*queue.waiting, *_one(queue.filling)):
                 batch.last_error = error

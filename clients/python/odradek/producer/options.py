@@ -18,7 +18,9 @@ _ACKS = {"all": -1, -1: -1, "-1": -1, 0: 0, "0": 0, 1: 1, "1": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """How a producer sends. With the defaults, an acknowledged record is on every in-sync replica once, in order."""
+    """The options of a producer. With the defaults, an acknowledged record is on every in-sync replica once, in
+    order.
+    """
 
     acks: Acks = "all"
     """Replicas that must have a record before it is acknowledged: "all" in-sync ones; 1: the leader; 0: none."""

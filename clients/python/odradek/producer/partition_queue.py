@@ -129,7 +129,7 @@ class ProducerBatch:
         return self._encoded
 
     def leaf(self, index: int) -> tuple[ProducerBatch, int]:
-        """The half that carries record `index` of this batch now, and the index in it."""
+        """Return the half that has record `index` of this batch now, and the record's index in it."""
         batch = self
         while batch.halves is not None:
             first, second = batch.halves
@@ -171,7 +171,7 @@ class ProducerBatch:
         return self.halves
 
     def finish(self, error: OdradekError | None) -> list[Callable[[], object]]:
-        """Mark the batch as done and free its bytes. Returns the callbacks for the shell to run."""
+        """Mark the batch as done and free its bytes. Returns the callbacks, which the sender runs."""
         assert not self.is_done
         self.is_done = True
         self.error = error

@@ -65,7 +65,7 @@ class ProducerArguments(TypedDict, total=False):
 
 
 class Producer:
-    """Sends records. Use `async with Producer("host:9090") as producer:`, or `client.producer()`.
+    """Sends records to topics. Use `async with Producer("host:9090") as producer:`, or `client.producer()`.
 
     It belongs to the event loop of its first use. Records to one partition are written once each, in the order of
     their `send`s, unless options change that (see `ProducerOptions`).

@@ -1,4 +1,4 @@
-"""The shell of the producer: sends the accumulator's batches to the leaders and passes on their responses.
+"""The I/O of the producer: it sends the accumulator's batches to the partition leaders and passes their responses on.
 
 A `ProduceStream` is a bidirectional stream to one broker. All partitions that the broker leads share it, several per
 message; unanswered bytes and requests are bounded. When it breaks, all unanswered batches come back at once.
@@ -188,7 +188,7 @@ class ProduceStream:
             self._break(error or BrokerUnreachable(self.endpoint, "the producer closed"))
 
     def _break(self, error: OdradekError) -> None:
-        """Give back unanswered batches."""
+        """Return the unanswered batches to the accumulator."""
         requests = list(self._unanswered.values())
         self._unanswered.clear()
         self._stop_reason = self._stop_reason or error
@@ -269,14 +269,14 @@ class Sender:
             queue.begin_transaction(producer_id, producer_epoch)
 
     def drop_all(self, reason: OdradekError) -> None:
-        """Fail all records of a transaction that is aborted. Nobody has to be told of it in a log."""
+        """Fail all records of a transaction that is aborted, without logging them."""
         callbacks = self._accumulator.fail_all(lambda _: reason)
         self._accumulator.unheard.clear()
         self._run(callbacks)
         self._signal_progress()
 
     def kick(self) -> None:
-        """Pump soon. Raises WrongLoop."""
+        """Schedule a call of `pump`, which sends ready batches. Raises WrongLoop."""
         if self._pump_handle is None and not self._is_closed:
             self._cluster.require_own_loop()
             self._pump_handle = asyncio.get_running_loop().call_soon(self.pump)

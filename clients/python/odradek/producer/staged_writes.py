@@ -75,7 +75,7 @@ class PreparedTask:
 
 
 class StagedTask:
-    """One attempt of a task. Leaving its block without `prepare` aborts it."""
+    """One attempt of a task of a staged write. Leaving its `async with` block without `prepare` aborts it."""
 
     def __init__(
         self, writes: StagedWrites, step: int, member: pb.StagedMember, producer: Producer
@@ -100,7 +100,7 @@ class StagedTask:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was neither prepared nor aborted."""
+        """Whether the task was neither prepared nor aborted."""
         return self._producer is not None
 
     async def send(self, topic: str, value: Any = None, **arguments: Any) -> DeliveryFuture:
@@ -140,7 +140,9 @@ class StagedTask:
         )
 
     async def abort(self) -> None:
-        """Drop the records. If the cluster cannot be told, the end of the lease does it."""
+        """Abort the task, whose records then do not count. If the cluster cannot be reached, the end of the lease
+        aborts it.
+        """
         producer, self._producer = self._producer, None
         if producer is not None:
             await self._writes._give_up(self, producer)

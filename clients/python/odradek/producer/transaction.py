@@ -133,7 +133,7 @@ class Transaction:
         await self._transactions.commit(self)
 
     async def abort(self) -> None:
-        """Abort: none of its records and offsets count."""
+        """Abort the transaction: none of its records and offsets count."""
         await self._transactions.abort(self)
 
 
@@ -162,7 +162,7 @@ class ProducerTransactions:
         self._is_ending = False
 
     def require_open(self) -> None:
-        """Raise NotInTransaction if no transaction is open, or what made this producer unusable."""
+        """Raise NotInTransaction if no transaction is open, or the error that made this producer unusable."""
         if self._fatal is not None:
             raise self._fatal
         if self.open is None or self._is_ending:
@@ -279,7 +279,7 @@ class ProducerTransactions:
         await self._abort()
 
     async def _abort_for(self, transaction: Transaction, error: OdradekError) -> None:
-        """Abort because of an error, and raise TransactionAborted, or what makes this producer unusable."""
+        """Abort because of an error, and raise TransactionAborted, or the error that makes this producer unusable."""
         try:
             await self._abort()
         except OdradekError as failure:
@@ -308,7 +308,7 @@ class ProducerTransactions:
             self.open = None
 
     def _give_up(self) -> None:
-        """Leave a transaction whose end was not decided, or not heard of: the next Init ends it."""
+        """Stop waiting for the end of a transaction that is undecided or unknown: the next InitProducer ends it."""
         self._sender.drop_all(ClientClosed(f"the commit of {self._id!r} was cancelled"))
         self._needs_init = True
         self.open = None
@@ -388,7 +388,7 @@ class ProducerTransactions:
         self.open = None
 
     async def close(self) -> None:
-        """Abort what is open, as far as the coordinator responds."""
+        """Abort the open transaction, if the coordinator responds."""
         try:
             if self.open is not None and self._fatal is None and not self._is_ending:
                 await self._abort()

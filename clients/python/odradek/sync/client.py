@@ -1,4 +1,4 @@
-"""The synchronous client of a cluster, with its admin and consumers."""
+"""The synchronous client of a cluster, and its admin and consumers."""
 
 from __future__ import annotations
 

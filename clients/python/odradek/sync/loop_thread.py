@@ -135,7 +135,9 @@ def _note_fork() -> None:
 
 
 def close_open_threads() -> None:
-    """Close what the program left open, newest first. The interpreter calls it once, at exit."""
+    """Close the clients, producers and consumers that the program left open, newest first. The interpreter calls it
+    once, at exit.
+    """
     for thread in list(_threads):
         for part in reversed(list(thread.open_parts)):
             if not thread.is_usable:
@@ -167,7 +169,7 @@ class Facade(Generic[C_co]):
 def waits(
     method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Facade[C], P], T]:
-    """Make a method that runs this method of the core and waits for the result."""
+    """Create a method that runs the method of the same name of the async object, and waits for the result."""
 
     @functools.wraps(method)
     def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -177,7 +179,7 @@ def waits(
 
 
 def calls(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Facade[C], P], T]:
-    """Make a method that calls this method of the core on the loop's thread."""
+    """Create a method that calls the method of the same name of the async object on the loop's thread."""
 
     @functools.wraps(method)
     def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -226,13 +226,15 @@ class Producer:
         self._thread.run(self._producer.init())
 
     def begin_transaction(self, transaction: AsyncTransaction) -> None:
-        """Begin; called by `Transaction`."""
+        """Begin a transaction; called by `Transaction`."""
         self._thread.run(transaction.__aenter__())
         with self._lock:
             self._transaction, self._unsendable = transaction, None
 
     def drain_transaction(self) -> BaseException | None:
-        """Take no more records, pass all to the producer, and return why one could not be sent, or None."""
+        """Accept no more records, pass all to the producer, and return the error of one that could not be sent, or
+        None.
+        """
         with self._lock:
             self._transaction = None
         self._thread.run(self._drained())

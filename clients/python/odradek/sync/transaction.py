@@ -63,5 +63,5 @@ class Transaction:
         ) from failure
 
     def abort(self) -> None:
-        """Abort: none of its records and offsets count."""
+        """Abort the transaction: none of its records and offsets count."""
         self._producer.end_transaction(self._core.abort())

@@ -52,7 +52,7 @@ KEEPALIVE_S = 2.0  # a connection to a broker that hangs breaks after this time,
 
 
 class MemoryCluster(MemoryState):
-    """A cluster in memory with the levers for faults."""
+    """A cluster in memory, with methods that cause faults."""
 
     @property
     def bootstrap(self) -> str:
@@ -126,11 +126,13 @@ class MemoryCluster(MemoryState):
         self._faults[kind, TopicPartition(name, index)].extend(codes)
 
     def fail_next_call(self, method: str, *codes: ErrorCode) -> None:
-        """Respond to the next calls of a method of transactions ("EndTransaction", ...) with these codes, undecided."""
+        """Respond to the next calls of a method of TransactionService ("EndTransaction", ...) with these codes,
+        without carrying them out.
+        """
         self.transactions.faults[method].extend(codes)
 
     def lose_next_ends(self, count: int = 1) -> None:
-        """Decide the next ends of transactions, and lose the responses."""
+        """Commit or abort the next transactions that producers end, and lose the responses."""
         self.transactions.responses_to_lose["EndTransaction"] += count
 
     def lose_next_answers(self, name: str, index: int, count: int = 1) -> None:

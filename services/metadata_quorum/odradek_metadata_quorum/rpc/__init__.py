@@ -1,1 +1,3 @@
-"""The shell around the controller: gRPC servicers, the metadata feed, the host that proposes."""
+"""The controller's connection to the outside: gRPC servicers, the metadata feed, and the host that proposes
+decisions to the quorum.
+"""

@@ -160,7 +160,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DeleteRecords(
         self, request: pb.DeleteRecordsRequest, context: Context
     ) -> pb.DeleteRecordsResponse:
-        """Refuse: the partitions' leaders delete records, and brokers send this to them."""
+        """Refuse the call: brokers send it to the partitions' leaders, which delete the records."""
         await refuse(
             context,
             grpc.StatusCode.UNIMPLEMENTED,
@@ -231,7 +231,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeFeatures(
         self, request: pb.DescribeFeaturesRequest, context: Context
     ) -> pb.DescribeFeaturesResponse:
-        """Return the levels as decided before this call."""
+        """Return the feature levels that were decided before this call."""
         decision = await self._decide(context, features.describe_features)
         return pb.DescribeFeaturesResponse(
             features=[
@@ -368,7 +368,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeLogDirs(
         self, request: pb.DescribeLogDirsRequest, context: Context
     ) -> pb.DescribeLogDirsResponse:
-        """Refuse: only brokers know their data directories."""
+        """Refuse the call: only brokers know their data directories."""
         await context.abort(
             grpc.StatusCode.UNIMPLEMENTED, "only brokers serve this call: send it to a broker"
         )
@@ -462,7 +462,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
 
 
 async def _judged(context: Context, deciding: Awaitable[D]) -> D:
-    """Return the outcome of `ControllerHost.decide`, or end the call by the status that its exception means."""
+    """Return the outcome of `ControllerHost.decide`, or end the call with the gRPC status for its exception."""
     try:
         return await deciding
     except NotActive as error:

@@ -1,4 +1,5 @@
-"""Drives one controller on the event loop: requests become decisions, and decisions become commits.
+"""Runs one controller on the event loop: it passes requests to the controller, and proposes its decisions to the
+quorum.
 
 The rule behind this module: a decision's response is sent after its records, and those of every decision
 before it, are committed and replayed here; or not at all. Proposals are handed to the quorum in the order
@@ -63,7 +64,7 @@ class Proposer(Protocol):
         """Commit an entry; see `Quorum.propose`."""
 
     async def confirm_leadership(self, *, epoch: int, timeout_s: float) -> None:
-        """Make sure that no other controller leads; see `Quorum.confirm_leadership`."""
+        """Confirm that no other controller leads; see `Quorum.confirm_leadership`."""
 
 
 class ControllerHost:
@@ -72,7 +73,9 @@ class ControllerHost:
     def __init__(
         self, controller: Controller, clock_ms: Callable[[], int], fail: Callable[[Exception], None]
     ) -> None:
-        """`fail` gets an error that must end the process; the other members then elect another controller."""
+        """`fail` is called with an error that must end the process; the other members then elect another
+        controller.
+        """
         self.controller = controller
         self._clock_ms = clock_ms
         self._fail = fail
@@ -91,7 +94,7 @@ class ControllerHost:
         self._quorum = quorum
 
     async def run(self) -> None:
-        """Tick until cancelled; owns the tasks of all proposals."""
+        """Call the controller's timers until cancelled. The tasks of all proposals belong to this one."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             while True:
@@ -103,14 +106,14 @@ class ControllerHost:
                     self._submit(decision)
 
     def on_active(self, epoch: int) -> None:
-        """Open the controller: the quorum says that this member leads."""
+        """Open the controller, because this member leads the quorum now."""
         _log.info("Became the active controller", epoch=epoch)
         self._resigned.clear()
         for decision in self.controller.became_active(epoch, self._clock_ms()):
             self._submit(decision)
 
     def on_resigned(self, epoch: int) -> None:
-        """Close the controller: the quorum says that this member no longer leads."""
+        """Close the controller, because this member no longer leads the quorum."""
         _log.info("Stopped being the active controller", epoch=epoch)
         self._opened.clear()
         self._resigned.set()
@@ -118,7 +121,7 @@ class ControllerHost:
         self._tail = None
 
     def on_applied(self) -> None:
-        """Note that an entry was replayed: the first one of an epoch opens the controller."""
+        """Handle the replay of an entry: the first one of an epoch completes the opening of the controller."""
         if self.controller.is_active:
             self._opened.set()
 
@@ -168,7 +171,7 @@ class ControllerHost:
         return decisions
 
     async def _admitted(self) -> int:
-        """Return the epoch in which a decision may be made now."""
+        """Return the epoch in which the controller may decide now. Raises NotActive or Overloaded."""
         await self._wait_until_open()
         if self._in_flight >= IN_FLIGHT_MAX or self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX:
             raise Overloaded(
@@ -190,17 +193,17 @@ class ControllerHost:
             raise NotActive("stopped being the active controller")
 
     def heartbeat(self, request: HeartbeatRequest) -> HeartbeatResponse:
-        """Note a heartbeat, as the active controller or a standby; does not wait."""
+        """Handle a broker's heartbeat, as the active controller or a standby. It does not wait for a commit."""
         decision = self.controller.heartbeat(self._clock_ms(), request)
         self._submit(decision)
         return decision.response
 
     def stream_opened(self, broker_id: BrokerId) -> None:
-        """Note that a broker opened a heartbeat stream."""
+        """Record that a broker opened a heartbeat stream."""
         self._streams[broker_id] = self._streams.get(broker_id, 0) + 1
 
     def stream_ended(self, broker_id: BrokerId) -> None:
-        """Note that a heartbeat stream of a broker ended; the end of its last one counts as a break."""
+        """Record that a heartbeat stream of a broker ended. The end of its last one counts as a break."""
         still_open = self._streams[broker_id] - 1
         if still_open:
             self._streams[broker_id] = still_open

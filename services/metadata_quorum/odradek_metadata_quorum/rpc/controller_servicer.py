@@ -44,7 +44,7 @@ class QuorumMember(FeedSource, Protocol):
 
     @property
     def leader_id(self) -> int | None:
-        """Id of the member that leads, as this one knows it."""
+        """The id of the quorum's leader, as far as this member knows."""
 
 
 class ControllerServicer(pb_grpc.ControllerServiceServicer):

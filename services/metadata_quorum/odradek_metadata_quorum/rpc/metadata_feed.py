@@ -1,4 +1,4 @@
-"""The metadata feed: committed entries from an offset on, or a snapshot and what follows it.
+"""The metadata feed for brokers: committed entries from an offset on, or a snapshot and the entries after it.
 
 Every member serves it, standbys too, and sends only entries that it has applied, which are therefore
 committed. Entries are sent in the order of the log, and only those that a snapshot contains are left out:
@@ -45,7 +45,7 @@ class FeedMismatch(Exception):
 async def feed(
     source: FeedSource, from_offset: int, last_epoch: int
 ) -> AsyncIterator[pb.MetadataFeedResponse]:
-    """Yield messages for one reader without end; the first, at once, says how far this log goes.
+    """Yield the messages for one reader, without end. The first one comes at once, and says how far this log goes.
 
     Raises:
         FeedMismatch: the entry before `from_offset` has another epoch here.

@@ -1,4 +1,6 @@
-"""The controller as the quorum drives it: committed bytes come in, records are replayed and counted."""
+"""The quorum's state machine: it decodes committed entries, counts their records, and replays them into the
+controller.
+"""
 
 from __future__ import annotations
 

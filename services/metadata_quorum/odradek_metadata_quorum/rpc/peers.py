@@ -40,21 +40,23 @@ class Peers:
         self._strangers: dict[str, None] = {}  # reasons that were logged; the oldest is dropped
 
     async def require_registering_broker(self, context: Context, broker_id: int) -> None:
-        """Require the broker itself. The registration names its cluster, and its response refuses another one."""
+        """Require that the caller is the broker that registers. Another cluster is refused by the response to the
+        registration.
+        """
         await self._require(context, ("broker",), broker_id)
 
     async def require_broker(self, context: Context, broker_id: int) -> None:
-        """Require the broker itself: no other may speak for it."""
+        """Require that the caller is this broker: no other may speak for it."""
         await self._require(context, ("broker",), broker_id)
         await self._refuse_stranger(context)
 
     async def require_controller(self, context: Context, controller_id: int) -> None:
-        """Require the controller itself: no other may speak for it."""
+        """Require that the caller is this controller: no other may speak for it."""
         await self._require(context, ("controller",), controller_id)
         await self._refuse_stranger(context)
 
     async def require_member(self, context: Context) -> None:
-        """Require a broker or a controller of the cluster."""
+        """Require that the caller is a broker or a controller of the cluster."""
         await self._require(context, ("broker", "controller"), None)
         await self._refuse_stranger(context)
 

@@ -1,1 +1,1 @@
-"""What a voter keeps on disk: write-ahead log, vote, snapshots, the directory's identity."""
+"""The files of a voter: write-ahead log, vote, snapshots, and the identity of the data directory."""

@@ -1,4 +1,4 @@
-"""The data directory of a voter: its identity file, formatting one, and refusing a wrong one.
+"""The data directory of a voter: formatting it, and checking its identity file at a start.
 
 A directory is formatted once, before the first start. No voter starts on an empty one by itself,
 because an empty voter has forgotten its votes and entries, and two of those among three can elect a
@@ -72,7 +72,9 @@ def format_storage(
 
 
 def _sync_directory(path: Path) -> None:
-    """Make the names in a directory durable, unless it may not be read: then this process did not make it."""
+    """Make the names in a directory durable. A directory that may not be read is skipped, because this process did
+    not create it.
+    """
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except PermissionError:
@@ -86,7 +88,7 @@ def _sync_directory(path: Path) -> None:
 def check_storage(
     data_dir: Path, *, cluster_id: str, node_id: int, voters: Iterable[int]
 ) -> StorageIdentity:
-    """Read the identity. Raises `StorageMismatch`, naming the way out, when it is another one."""
+    """Read the identity. If it is another one, raise `StorageMismatch`, whose message names the remedy."""
     wanted = StorageIdentity(
         cluster_id=cluster_id, node_id=node_id, voters=_checked(node_id, voters), joined=False
     )
@@ -197,7 +199,7 @@ def _decode(data: bytes, place: str) -> StorageIdentity:
 
 
 def main() -> int:
-    """Format. Return 1, with one line on stderr, when the directory belongs to another voter."""
+    """Format the directory. Return 1, with one line on stderr, when the directory belongs to another voter."""
     data_dir, cluster_id, node_id, voters = sys.argv[1:5]
     try:
         format_storage(

@@ -1,4 +1,4 @@
-"""The seam between the quorum and its disk: one flat directory of files, and an order of writes.
+"""The interface between the quorum and its disk: one flat directory of files, and a queue of writes.
 
 Everything that must survive a crash goes through `Disk` and `DiskFile`. `DirectoryDisk` is the real
 one. The simulator has another, which forgets what was not synced, tears pages and fails any call.
@@ -46,7 +46,7 @@ class DiskFile(Protocol):
         """Write all of `data`, or raise OSError."""
 
     def sync(self) -> None:
-        """Make what was written, and the file's length, survive a power cut from here on."""
+        """Make the written bytes and the file's length durable: they survive a loss of power from now on."""
 
     def truncate(self, size: int) -> None:
         """Shorten the file; durable after `sync`."""
@@ -56,7 +56,7 @@ class DiskFile(Protocol):
 
 
 class Disk(Protocol):
-    """One directory."""
+    """One directory of files."""
 
     def names(self) -> list[str]:
         """Return the names of all files, sorted."""
@@ -71,7 +71,7 @@ class Disk(Protocol):
         """Remove a file; where it is open it stays readable."""
 
     def sync_directory(self) -> None:
-        """Make names survive a power cut from here on."""
+        """Make created, renamed and removed names durable: they survive a loss of power from now on."""
 
 
 class DirectoryFile:

@@ -1,4 +1,4 @@
-"""The bytes of the write-ahead log: segments of frames, a frame of records.
+"""The file format of the write-ahead log: a segment contains frames, and a frame contains records.
 
     segment   header | frame | frame | ...
     header    magic, version, crc, base position, (index, term) of the entry before the segment
@@ -57,7 +57,7 @@ def base_position_of(name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """Where a segment starts, and the entry before its first one."""
+    """The header of a segment: the position where it starts, and the entry before its first one."""
 
     base_position: int
     previous_index: int
@@ -70,7 +70,7 @@ class SegmentHeader:
 
     @staticmethod
     def decode(data: bytes) -> SegmentHeader | None:
-        """Return None when the bytes are no whole header of a known version."""
+        """Decode a header; None if the bytes are no complete header of a known version."""
         if len(data) < SEGMENT_HEADER.size:
             return None
         magic, version, crc, base, index, term = SEGMENT_HEADER.unpack_from(data)

@@ -1,4 +1,5 @@
-"""Reading the log's segments back after a stop of any kind: replay, torn tail, or refusal.
+"""Recovery of the write-ahead log after any kind of stop: it replays the segments, truncates a torn tail, and
+refuses damage.
 
 Where the last segment begins is noted in a file of its own (`LastSegment`). Each segment names the entry
 that it follows, so a missing one in the middle is found; a missing last one would go unnoticed. The note
@@ -38,7 +39,7 @@ Entry = tuple[bytes, int, int]  # (command, index, term), as the engine needs it
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
-    """The log as its files hold it: `entries[0]` is the boundary.
+    """The log that was read from the files; `entries[0]` is the boundary, the last entry that is not served.
 
     `last_write_offset` is where the last write began, in the last segment: a frame, or a header and the
     first frame behind it.
@@ -112,12 +113,12 @@ def _read_segments(disk: Disk) -> list[tuple[SegmentHeader, bytes]]:
 
 
 def _holds_frames(name: str, data: bytes) -> bool:
-    """Whether anything was ever written whole: the header is part of a segment's first write."""
+    """Return whether any write to the segment was completed; the header is part of its first write."""
     return next(later_frames(data, 0, base_position_of(name)), None) is not None
 
 
 def _refuse_damage(segments: list[tuple[SegmentHeader, bytes]], offset: int, position: int) -> None:
-    """Raise `CorruptStorage` where something durable follows: then it is damage, not a torn tail."""
+    """Raise `CorruptStorage` if durable bytes follow, because then this is damage and not a torn tail."""
     name = segment_name(segments[0][0].base_position)
     # A segment is synced to its end before the next one is started.
     if len(segments) > 1:
@@ -164,7 +165,7 @@ _VERSION: Final = 1
 
 
 def read_last_segment(disk: Disk) -> int:
-    """Return the base position of the noted last segment, 0 without a note. Raises `StorageMismatch`."""
+    """Return the base position of the last segment from its file; 0 without that file. Raises `StorageMismatch`."""
     if LAST_SEGMENT_NAME not in disk.names():
         return 0
     data = read_file(disk, LAST_SEGMENT_NAME)[: _NOTE.size]
@@ -178,7 +179,7 @@ def read_last_segment(disk: Disk) -> int:
 
 
 class LastSegment:
-    """The note of the last segment, open for writing. Opening and `save` wait for the disk."""
+    """The file that names the last segment, open for writing. Opening and `save` wait for the disk."""
 
     def __init__(self, disk: Disk, position: int) -> None:
         create = LAST_SEGMENT_NAME not in disk.names()
@@ -188,7 +189,7 @@ class LastSegment:
             disk.sync_directory()
 
     def save(self, position: int) -> None:
-        """Note a segment that is durable."""
+        """Store that this segment, which is durable, is the last one."""
         crc = zlib.crc32(_POSITION.pack(position))
         self._file.write(_NOTE.pack(_MAGIC, _VERSION, crc, position), 0)
         self._file.sync()

@@ -157,7 +157,7 @@ class SnapshotStore:
             self._disk.remove(name)
 
     def begin_receiving(self, snapshot: SnapshotId) -> None:
-        """Start a file for a snapshot that arrives in chunks. Raises `SnapshotNotWritten`."""
+        """Create a file for a snapshot that arrives in chunks. Raises `SnapshotNotWritten`."""
         self.abandon_receiving()
         with _full_disk_is_no_failure(self._remove_received):
             self._incoming = self._disk.open(_RECEIVING, create=True)

@@ -58,7 +58,7 @@ class VoteFile:
         self._sequence, self.term, self.vote = sequence, term, vote
 
     def _make_durable(self) -> None:
-        """Make durable what an earlier process left, as the module says."""
+        """Write the record of an earlier process again and sync it, because it may be in the page cache only."""
         self._write(self._sequence, self.term, self.vote)
 
     def _write(self, sequence: int, term: int, vote: int | None) -> None:

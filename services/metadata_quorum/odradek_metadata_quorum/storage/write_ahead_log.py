@@ -95,7 +95,7 @@ class WriteAheadLog:
 
     @property
     def first_index(self) -> int:
-        """The boundary's index: entries above it are served."""
+        """The index of the boundary entry; entries above it are served."""
         return self.entries[0][1]
 
     @property
@@ -105,7 +105,7 @@ class WriteAheadLog:
 
     @property
     def dirty(self) -> bool:
-        """Whether changes were noted that no `take` has handed over."""
+        """Whether there are recorded changes that `take` has not returned yet."""
         return bool(self._parts)
 
     @property
@@ -131,7 +131,7 @@ class WriteAheadLog:
         self._noted_bytes += len(command)
 
     def truncate_from(self, index: int) -> None:
-        """Void the entries from `index` on; the boundary stays."""
+        """Remove the entries from `index` on; the boundary stays."""
         assert self.first_index < index, (self.first_index, index)
         keep = index - self.first_index
         if keep >= len(self.entries):
@@ -152,7 +152,9 @@ class WriteAheadLog:
         self._resets = True
 
     def trim_to(self, index: int) -> None:
-        """Make `index` the boundary, in memory; `remove_before` then frees the disk."""
+        """Make `index` the boundary (the last entry that is not served), in memory only. `remove_before` then frees
+        the disk space.
+        """
         drop = index - self.first_index
         if drop > 0:
             assert drop < len(self.entries), (index, self.first_index, self.last_index)
@@ -160,7 +162,7 @@ class WriteAheadLog:
             del self.entries[:drop]
 
     def take(self) -> LogWrite:
-        """Hand the noted records over; at most one write may be under way."""
+        """Return the recorded changes for one write. At most one write may be under way."""
         write = LogWrite(self._parts, self._entry_count, self.entries[-1][1:], self._resets)
         self._parts, self._entry_count, self._resets = [], 0, False
         self._taken_bytes, self._noted_bytes = self._noted_bytes, 0
@@ -168,12 +170,12 @@ class WriteAheadLog:
         return write
 
     def written(self) -> None:
-        """The write under way is durable (but for what was truncated meanwhile)."""
+        """Record that the write under way is durable, except for entries that were truncated meanwhile."""
         self.synced_index = self.in_flight_index
         self._taken_bytes = 0
 
     def _make_durable(self, last_write_offset: int) -> None:
-        """Make durable what an earlier process left, as the module says."""
+        """Write the last frame of an earlier process again and sync it, because it may be in the page cache only."""
         for header in self._segments[:-1]:
             sync_file(self._disk, segment_name(header.base_position))
         last_write = self._file.read(self._file_bytes - last_write_offset, last_write_offset)
@@ -213,7 +215,7 @@ class WriteAheadLog:
         self._last_segment.close()
 
     def _roll(self, frame: bytes) -> None:
-        """Start a segment with this frame; every frame of the old one is durable already."""
+        """Begin a new segment with this frame. Every frame of the old segment is durable already."""
         header = SegmentHeader(self._position, *self._last)
         self._file.close()
         self._file = self._disk.open(segment_name(self._position), create=True)

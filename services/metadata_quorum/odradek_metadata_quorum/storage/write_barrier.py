@@ -1,4 +1,4 @@
-"""The write barrier: a message leaves this node once everything that it says is on disk.
+"""The write barrier: a message leaves this node once the state that it reports is on disk.
 
 The engine changes term, vote and log in memory, at once, and goes on. Every change moves `noted`.
 At most one disk write is under way; it takes everything noted so far, the vote first, as one frame
@@ -61,7 +61,7 @@ class WriteBarrier:
 
     @property
     def noted(self) -> int:
-        """Number of changes so far; all that no write has taken count as one."""
+        """The number of changes so far. All changes that no write includes yet count as one."""
         return self._changes + (1 if self.log.dirty or self._vote_noted else 0)
 
     @property
@@ -88,7 +88,7 @@ class WriteBarrier:
 
     @property
     def clean(self) -> bool:
-        """Whether everything noted is durable."""
+        """Whether all recorded changes are durable."""
         return self.durable == self.noted
 
     @property
@@ -99,12 +99,12 @@ class WriteBarrier:
         return time.perf_counter_ns() - self._write_started_ns
 
     def note_vote(self, term: int, vote: int | None) -> None:
-        """Change term and vote; durable with the next write."""
+        """Change term and vote. They are durable after the next write."""
         self.term, self.vote = term, vote
         self._vote_noted = True
 
     def start_write(self) -> None:
-        """Start a write if there is something to write and none is under way."""
+        """Start a write if there are changes to write and no write is under way."""
         if self._writing is not None or not (self.log.dirty or self._vote_noted):
             return
         vote = (self.term, self.vote) if self._vote_noted else None
@@ -118,7 +118,9 @@ class WriteBarrier:
     def _write(
         self, vote: tuple[int, int | None] | None, write: LogWrite | None
     ) -> tuple[LogWrite | None, int, int]:
-        """On the disk's thread: the vote first, so that no entry is of a term unknown to it."""
+        """Write to the disk, on its thread. The vote comes first, so that no entry has a term that the vote file
+        lacks.
+        """
         start_ns = time.perf_counter_ns()
         if vote is not None:
             self._vote_file.save(*vote)
