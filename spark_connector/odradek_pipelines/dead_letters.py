@@ -1,4 +1,5 @@
-"""Records that parse go to one topic, the others unchanged to a dead-letter topic, with the reason as headers.
+"""Copies records that can be parsed to one topic, and the others unchanged to a dead-letter topic, with the reason
+in headers.
 
 One query writes both, each row with its topic: a batch is either written completely or repeated.
 """

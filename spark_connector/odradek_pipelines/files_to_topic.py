@@ -1,4 +1,4 @@
-"""Files to a topic, a record per line, as they appear in a directory or on an FTP server.
+"""Writes files to a topic, one record per line, as they appear in a directory or on an FTP server.
 
 Files must appear complete (written under a name with a leading dot and renamed). From FTP they are copied to a
 spool directory, which Spark reads: a file is fetched when its size is the same in two listings, and only once.

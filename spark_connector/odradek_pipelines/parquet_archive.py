@@ -1,4 +1,6 @@
-"""A topic to Parquet, a directory per day of scheduled departure. Spark's file sink writes exactly once."""
+"""Writes a topic to Parquet, with one directory per day of scheduled departure. Spark's file sink writes exactly
+once.
+"""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def _no_arguments(parser: ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """A pipeline as the runner sees it."""
+    """A pipeline, as the runner uses it: its name, purpose, arguments, plan and `start`."""
 
     name: str
     summary: str

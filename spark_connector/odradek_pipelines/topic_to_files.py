@@ -1,4 +1,4 @@
-"""A topic to files, a line per value, in a directory or on an FTP server.
+"""Writes a topic to files, one line per value, in a directory or on an FTP server.
 
 To a directory Spark's file sink writes exactly once. On an FTP server each batch is one file named by its number,
 which appears when it is complete: a batch that is written again replaces its own file.

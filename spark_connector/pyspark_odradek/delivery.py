@@ -1,4 +1,4 @@
-"""The delivery of written batches: the seam between at-least-once and exactly-once.
+"""The delivery of written batches: the interface behind which at-least-once and exactly-once delivery differ.
 
 A task *stages* its rows and, at its end, *prepares* them: from then on they are safe even if the task
 fails. When every task of a batch has prepared, the driver *completes* the batch in one call that
@@ -58,7 +58,7 @@ class PreparedWrite:
 
 
 class Stage(Protocol):
-    """The rows of one task."""
+    """The rows that one task writes."""
 
     def send(self, records: Sequence[OutputRecord]) -> None:
         """Send rows; waits for buffer space only. Raises the reason if a row cannot be written."""
@@ -136,7 +136,7 @@ class _Flushed:
         )
 
     def abandon(self) -> None:
-        """Close the producer: its failure must not affect the next task of this process."""
+        """Close the producer, because its failure must not affect the next task of this process."""
         _drop_producer(self._link, self._options)
 
     async def _send(self, records: Sequence[OutputRecord]) -> None:

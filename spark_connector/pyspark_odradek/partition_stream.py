@@ -143,7 +143,7 @@ class PartitionStream:
             self._queue.put(error)
 
     async def _is_over(self, problem: OdradekError) -> bool:
-        """Return whether to end without an error. Raises if ending now is an error."""
+        """Return whether the stream has ended without an error. Raises the error if it has ended with one."""
         waited_s = time.monotonic() - self._progress_s
         if isinstance(problem, UnknownTopic) and waited_s >= UNKNOWN_TOPIC_S_MAX:
             report_data_loss(
@@ -191,7 +191,9 @@ class PartitionStream:
             stream.cancel()
 
     def _take(self, entry: FetchedPartition) -> bool:
-        """Queue an entry's records. Returns whether the range is read; raises the entry's error."""
+        """Queue the records of one response entry. Returns whether the range is read to its end; raises the entry's
+        error.
+        """
         header, plan = entry.header, self._plan
         if header.error_code:
             if header.HasField("leader"):
@@ -287,7 +289,7 @@ class PartitionStream:
             self._has_credit.set()
 
     async def _grant(self, stream: Any) -> None:
-        """Send credit as it is granted, one write at a time, as gRPC requires."""
+        """Send credit to the broker as it is granted, one write at a time, as gRPC requires."""
         while True:
             await self._has_credit.wait()
             self._has_credit.clear()

@@ -1,4 +1,5 @@
-"""The link of a process to a cluster, one for each cluster; it outlives tasks, triggers and queries.
+"""The connections of a process to a cluster, one `ProcessLink` for each cluster. They outlive tasks, triggers and
+queries.
 
 Spark calls a source from plain threads, and the SDK runs on an event loop. So a process has one loop,
 on a daemon thread, for all its links (gRPC does not support several), and callers submit coroutines.
@@ -36,7 +37,7 @@ _lock = threading.Lock()
 
 
 class ProcessLink:
-    """A link to one cluster, on this process's loop. Use `link_to` to get one."""
+    """The connections to one cluster, on this process's event loop. Use `link_to` to get one."""
 
     def __init__(self, cluster: Cluster, loop: asyncio.AbstractEventLoop) -> None:
         self.cluster = cluster

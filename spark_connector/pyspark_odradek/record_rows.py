@@ -45,7 +45,9 @@ BATCH_ROWS_MAX: Final = 1 << 16
 def read_range(
     partition: InputPartition, options: SourceOptions, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records of one task's range, on an executor. Spark may plan a task without a range: it has none."""
+    """Yield the records of one task's range, on an executor. Spark may plan a task without a range, which has no
+    records.
+    """
     if not isinstance(partition, RangePartition):
         return
     plan = partition.plan

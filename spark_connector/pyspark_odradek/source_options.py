@@ -70,7 +70,7 @@ _DURATION_MS: Final = {
 
 
 class Anchor(Enum):
-    """An end of the log, as a bound."""
+    """A bound at the beginning or the end of the log."""
 
     EARLIEST = "earliest"
     LATEST = "latest"

@@ -1,6 +1,6 @@
-"""What the driver asks of the cluster: which partitions, where they begin and end, offsets by time.
+"""The driver's look-ups in the cluster: partitions, their first and last offsets, and offsets by time.
 
-Runs on the link's loop; `TopicOffsets` is the blocking face of it for Spark's calls.
+They run on the event loop of the connection; `TopicOffsets` is the blocking interface for Spark's calls.
 """
 
 from __future__ import annotations

@@ -30,11 +30,11 @@ class AcknowledgementLog:
         return cls(acknowledged=bytearray(flights))
 
     def begin(self, now_s: float) -> None:
-        """Note that the first record is sent."""
+        """Record that the first record is sent."""
         self._last_s = now_s
 
     def note(self, sequence: int, now_s: float) -> None:
-        """Note that the record with this sequence number was acknowledged."""
+        """Record that the record with this sequence number was acknowledged."""
         pause_s = now_s - self._last_s
         if pause_s > self.longest_pause_s:
             self.longest_pause_s, self.longest_pause_began_s = pause_s, self._last_s

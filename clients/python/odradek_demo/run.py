@@ -234,7 +234,7 @@ class _Faults:
         self._at_record = at_record
 
     def note_sent(self, records: int) -> None:
-        """Note the number of records that were sent."""
+        """Record the number of records that were sent, and kill or restart a process if it is time."""
         self.sent = records
         if records == self._at_record:
             self._half_way.set()

@@ -1,4 +1,4 @@
-"""The REST gateway: Confluent's REST v2 and v3 shapes, in front of the SDK.
+"""The REST gateway: it serves Confluent's REST APIs v2 and v3 by means of the SDK.
 
 Modules import downward only, in this order (import-linter checks it):
 
@@ -6,7 +6,7 @@ Modules import downward only, in this order (import-linter checks it):
     app  monitoring  openapi       the application: routes, health and metrics, openapi.json and its page
     rest                           routes of v2 and v3, and what both share
     consumers                      consumer instances, and which gateway serves which
-    auth                           who the caller is, and acting as the caller
+    auth                           authentication of callers, and requests to brokers on their behalf
     cluster_access                 one client, one producer
     errors  settings
 """

@@ -117,10 +117,10 @@ def _without_trailing_slash(scope: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Application(FastAPI):
-    """FastAPI with the openapi.json of `openapi.describe`."""
+    """FastAPI, which serves the openapi.json of `openapi.describe`."""
 
     def openapi(self) -> dict[str, Any]:
-        """Return openapi.json; it is made once, since routes do not change."""
+        """Return openapi.json. It is created once, because routes do not change."""
         if self.openapi_schema is None:
             self.openapi_schema = describe(self)
         return self.openapi_schema
@@ -132,7 +132,7 @@ def create_app(
     instances: Instances,
     authentication: Callable[..., Asgi] | None = None,
 ) -> FastAPI:
-    """Make the application of a gateway process; `authentication` wraps it where callers must authenticate."""
+    """Create the application of a gateway process; `authentication` wraps it where callers must authenticate."""
     app = _Application(
         title="Odradek REST gateway",
         version="0.1.0",

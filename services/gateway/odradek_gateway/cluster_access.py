@@ -24,7 +24,7 @@ from odradek_runtime.lifecycle import bounded
 
 
 class Waits:
-    """The waits of one process that must end when it stops. For the event loop alone."""
+    """The waits of one process that must end when it stops. Used only on the event loop."""
 
     def __init__(self, *, shutdown_s: float) -> None:
         """`shutdown_s` is the time that running requests have to end."""
@@ -36,14 +36,18 @@ class Waits:
 
     @contextlib.asynccontextmanager
     async def long_poll(self, timeout_s: float) -> AsyncIterator[None]:
-        """Bound the body's wait. Raises TimeoutError when the time is up or the gateway stops."""
+        """Bound the wait in the body of the `with` statement. Raises TimeoutError when the time is over or the
+        gateway stops.
+        """
         until_s = min(asyncio.get_running_loop().time() + timeout_s, self._polls_end_s)
         async with asyncio.timeout_at(until_s) as waiting, _among(self._polls, waiting):
             yield
 
     @contextlib.asynccontextmanager
     async def stream_read(self, idle_s_max: float) -> AsyncIterator[None]:
-        """Bound the body's wait for more of a stream. Raises TimeoutError when nothing arrives or the gateway stops."""
+        """Bound the wait for more bytes of a stream in the body of the `with` statement. Raises TimeoutError when
+        none arrive or the gateway stops.
+        """
         until_s = min(asyncio.get_running_loop().time() + idle_s_max, self._streams_end_s)
         async with asyncio.timeout_at(until_s) as waiting, _among(self._streams, waiting):
             yield

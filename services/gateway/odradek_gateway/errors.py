@@ -44,7 +44,7 @@ class RestError(Exception):
     def __init__(
         self, status: int, error_code: int, message: str, *, ends_connection: bool = False
     ) -> None:
-        """`ends_connection`: the rest of the request is not worth reading, so the connection is closed."""
+        """With `ends_connection` the rest of the request is not read, and the connection is closed."""
         super().__init__(message)
         self.ends_connection = ends_connection
         self.status = status

@@ -51,13 +51,13 @@ _audit = event_log("odradek_gateway.audit")
 
 
 def _advice_with_tls(protocol: str) -> str:
-    """Say to a client that does not speak TLS what this listener is."""
+    """Return a text for a client that does not speak TLS: what this listener is."""
     wanted = "it speaks HTTPS: use https:// instead of http://"
     return f"{_HERE}: {wanted if protocol == HTTP else _ADVICE[protocol]}"
 
 
 class _HeadTooLarge(Exception):
-    """Ends the parser: the head of a request is above HEAD_BYTES_MAX."""
+    """Raised to end the parser, because the head of a request is above HEAD_BYTES_MAX."""
 
 
 class _Protocol(HttpToolsProtocol):
@@ -108,7 +108,9 @@ class _Protocol(HttpToolsProtocol):
             self._refuse_head()
 
     def _is_foreign(self, first: bytes) -> bool:
-        """Whether the client speaks another protocol. It gets a reason that it can show, and is disconnected."""
+        """Return whether the client speaks another protocol. Such a client gets a reason that it can show, and is
+        disconnected.
+        """
         protocol = recognize(first)
         if protocol is None or protocol == HTTP:
             return False
@@ -180,7 +182,7 @@ class _Protocol(HttpToolsProtocol):
         self._expect_reading()
 
     def resume_writing(self) -> None:
-        """Stop that timer: the client reads."""
+        """Stop the timer of `pause_writing`, because the client reads."""
         self._stop_stall_timer()
         super().resume_writing()
 
@@ -223,7 +225,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 class _Introduced:
-    """The application, with the connection's certificate in each scope."""
+    """ASGI middleware that puts the connection's certificate into the scope of each request."""
 
     __slots__ = ("_app", "_certificate")
 
@@ -311,5 +313,5 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Capture none: uvicorn's handlers would hide the signal from the process, which must end long polls."""
+        """Capture no signals: uvicorn's handlers would hide them from the process, which must end long polls."""
         yield

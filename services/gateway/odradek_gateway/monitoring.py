@@ -56,7 +56,7 @@ class GroupProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The result of one scrape. None: this part could not be read in time."""
+    """The result of one scrape. A part that is None could not be read in time."""
 
     brokers: list[Broker]
     topics: list[TopicDescription]
@@ -73,7 +73,7 @@ class ClusterMetrics:
         self._asking: asyncio.Task[Snapshot] | None = None
 
     async def families(self) -> list[GaugeMetricFamily]:
-        """Return the families of the cluster now. Raises the SDK's error when no broker responds."""
+        """Return the metric families of the cluster as it is now. Raises the SDK's error when no broker responds."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="metrics of the cluster")
         return families_of(await asyncio.shield(self._asking))

@@ -1,1 +1,1 @@
-"""What every process needs, once: settings, clock, lifecycle, logs, metrics, servers, TLS."""
+"""Code that all processes share: settings, clock, lifecycle, logs, metrics, servers, TLS."""

@@ -55,7 +55,7 @@ def why_stranger(
     metadata_incarnation_id: MetadataIncarnationId | None,
     voters: Collection[int],
 ) -> str:
-    """Return why a call is not meant for this controller, with the way out; empty if it is.
+    """Return why a call is not meant for this controller, with the remedy; empty if it is.
 
     A controller without an incarnation cannot tell whether the caller follows another log (`must_wait`).
     """

@@ -211,7 +211,7 @@ class Health:
 
 
 def enable_reflection(server: grpc.aio.Server, service_names: Iterable[str]) -> None:
-    """Let tools such as grpcurl list the services."""
+    """Enable gRPC reflection, by which tools such as grpcurl list the services."""
     from grpc_reflection.v1alpha import reflection
 
     reflection.enable_server_reflection([*service_names, reflection.SERVICE_NAME], server)

@@ -66,7 +66,7 @@ class TokenRules:
 
 
 class TokenVerifier:
-    """Verifies tokens by the keys of a file. Making it raises JwksRefused if the file cannot be used."""
+    """Verifies tokens by the keys of a file. The constructor raises JwksRefused if the file cannot be used."""
 
     def __init__(self, rules: TokenRules, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._rules = rules

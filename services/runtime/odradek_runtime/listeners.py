@@ -1,4 +1,5 @@
-"""Listeners of a process: addresses as Kafka writes them, why one is refused, and clients of the wrong protocol.
+"""Listeners of a process: their addresses in Kafka's form, refusal of insecure ones, and recognition of clients of
+another protocol.
 
 A cluster has several ports, and using the wrong one is the most common mistake of a first day. `recognize`
 tells protocols apart by the first four bytes. Those of a Kafka connection are a frame's length; those of

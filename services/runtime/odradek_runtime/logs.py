@@ -37,11 +37,11 @@ class EventLog:
         self._emit(logging.DEBUG, message, fields)
 
     def info(self, message: str, **fields: object) -> None:
-        """Log an event that a human may care about."""
+        """Log an event that an operator may want to know."""
         self._emit(logging.INFO, message, fields)
 
     def warning(self, message: str, **fields: object) -> None:
-        """Log a degradation."""
+        """Log an event after which the service is degraded."""
         self._emit(logging.WARNING, message, fields)
 
     def error(self, message: str, *, exc: BaseException | None = None, **fields: object) -> None:

@@ -80,7 +80,9 @@ class DescriptorReserve:
             self._held.append(descriptor)
 
     def spend(self) -> bool:
-        """Close one, so that something else can be opened. Returns False if the reserve is empty."""
+        """Close one descriptor of the reserve, so that a file or socket can be opened. Returns False if the reserve
+        is empty.
+        """
         try:
             os.close(self._held.pop())
         except IndexError:

@@ -20,7 +20,7 @@ from odradek_runtime.settings import SettingsError, load_settings, specs_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """The command line of a service: `--config FILE --set name=value ...` and what the switches say."""
+    """The parsed command line of a service: `--config FILE --set name=value ...` and switches."""
 
     config_file: Path | None
     assignments: tuple[str, ...]

@@ -35,7 +35,7 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingSpec:
-    """The specification of one setting, besides its type and default."""
+    """The specification of one setting, except its type and default."""
 
     name: str
     doc: str

@@ -1,4 +1,4 @@
-"""What the kernel counts of the connections to a port: Linux' sock_diag(7), which needs no privilege.
+"""The kernel's counters of the connections to a port, by Linux' sock_diag(7), which needs no privilege.
 
 gRPC accepts connections inside its core and tells nothing of them, neither how many an address has nor how many bytes
 arrived on one. The kernel tells both, for all connections of a port in one answer of a millisecond.

@@ -1,4 +1,4 @@
-"""A TLS listener that can say why a handshake failed: the Kafka and HTTP listeners accept their connections here.
+"""A TLS listener that logs why a handshake failed. The Kafka and HTTP listeners accept their connections with it.
 
 An event loop's own server ends a failed handshake in silence. An operator who has just turned TLS on needs to know
 which client failed, and why: an untrusted certificate, none at all, an old version of TLS, or no TLS at all. So each
@@ -46,7 +46,9 @@ class TlsServer:
         refusals: RefusalLines,
         handshake_s_max: float = HANDSHAKE_S_MAX,
     ) -> None:
-        """`advice_for` says to a client of another protocol what this listener is. `log` gets the failures."""
+        """`advice_for` returns a text for a client of another protocol: what this listener is. Failures are logged
+        to `log`.
+        """
         self._listening = listening
         self._context = context
         self._new_protocol = new_protocol
@@ -61,7 +63,7 @@ class TlsServer:
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
-        """The listening socket, as `asyncio.Server` has it."""
+        """The listening socket in a tuple, like `asyncio.Server.sockets`."""
         return (self._listening,)
 
     def close(self) -> None:
@@ -74,7 +76,7 @@ class TlsServer:
         self._listening.close()
 
     async def wait_closed(self) -> None:
-        """Wait until nothing of `close` is left to do."""
+        """Wait until `close` has ended all handshakes."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _keep(self, task: asyncio.Task[None]) -> None:

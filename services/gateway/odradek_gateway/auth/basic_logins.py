@@ -1,4 +1,5 @@
-"""Logins by name and password, proved to a broker by SCRAM: the gateway stores no password and no hash of one.
+"""Logins by name and password, which the gateway checks by a SCRAM login at a broker. It stores no password and no
+hash of one.
 
 A proof costs thousands of rounds of hashing and two messages, so a successful one is cached for a short
 time, under an HMAC of name and password with a key of this process. Concurrent requests with the same pair
@@ -25,7 +26,9 @@ _KEY: Final = os.urandom(32)
 
 
 class BasicLogins:
-    """Proofs of passwords, with a cache. For the event loop alone. Any broker of `endpoints` knows every user."""
+    """Checks passwords at brokers, with a cache. Used only on the event loop. Any broker of `endpoints` knows every
+    user.
+    """
 
     def __init__(
         self,

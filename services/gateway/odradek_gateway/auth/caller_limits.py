@@ -26,7 +26,7 @@ _BODY_BYTES: Final = "odradek.body_bytes"
 
 
 class RequestShares:
-    """The shares of requests and bodies by owner. For the event loop alone."""
+    """The shares of requests and bodies by owner. Used only on the event loop."""
 
     def __init__(self, *, requests_max: int, body_bytes_max: int, bodies_bytes_max: int) -> None:
         """`body_bytes_max` bounds one body, which a caller may always send; `bodies_bytes_max` all bodies together."""
@@ -57,7 +57,7 @@ class RequestShares:
         return refusal
 
     def end(self, scope: Scope) -> None:
-        """Give back all that the request holds. May be called for a refused request."""
+        """Free the shares that the request holds. It may be called for a refused request, too."""
         owner = scope.pop(_OWNER, None)
         if owner is not None:
             self.requests.give_back(owner, 1)
@@ -75,7 +75,7 @@ NAMES_MAX: Final = 10_000
 
 
 class RateLimits:
-    """Token buckets by name. For the event loop alone."""
+    """Token buckets by name. Used only on the event loop."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ def current_caller() -> Caller:
 
 @contextmanager
 def serving(caller: Caller) -> Iterator[None]:
-    """Make `caller` the current caller within the body."""
+    """Make `caller` the current caller within the body of the `with` statement."""
     before = _current.set(caller)
     try:
         yield
@@ -97,7 +97,7 @@ class OnBehalfOf:
 
 
 class CallerAccess(ClusterAccess):
-    """The cluster as one caller sees it."""
+    """One caller's access to the cluster: a client and a producer."""
 
     def __init__(self, process: ClusterAccess, shared: GrpcTransport, caller: Caller) -> None:
         self.settings = process.settings

@@ -1,4 +1,4 @@
-"""Media types of requests and responses: the contract of v2.
+"""Media types of requests and responses, by which v2 clients and gateway agree on formats.
 
 The Content-Type of a produce request names its embedded format (`application/vnd.kafka.json.v2+json`);
 `application/json` and `*/*` are accepted where the format has a default. Wrong Content-Type: 415. Nothing acceptable in

@@ -1,4 +1,4 @@
-"""Records of requests, as v2 and v3 share them: embedded formats, and producing.
+"""Records in requests of v2 and v3: their embedded formats, and producing them.
 
 Embedded formats are how keys and values of records stand in JSON; Avro, Protobuf and JSON Schema would go here.
 binary: base64 strings. json: any JSON value, kept byte for byte as the client wrote it, so no number is rounded.
@@ -179,7 +179,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class OutgoingRecord(NamedTuple):
-    """One record, as bytes. A tuple: a request has thousands of them."""
+    """One record, as bytes. It is a tuple, because a request may have thousands of records."""
 
     key: bytes | None
     value: bytes | None
@@ -234,7 +234,7 @@ async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
 async def hand_over(
     producer: Producer, topic: str, record: OutgoingRecord, partition_count: int
 ) -> DeliveryFuture | RecordFailure:
-    """Give one record to the producer. Waits for buffer space only, not for the acknowledgement."""
+    """Pass one record to the producer. It waits only for buffer space, not for the acknowledgement."""
     if record.partition is not None and not 0 <= record.partition < partition_count:
         words = f"topic {topic} has partitions 0 to {partition_count - 1}, not {record.partition}"
         return RecordFailure(PARTITION_NOT_FOUND, words, 404)

@@ -22,7 +22,7 @@ _Line = deque[tuple["asyncio.Future[None]", int]]
 
 
 class ShareLines:
-    """A pool of shares that callers wait for while it has no room. For the event loop alone.
+    """A pool of shares that callers wait for while it has no room. Used only on the event loop.
 
     Each owner has a line of its own, first come, first served. Lines are served in turn, so an owner whose share
     is used up delays no other.
@@ -39,7 +39,7 @@ class ShareLines:
 
     @asynccontextmanager
     async def held(self, owner: str, amount: int) -> AsyncIterator[None]:
-        """Hold an amount while the body runs; wait first if there is no room.
+        """Hold an amount while the body of the `with` statement runs; wait first if there is no room.
 
         More than an owner's share counts as the whole share, or the caller would wait for ever.
         """
@@ -98,7 +98,7 @@ def decoded_bytes(request_bytes: int) -> int:
 
 
 class ClientBudget:
-    """The bounds that all listeners of one process share. For the event loop alone."""
+    """The bounds that all listeners of one process share. Used only on the event loop."""
 
     def __init__(
         self,

@@ -24,7 +24,7 @@ PIECE_S_MAX: Final = 0.1  # the most that a piece counts: it may wait for other 
 
 
 class LoopTurns:
-    """Gives turns, one in each iteration of the loop. For the event loop alone."""
+    """Lets pieces of long work run in turn, one in each iteration of the event loop. Used only on the event loop."""
 
     def __init__(self) -> None:
         self._order: TurnOrder[asyncio.Future[None]] = TurnOrder()
@@ -32,7 +32,7 @@ class LoopTurns:
         self._iterations_left = 0
 
     def pace(self, owner: str) -> Pace:
-        """Return the pace of one piece of the owner's long work, which runs already."""
+        """Return the pace for a piece of the owner's long work that has begun."""
         return Pace(self, owner)
 
     async def turn(self, owner: str) -> None:
@@ -46,7 +46,7 @@ class LoopTurns:
         await mine
 
     def spent(self, owner: str, seconds: float) -> None:
-        """Count loop time that the owner's work took."""
+        """Count the time for which the owner's work kept the event loop busy."""
         self._order.spent(owner, min(seconds, PIECE_S_MAX))
 
     def _give(self) -> None:
@@ -66,7 +66,7 @@ class LoopTurns:
 
 
 class Pace:
-    """The turns of one long request. Its first slice begins when it is made."""
+    """Divides one long request into slices. The first slice begins when this object is created."""
 
     __slots__ = ("_owner", "_since", "_turns")
 
@@ -77,7 +77,7 @@ class Pace:
 
     @property
     def is_due(self) -> bool:
-        """Whether the slice is used up: time for `turn`."""
+        """Whether the slice is used up, so that `turn` must be awaited."""
         return perf_counter() - self._since >= SLICE_S
 
     async def turn(self) -> None:

@@ -1,4 +1,4 @@
-"""The cost of being refused: a delay for failed logins, and a bounded number of audit log lines.
+"""Bounds on refused requests: failed logins are delayed, and the number of audit log lines is limited.
 
 The response to a failed login is delayed, longer the more often its address failed lately. The first failures
 wait as long as Kafka's (`connection.failed.authentication.delay.ms`, 100 ms), so a typing error costs
@@ -104,7 +104,7 @@ class RefusalLines:
         return unwritten
 
     def take_unwritten(self, now_s: float) -> list[tuple[str, int]]:
-        """Return owners with unwritten refusals, and their number, which starts again from 0.
+        """Return the owners with refusals that were not written, and the number of these, which starts again from 0.
 
         An owner is returned once its rate has room again: during a flood only its number grows.
         """

@@ -39,7 +39,7 @@ class TurnOrder(Generic[T]):
         return len(self._used)
 
     def wait(self, owner: str, ticket: T) -> None:
-        """Add a piece of the owner's work to those that wait."""
+        """Add a piece of the owner's work to the waiting pieces."""
         line = self._waiting.get(owner)
         if line is None:
             line = self._waiting[owner] = deque()
@@ -48,7 +48,7 @@ class TurnOrder(Generic[T]):
         line.append(ticket)
 
     def next(self) -> T | None:
-        """Return the ticket of the next piece; None if none waits."""
+        """Return the ticket of the piece that runs next; None if no piece waits."""
         if not self._heap:
             return None
         used, owner = heappop(self._heap)

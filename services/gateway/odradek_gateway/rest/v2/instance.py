@@ -1,4 +1,4 @@
-"""One consumer instance: a member of its group, with the format that it was made for."""
+"""One consumer instance: a member of its group, and the format of the records that it returns."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class InstanceSpec:
 
 
 def spec_of_request(group: str, body: Mapping[str, Any]) -> InstanceSpec:
-    """Make the spec of a create request; 422 for an invalid config. Values may be strings, as in v2."""
+    """Convert a create request to a spec. Raises 422 for an invalid config. Values may be strings, as in v2."""
     unknown = body.keys() - INSTANCE_CONFIGS["properties"].keys()
     if unknown:
         raise _bad(f"unknown: {', '.join(sorted(unknown))}")
@@ -151,16 +151,16 @@ class Instance:
 
     @property
     def reads_something(self) -> bool:
-        """Whether it has a subscription or an assignment."""
+        """Whether the instance has a subscription or an assignment."""
         return bool(self.spec.topics or self.spec.pattern or self.spec.partitions)
 
     @property
     def idle_s(self) -> float:
-        """Seconds since its last use."""
+        """Seconds since the last use of the instance."""
         return time.monotonic() - self.used_at_s
 
     def used(self) -> None:
-        """Note that a request begins or ends to use it."""
+        """Record that a request begins or ends to use the instance."""
         self.used_at_s = time.monotonic()
 
     @contextlib.asynccontextmanager

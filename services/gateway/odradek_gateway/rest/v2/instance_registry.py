@@ -52,7 +52,7 @@ _log = event_log(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """The present state of one instance."""
+    """The registration of one consumer instance: its spec, and the gateway that serves it."""
 
     spec: InstanceSpec
     owner: str  # URL of the gateway that serves it
@@ -85,7 +85,7 @@ class InstanceRegistry:
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
-        """Begin to read; waits until everything written so far is known."""
+        """Begin to read the topic, and wait until all records written so far are read."""
         async with self._starting:
             if self._reading is not None:
                 return
@@ -115,13 +115,13 @@ class InstanceRegistry:
             raise RestError(503, KAFKA_RETRIABLE_ERROR, words) from None
 
     async def catch_up(self) -> None:
-        """Wait until everything written so far is known here."""
+        """Wait until all records written so far are read."""
         async with self._client.consumer() as consumer:
             ends = await consumer.end_offsets([(TOPIC, 0)])
         await self._wait_for(next(iter(ends.values())) - 1)
 
     async def close(self) -> None:
-        """Stop reading."""
+        """Stop reading the topic."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait({self._reading})
@@ -131,7 +131,7 @@ class InstanceRegistry:
         return self._known.get((group, name))
 
     def unheard_of(self, longer_than_s: float) -> list[InstanceSpec]:
-        """Return instances whose registration was not written for so long, by this process's clock."""
+        """Return instances whose registration was not written for this many seconds, by this process's clock."""
         since_s = self._clock_s() - longer_than_s
         return [known.spec for known in self._known.values() if known.heard_at_s < since_s]
 

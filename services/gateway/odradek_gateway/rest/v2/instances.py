@@ -1,4 +1,5 @@
-"""The consumer instances that this gateway serves, and the way to those that other gateways serve.
+"""The consumer instances that this gateway serves, and the forwarding of requests for those that other gateways
+serve.
 
 A request may reach any gateway. If another one serves the instance, the request is passed on; if that gateway does not
 respond, this one takes the instance over and continues at the committed offsets.
@@ -197,14 +198,14 @@ class Instances:
             )
 
     def _served_here(self, spec: InstanceSpec) -> Instance:
-        """Return the instance; a request that came since the registration may have made it already."""
+        """Return the instance. A request that came after the registration may have created it already."""
         key = (spec.group, spec.name)
         if key not in self._local:
             self._local[key] = self._instance(spec)
         return self._local[key]
 
     def _instance(self, spec: InstanceSpec) -> Instance:
-        """Make an instance that acts as its owner."""
+        """Create an instance that acts on behalf of its owner."""
         prefetch_bytes_max = self._cluster.settings.consumer_prefetch_bytes_max
         if self._accesses is None:
             return Instance(self._cluster.client, spec, prefetch_bytes_max)
@@ -286,7 +287,7 @@ class Instances:
             return self._served_here(present.spec)
 
     async def use(self, instance: Instance, spec: InstanceSpec) -> None:
-        """Replace the subscription or assignment, and tell all gateways by the registry."""
+        """Replace the subscription or assignment, and publish it to all gateways in the registry."""
         await instance.use(spec)
         if not await self.registry.update(spec):
             raise in_motion()

@@ -1,4 +1,4 @@
-"""Shapes of v2's responses, for openapi.json and its readers."""
+"""The types of v2's responses, as openapi.json shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""v3: consumer groups, their members, what these own, and how far groups are behind."""
+"""v3: consumer groups, their members, the members' partitions, and the lag of groups."""
 
 from __future__ import annotations
 

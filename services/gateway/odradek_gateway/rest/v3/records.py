@@ -93,7 +93,7 @@ class JsonObjects:
             raise RestError(400, 400, "the stream of records ends within a record")
 
     def _scan(self) -> int | None:
-        """Scan on for the end of the current object; None if it has not arrived."""
+        """Continue to scan for the end of the current object; None if it has not arrived."""
         buffer, position = self._buffer, self._position
         while True:
             match = (_INSIDE if self._in_string else _OUTSIDE).search(buffer, position)

@@ -1,4 +1,4 @@
-"""The form of v3's resources: `kind`, `metadata` with `self` and `resource_name`, related resources as links."""
+"""The form of v3's resources: `kind`, `metadata` with `self` and `resource_name`, and links to related resources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes of v3's responses, for openapi.json and its readers: Confluent's resources."""
+"""The types of v3's responses (Confluent's resources), as openapi.json shows them."""
 
 from __future__ import annotations
 
