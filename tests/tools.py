@@ -1,4 +1,4 @@
-"""What some tests take beyond Python: found on this machine, or the test is left out and counted.
+"""Tools that some tests need beyond Python: they are found on this machine, or the test is skipped and counted.
 
 A test says `need("kcat")`. Where that is missing it is skipped, and a table at the end of the run names what
 was left out, how many tests, and the way to bring it. With ODRADEK_TESTS_LEAVE_OUT_NOTHING=1, as in CI, a

@@ -1,4 +1,6 @@
-"""`make bench`: every benchmark in turn, one JSON line a figure. Compare ratios within one run: machines are noisy."""
+"""`make bench`: runs every benchmark in turn and prints one JSON line for each figure. Compare ratios within one
+run, because machines are noisy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile clients, one of each kind that once took from all what a broker or a gateway has.
+"""Hostile clients, one for each kind of attack that could once exhaust a broker or a gateway.
 
 Each goes on until it is cancelled, and counts what it got: responses, and connections or calls
 that were ended. `mallory` is somebody who logs in and has rights on her own topics and groups only;

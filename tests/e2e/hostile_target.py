@@ -1,4 +1,4 @@
-"""Where hostile clients go, how they connect, and what came of it."""
+"""The target of hostile clients: its addresses, how they connect, and the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A cluster of processes that speak TLS, ask everybody who he is, and permit what entries allow."""
+"""A cluster of processes with TLS, where all clients must authenticate and access control entries decide what they
+may do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One hostile client of each kind beside an honest one: what the honest one notices, and what it costs the broker.
+"""One hostile client of each kind beside an honest one: how the honest client's latency and the broker's resources
+are affected.
 
 The table is printed (`pytest -s -m long`). Latencies need a machine with a core to spare for the broker.
 """

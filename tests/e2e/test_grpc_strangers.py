@@ -1,4 +1,6 @@
-"""The gRPC listener that wants a login: what a stranger sends is not taken, and a signed token is a login."""
+"""A gRPC listener that requires a login: requests before the login are not read, and a signed token counts as a
+login.
+"""
 
 from __future__ import annotations
 

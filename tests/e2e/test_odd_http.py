@@ -1,4 +1,6 @@
-"""HTTP/1 requests drawn by a grammar: a gateway answers or closes, never by 5xx, and serves the next client."""
+"""HTTP/1 requests drawn by a grammar: the gateway responds without a 5xx status or closes the connection, and
+serves the next client.
+"""
 
 from __future__ import annotations
 

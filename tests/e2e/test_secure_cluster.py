@@ -1,4 +1,6 @@
-"""TLS, SCRAM, certificates, tokens and ACLs: each way in produces and consumes what it may, and no more."""
+"""TLS, SCRAM, certificates, tokens and ACLs: with each way of authentication a client can produce and consume what
+its entries allow, and no more.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes of a stranger, to every port of a cluster as it is by default: nothing runs, and it is closed."""
+"""Arbitrary bytes to every port of a cluster with default settings: no code runs, and the connection is closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signs bearer tokens, and writes the JWKS file that says so."""
+"""Signs bearer tokens, and writes the JWKS file with its public key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mutation changes, and what it leaves alone."""
+"""Each mutation operator changes the code that it should, and no other code."""
 
 from __future__ import annotations
 

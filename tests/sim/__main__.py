@@ -1,4 +1,4 @@
-"""`python -m tests.sim --seeds 500`: run seeds, tell what they covered, print how to repeat one."""
+"""`python -m tests.sim --seeds 500`: runs seeds, reports what they covered, and prints how to repeat one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One life of a simulated broker: the production's `Broker` on a simulated loop, disk and wires.
+"""One run of a simulated broker: the production `Broker` on a simulated event loop, disk and network.
 
 What is written here is what surrounds it: when it starts and dies, whose connections it takes, and
 what the invariants look at.

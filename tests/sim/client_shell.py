@@ -1,4 +1,4 @@
-"""What a simulated broker says to clients: the listener's part, over the production's partitions."""
+"""The listener of a simulated broker: it passes requests of simulated clients to the production code's partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way of group members to the production's group coordinator on a simulated broker."""
+"""Passes requests of simulated group members to the production group coordinator on a simulated broker."""
 
 from __future__ import annotations
 

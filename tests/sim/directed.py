@@ -1,4 +1,4 @@
-"""A cluster without chance: a script says who is cut off when, and which message comes late.
+"""A simulated cluster without random faults: a script says which node is cut off when, and which message is late.
 
 Some bugs need a message that is minutes old at the one moment when it fits again. The seeds meet
 such a moment in fewer than one run of a thousand; here it is arranged.

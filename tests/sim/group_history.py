@@ -1,4 +1,4 @@
-"""What members of groups did and saw, and what that must satisfy (P8, P9), whatever happened inside.
+"""The history of the simulated group members' operations, and the checks (P8, P9) that it must pass.
 
 P8, offsets. Each partition of a group is a register: OffsetFetch reads, OffsetCommit writes, each
 attempt with an id of its own, so a read tells which attempt it saw. The register must be

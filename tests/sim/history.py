@@ -1,4 +1,4 @@
-"""What clients did and saw, and what that must satisfy (P1-P7, P12), whatever happened inside.
+"""The history of the simulated clients' operations, and the checks (P1-P7, P12) that it must pass.
 
 The checker knows nothing of brokers: it is given the operations of all clients, each with its
 outcome (`ok`, `fail`: definitely not done, `unknown`), and at the end what each replica of each

@@ -1,4 +1,4 @@
-"""What members of both protocols share: a life, the way to the coordinator, offsets.
+"""The common part of simulated members of both protocols: restarts, finding the coordinator, committing offsets.
 
 A member is a client machine that lives again and again. It takes no message of its own to find the
 coordinator (any reachable broker's image tells), but never goes back to a leader epoch older than

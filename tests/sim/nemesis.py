@@ -1,4 +1,4 @@
-"""Faults, one after the other and on top of each other, drawn from the seed."""
+"""Draws faults from the seed, one after the other and at the same time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The groups of a seed: who their members are, what befalls them, and when all is well again."""
+"""The consumer groups of a simulated run: their members, the faults that hit them, and the check that all recover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One seed: a cluster, clients and faults; then all is healed, and everything must work again."""
+"""Runs one seed: a cluster, clients and faults. Then all faults are repaired, and everything must work again."""
 
 from __future__ import annotations
 

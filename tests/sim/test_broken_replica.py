@@ -1,4 +1,4 @@
-"""A bug ends one replica: others take over, and its broker goes on with what else it has."""
+"""A bug ends one replica: another replica leads, and its broker serves its other partitions."""
 
 from __future__ import annotations
 

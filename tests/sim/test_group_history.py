@@ -1,4 +1,4 @@
-"""The group checker's own tests: a bad history per rule, each flagged under the right name."""
+"""The checker of group histories finds, for each rule, a history that violates it, and names the rule."""
 
 from __future__ import annotations
 

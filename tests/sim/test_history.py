@@ -1,4 +1,4 @@
-"""The checker's own tests: a bad history per property, each flagged under the right name."""
+"""The checker of client histories finds, for each property, a history that violates it, and names the property."""
 
 from __future__ import annotations
 

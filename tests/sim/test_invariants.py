@@ -1,4 +1,4 @@
-"""The invariants' own tests: a cluster that works, one thing in it bent, and the right one breaks."""
+"""Each invariant of the simulator is violated if a working cluster is changed in the way that it forbids."""
 
 from __future__ import annotations
 

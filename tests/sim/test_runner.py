@@ -1,4 +1,4 @@
-"""The runner tells what a seed broke and how to see it again."""
+"""The runner reports which property a seed violated, and how to run the seed again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""100 seeds without a violation, which came across everything worth coming across."""
+"""100 seeds run without a violation, and cover all events that the simulator counts."""
 
 from __future__ import annotations
 

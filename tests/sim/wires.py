@@ -1,6 +1,6 @@
-"""The wires of a simulated broker: to leaders, to controllers, and the beats it sends them.
+"""The connections of a simulated broker to leaders and controllers, and the heartbeats that it sends.
 
-Each has the face that production code expects of gRPC, over the connections of network.py: they
+Each has the interface that production code expects of gRPC, over the connections of network.py: they
 come late, break, and are noticed to be broken by keepalives only.
 """
 

@@ -1,4 +1,4 @@
-"""The code base about itself: sizes, names, secrets of the build, licences."""
+"""Rules on the code base: sizes of files and folders, names, generated files, licences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the texts name exists: files, headings, documents, metrics, settings, names of the code."""
+"""Everything that documents and docstrings name exists: files, headings, metrics, settings, names in the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left out of a run for want of a tool is counted, named, and fails a run that may leave nothing out."""
+"""Tests that are skipped because a tool is missing are counted and named, and fail a run that may skip none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Both sides up, measured by turns: pairs of the same client run, the side that begins changing."""
+"""Runs both clusters and measures them in turn: pairs of runs of the same client, in which the sides begin
+alternately.
+"""
 
 from __future__ import annotations
 

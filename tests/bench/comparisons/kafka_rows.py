@@ -1,4 +1,4 @@
-"""What the comparison found, a row per bar, and the table of them."""
+"""The results of the comparison with Kafka: one row for each target, and the table of all rows."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Processes that are killed, stopped and started again under load; what clients see of it."""
+"""Processes are killed, stopped and started again under load: how clients are affected."""

@@ -1,4 +1,4 @@
-"""Whom to hit, and waiting until the cluster is whole again."""
+"""Chooses the process to kill, and waits until the cluster has recovered."""
 
 from __future__ import annotations
 

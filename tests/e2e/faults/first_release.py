@@ -1,4 +1,4 @@
-"""The program of the first release, out of git: what a cluster is upgraded from."""
+"""The program of the first release, checked out of git, from which upgrade tests start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A producer as fast as it can, in a process of its own.
+"""A producer that sends as fast as it can, in a process of its own.
 
     python -m tests.e2e.faults.full_speed BOOTSTRAP TOPIC PARTITIONS SECONDS
 

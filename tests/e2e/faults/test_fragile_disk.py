@@ -1,4 +1,4 @@
-"""The disk that loses its power forgets what was not synced, and nothing else."""
+"""The test disk that loses its power drops the bytes that were not synced, and no others."""
 
 from __future__ import annotations
 

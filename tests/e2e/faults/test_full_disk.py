@@ -1,6 +1,7 @@
-"""The disk of one broker fills up under load, and has room again: no restart, and no record lost.
+"""The disk of one broker becomes full under load and then has space again: the broker does not restart, and no
+record is lost.
 
-The broker's data directory is a small tmpfs of its own; a file that is none of its business takes the room.
+The broker's data directory is a small tmpfs of its own; a file of another program takes the space.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The power fails everywhere at once: what `durability=fsync` acknowledged is there when it comes back.
+"""All machines lose power at once: records that were acknowledged with `durability=fsync` are still there after the
+restart.
 
 All controllers and brokers run on disks that forget what was not synced (fragile_disk.py). Each round has a control:
 a topic of `durability=replicated`, which promises nothing when all copies lose power, must lose records that

@@ -1,4 +1,4 @@
-"""Going down in good order, coming back after a kill, and the first start: how long clients wait."""
+"""How long clients wait during a controlled shutdown, a restart after a kill, and a first start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Upgrading a cluster process by process under load, and restarting one: how long clients wait."""
+"""How long clients wait while a cluster is upgraded, or restarted, process by process under load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk whose every sync takes long: a stop that has much to sync is a clean one all the same."""
+"""On a disk with slow syncs, a broker that must sync much still stops cleanly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checker of these tests finds what it is there to find."""
+"""The checker of the fault tests detects lost, duplicated and reordered records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbered records under acks=all, when each was acknowledged, and what came of them.
+"""Produces numbered records with acks=all, records when each was acknowledged, and checks what is read back.
 
 `under_load` keeps an idempotent producer sending while the caller does its worst; `faults_of` compares what
 was acknowledged with what is read back: nothing lost, nothing doubled, every partition in the order of

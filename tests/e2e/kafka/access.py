@@ -1,4 +1,4 @@
-"""Users and rights, made through librdkafka's administrator."""
+"""Creates users and access control entries through librdkafka's admin client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Every client writes while the leader of three brokers is killed and restarted: what was acknowledged is there."""
+"""Every client writes while the leader of three brokers is killed and restarted: all acknowledged records are still
+there.
+"""
 
 from __future__ import annotations
 

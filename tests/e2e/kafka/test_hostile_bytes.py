@@ -1,4 +1,4 @@
-"""What strangers send may end their connections, and nothing else."""
+"""Arbitrary bytes from unauthenticated clients may end their own connections, and have no other effect."""
 
 from __future__ import annotations
 

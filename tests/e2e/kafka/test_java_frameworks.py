@@ -1,4 +1,4 @@
-"""What is built on Kafka's Java client: Streams, Connect and MirrorMaker, as they come."""
+"""Frameworks on Kafka's Java client, unmodified: Streams, Connect and MirrorMaker."""
 
 from __future__ import annotations
 

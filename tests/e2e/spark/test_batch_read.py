@@ -1,4 +1,4 @@
-"""Batch reads against what the SDK reads, per offset."""
+"""Spark's batch reads return the same records as the SDK, offset by offset."""
 
 from __future__ import annotations
 

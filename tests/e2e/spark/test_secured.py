@@ -1,4 +1,6 @@
-"""Reading and writing where brokers want TLS, a certificate or a login, and entries say who may."""
+"""Spark reads and writes on a cluster that requires TLS, a certificate or a login, and checks access control
+entries.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sink: what arrives, which rows are refused, and in which words."""
+"""The Spark sink: the records that it writes, the rows that it refuses, and its error messages."""
 
 from __future__ import annotations
 

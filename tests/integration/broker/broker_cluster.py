@@ -1,4 +1,4 @@
-"""Broker processes around a MemoryController, and a raw gRPC client: what these tests run on."""
+"""Broker processes around a MemoryController, and a raw gRPC client: the environment of these tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A bug in one partition's work, in a broker process: others lead it, the broker serves on."""
+"""An internal error in one partition of a broker process: another broker leads the partition, and the broker serves
+the others.
+"""
 
 from __future__ import annotations
 

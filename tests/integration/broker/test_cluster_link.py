@@ -1,4 +1,4 @@
-"""The link to the controllers, against servers in this process: feed, calls, heartbeats."""
+"""The broker's connections to controllers, against servers in this process: metadata feed, calls, heartbeats."""
 
 from __future__ import annotations
 

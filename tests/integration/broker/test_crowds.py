@@ -1,4 +1,4 @@
-"""A stranger with more connections to a gRPC listener than the broker has descriptors."""
+"""An unauthenticated client opens more connections to a gRPC listener than the broker has file descriptors."""
 
 from __future__ import annotations
 

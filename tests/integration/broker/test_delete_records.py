@@ -1,4 +1,6 @@
-"""DeleteRecords over several brokers: acknowledged deletions hold, whichever broker leads next."""
+"""DeleteRecords over several brokers: records whose deletion was acknowledged stay deleted, whichever broker leads
+next.
+"""
 
 from __future__ import annotations
 

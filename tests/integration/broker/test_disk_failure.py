@@ -1,4 +1,6 @@
-"""A disk that fails under a leader: nothing more is acknowledged there, others go on (R11)."""
+"""The disk of a leader fails: it acknowledges no more records, and other brokers take over (rule R11 in
+partition/README.md).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A broker that runs out of file descriptors serves what it can, and all of it when there are some again."""
+"""A broker without free file descriptors serves the partitions that it can, and all of them once descriptors are
+free again.
+"""
 
 from __future__ import annotations
 

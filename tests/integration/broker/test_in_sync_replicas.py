@@ -1,4 +1,6 @@
-"""Three brokers: who is in sync, who may not acknowledge, and what becomes of who slept."""
+"""Three brokers: which replicas are in sync, when a leader may not acknowledge, and what happens to a broker that
+was suspended.
+"""
 
 from __future__ import annotations
 

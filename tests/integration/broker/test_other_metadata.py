@@ -1,4 +1,6 @@
-"""Controllers that come back with other metadata than a broker has followed: it refuses, and keeps its logs."""
+"""Controllers that come back with other metadata than a broker has followed: it refuses to follow them, and keeps
+its logs.
+"""
 
 from __future__ import annotations
 

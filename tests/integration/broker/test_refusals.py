@@ -1,4 +1,4 @@
-"""What a broker that cannot start says: the thing, and the way out."""
+"""The error of a broker that cannot start names the cause and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Brokers that speak TLS: to the controller, to each other, to clients; and who is kept out."""
+"""Brokers with TLS to controllers, to each other and to clients, and the refusal of peers without the right
+certificate.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One small cluster with a gateway, for all tests of this folder."""
+"""Fixtures: one small cluster with a gateway, for all tests in this folder."""
 
 from __future__ import annotations
 

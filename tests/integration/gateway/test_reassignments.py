@@ -1,4 +1,4 @@
-"""A move that is under way stands at v3's reassignments until it is done."""
+"""A partition reassignment is listed by v3 until it is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway in front of a real cluster: shapes, media types, errors."""
+"""The gateway on a real cluster: the form of its responses, media types, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""v3's administration against a real cluster: what is written is what is read."""
+"""v3's administration against a real cluster: values that were written can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Streams of records answer while they run and are slowed down, not buffered; a gateway ends what it began."""
+"""Streams of records return results while they run, and are slowed down instead of buffered. A gateway that stops
+completes running requests.
+"""
 
 from __future__ import annotations
 

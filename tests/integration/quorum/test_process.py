@@ -1,4 +1,4 @@
-"""The process around the controller: what it refuses, what it reports, and who may call it."""
+"""The controller process: settings that it refuses, its readiness and metrics, and which callers it accepts."""
 
 from __future__ import annotations
 

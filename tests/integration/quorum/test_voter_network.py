@@ -1,4 +1,4 @@
-"""The voters' sockets: refused peers, dead links, and bugs in what handles a message."""
+"""The network between voters: refused peers, dead connections, and exceptions in the handler of a message."""
 
 from __future__ import annotations
 

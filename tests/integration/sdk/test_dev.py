@@ -1,4 +1,4 @@
-"""`odradek dev` with its processes killed: the rest serves, and what died can be started again."""
+"""`odradek dev` while its processes are killed: the others keep serving, and a killed one can be started again."""
 
 from __future__ import annotations
 

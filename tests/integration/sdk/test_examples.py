@@ -1,4 +1,4 @@
-"""Each example runs, twice, as its README says, and prints what it promises."""
+"""Each example runs twice, as its README says, and prints the promised output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers that die or hang under load: the client goes on, nothing is lost or doubled."""
+"""Brokers that die or hang under load: the client continues, and no record is lost or duplicated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program meets as a member of a consumer group, with one real broker."""
+"""Consumer groups of the SDK with one real broker: joining, rebalancing, committing and leaving."""
 
 from __future__ import annotations
 

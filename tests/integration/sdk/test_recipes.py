@@ -1,4 +1,4 @@
-"""Each recipe is killed in the middle, several times, and keeps exactly what it promises."""
+"""Each recipe is killed several times in the middle, and its delivery guarantee still holds."""
 
 from __future__ import annotations
 

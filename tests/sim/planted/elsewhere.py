@@ -1,4 +1,5 @@
-"""The planted bugs that other tests find: those of the quorum, which is a model here, and 41.
+"""The planted bugs that tests outside of the simulator find: those of the quorum, which is only a model here, and
+number 41.
 
 (17 and 18 have named tests, too: tests.unit.log.test_planted_bugs.)
 """

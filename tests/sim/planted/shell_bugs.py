@@ -1,4 +1,6 @@
-"""Planted bugs of the shell: streams, hosts, disk work, heartbeat, lease, registration and feed."""
+"""Planted bugs of the code that does the broker's I/O: streams, hosts, disk work, heartbeat, lease, registration
+and feed.
+"""
 
 from __future__ import annotations
 

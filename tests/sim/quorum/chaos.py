@@ -1,4 +1,4 @@
-"""Random faults from a seed; the oracle judges what the voters do."""
+"""Runs voters under random faults drawn from a seed; the oracle checks what they do."""
 
 from __future__ import annotations
 

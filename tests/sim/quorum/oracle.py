@@ -1,4 +1,4 @@
-"""What was committed, as seen from outside.
+"""Checks, from outside of the voters, what was committed.
 
 The first node that applies an offset defines its entry and digest; every other one must agree. All
 acknowledged entries must stay in the log, and a term has one leader. A read that gets a response has seen

@@ -1,4 +1,5 @@
-"""What clients of transactions did and saw, and what that must satisfy. The names of the anomalies are Jepsen's.
+"""The history of simulated transactional clients, and the checks that it must pass. The names of the anomalies are
+Jepsen's.
 
 The checker knows nothing of brokers. It is given each transaction with what its client was told, all polls of
 read_committed readers, all group offsets that were fetched, and at the end what each replica (or each of several

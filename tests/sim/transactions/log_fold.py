@@ -1,4 +1,4 @@
-"""What a log says of transactions, by a fold over its batches that uses nothing of the broker's own."""
+"""Computes the transactions in a log from its batches, without any code of the broker."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the controller decides, without a clock, a wire or a disk."""
+"""Decisions of the controller, tested without a clock, a network or a disk."""

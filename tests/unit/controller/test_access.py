@@ -1,4 +1,4 @@
-"""Access control entries and users: what is taken, what is refused and why."""
+"""Access control entries and users: which requests the controller accepts, and which it refuses and why."""
 
 from __future__ import annotations
 

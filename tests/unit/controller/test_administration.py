@@ -1,4 +1,4 @@
-"""Quotas and producer ids: what is taken, what is refused and why."""
+"""Quotas and producer ids: which requests the controller accepts, and which it refuses and why."""
 
 from __future__ import annotations
 

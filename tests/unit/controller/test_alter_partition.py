@@ -1,4 +1,6 @@
-"""R17: which of a leader's proposals the controller takes, one row a rule."""
+"""AlterPartition: which ISR proposals of a leader the controller accepts (rule R17), with one table row for each
+condition.
+"""
 
 from __future__ import annotations
 

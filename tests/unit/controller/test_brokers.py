@@ -1,4 +1,4 @@
-"""Registration, unfencing, death, flapping."""
+"""Brokers at the controller: registration, unfencing, death, and repeated restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator reads in the log of the active controller, and with which words."""
+"""The events that the active controller logs for operators, and their texts."""
 
 from __future__ import annotations
 

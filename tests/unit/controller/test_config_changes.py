@@ -1,4 +1,4 @@
-"""Configs of topics and brokers: what is taken, what is refused and why."""
+"""Configs of topics and brokers: which changes the controller accepts, and which it refuses and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host answers after the commit, in order, or says that it is not the active controller."""
+"""The controller's host responds after the commit, in order, or reports that it is not the active controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much one event makes the controller look at: its loop also keeps the quorum's leadership."""
+"""Bounds on the work of the controller for one event, because its event loop also keeps the quorum's leadership."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Feature levels: who must support one before it is used, and what is refused to whom."""
+"""Feature levels: which processes must support a level before it is used, and which processes are refused."""
 
 from __future__ import annotations
 

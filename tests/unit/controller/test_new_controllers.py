@@ -1,4 +1,4 @@
-"""What a new active controller knows of the time before it, and what a slow one decides."""
+"""What a new active controller knows of the time before it became active, and what a slow one decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Brokers that want to stop, cannot write, are ended by a bug, or are forgotten."""
+"""Brokers that ask to stop, that cannot write, whose replicas fail on a bug, or that are unregistered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a web page of another site may make a browser ask of a gateway: nothing."""
+"""The gateway refuses all requests that a web page of another site makes a browser send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of a cluster of which not everything could be had."""
+"""Metrics of a cluster when a part of the values could not be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Questions for many things: bounded, in order, without what is gone."""
+"""Concurrent look-ups of many resources: their number is bounded, results keep the order, and deleted resources are
+left out.
+"""
 
 from __future__ import annotations
 

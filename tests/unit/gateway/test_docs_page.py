@@ -1,4 +1,4 @@
-"""The docs page: everything that openapi.json has, nothing from elsewhere."""
+"""The docs page shows everything that openapi.json has, and loads nothing from other sites."""
 
 from __future__ import annotations
 

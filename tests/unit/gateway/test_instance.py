@@ -1,4 +1,4 @@
-"""One consumer instance: what it keeps in memory, and what it leaves behind when it ends."""
+"""One consumer instance: the records that it keeps in memory, and its commit when it ends."""
 
 from __future__ import annotations
 

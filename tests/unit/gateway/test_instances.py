@@ -1,4 +1,4 @@
-"""The instances of one gateway: how they are looked after, and how requests are passed on."""
+"""The consumer instances of one gateway: when unused ones end, and how requests are passed on to other gateways."""
 
 from __future__ import annotations
 

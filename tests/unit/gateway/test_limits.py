@@ -1,4 +1,4 @@
-"""Bounds on requests: how many are at work, and how long half a body is waited for."""
+"""Bounds on HTTP requests: how many run at once, and how long the gateway waits for the rest of a body."""
 
 from __future__ import annotations
 

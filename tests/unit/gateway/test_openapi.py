@@ -1,4 +1,4 @@
-"""openapi.json against the API's list: every path, every status, every answer with a shape."""
+"""openapi.json against the API's list: every path and status is listed, and every response has a schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of records (v3): what is refused before it is written, and how a stream ends."""
+"""Streams of records (v3): which records are refused before they are written, and how a stream ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of produce requests: what is taken, what is refused, and that openapi.json's schema says the same."""
+"""Bodies of produce requests: which ones are accepted or refused, and that openapi.json's schema agrees."""
 
 from __future__ import annotations
 

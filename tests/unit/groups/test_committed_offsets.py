@@ -1,4 +1,4 @@
-"""What groups commit: where it is taken, and when it is forgotten."""
+"""Committed offsets of groups: which commits are accepted, and when offsets are deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets in transactions: when they count, who may write them, and what waits for them."""
+"""Offsets in transactions: when they take effect, which members may write them, and which fetches wait for them."""
 
 from __future__ import annotations
 

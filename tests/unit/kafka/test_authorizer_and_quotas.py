@@ -1,4 +1,4 @@
-"""Who may do what, against a model that looks at every entry; who has to wait."""
+"""Authorization compared with a model that checks every entry, and the delays of clients beyond their quota."""
 
 from __future__ import annotations
 

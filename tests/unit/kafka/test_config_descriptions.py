@@ -1,4 +1,4 @@
-"""DescribeConfigs: where a value comes from."""
+"""DescribeConfigs reports for each value the source that it comes from."""
 
 from __future__ import annotations
 

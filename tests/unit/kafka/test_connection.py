@@ -1,4 +1,4 @@
-"""A connection: order, pipelining, back-pressure, limits, ends."""
+"""A Kafka connection: order of responses, pipelining, back-pressure, limits, and how it is closed."""
 
 from __future__ import annotations
 

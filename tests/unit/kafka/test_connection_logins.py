@@ -1,4 +1,4 @@
-"""Logging in on a connection of Kafka's protocol: what comes before it, what ends with it, and once more."""
+"""Logins on a Kafka connection: requests before the login, the expiry of a login, and logging in again."""
 
 from __future__ import annotations
 

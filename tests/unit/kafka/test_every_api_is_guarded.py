@@ -1,4 +1,4 @@
-"""Every API with every right: a caller without the right gets nothing, and one with exactly that right is served."""
+"""Every API with every right: a caller without the right is refused, and one with exactly that right is served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A failed login is answered later, and logged, whatever name was tried."""
+"""The response to a failed login is delayed, and the failure is logged, whether or not the user exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Fetch sessions: what is remembered, what is left out, who is turned away (KIP-227)."""
+"""Fetch sessions (KIP-227): what a session stores, which partitions a response omits, and which clients get no
+session.
+"""
 
 from __future__ import annotations
 

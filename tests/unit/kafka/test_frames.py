@@ -1,4 +1,6 @@
-"""Frames out of arbitrary pieces, headers out of arbitrary bytes, and what is refused."""
+"""Frames are assembled from arbitrary pieces, headers are decoded from arbitrary bytes, and invalid ones are
+refused.
+"""
 
 from __future__ import annotations
 

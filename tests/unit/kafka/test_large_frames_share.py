@@ -1,4 +1,6 @@
-"""Large frames that are arriving: shares by owner, turns for those that bring something, a least rate."""
+"""Memory for large frames that are still arriving: shares by owner, turns for connections that make progress, and a
+minimum rate.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker refuses to listen on, and what its settings refuse about listeners."""
+"""Addresses on which a broker refuses to listen, and listener settings that it refuses."""
 
 from __future__ import annotations
 

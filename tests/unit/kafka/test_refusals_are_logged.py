@@ -1,4 +1,6 @@
-"""Each refusal is in the audit log, a flood of them as a number, and nothing of any length."""
+"""Each refusal is in the audit log; many of them are summed up as a number, and texts of clients are cut to a
+maximum length.
+"""
 
 from __future__ import annotations
 

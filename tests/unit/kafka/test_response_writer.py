@@ -1,4 +1,6 @@
-"""What goes past the transport and what through it: never out of order, never lost."""
+"""Responses that are written to the socket directly and those that go through the transport stay in order, and none
+is lost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client finds is what it would find at Apache Kafka 4.4: the versions, and what each means."""
+"""The broker serves the same API versions as Apache Kafka 4.4, with the same meaning."""
 
 from __future__ import annotations
 

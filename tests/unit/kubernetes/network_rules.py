@@ -1,4 +1,4 @@
-"""Who may reach whom by the NetworkPolicies, compared with who must."""
+"""Which pods may connect to which by the NetworkPolicies, compared with the connections that are needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `access.toml` may say, and what it says."""
+"""The format of `access.toml`, and its content."""
 
 from __future__ import annotations
 
