@@ -28,7 +28,7 @@ THIRD = BrokerId(3)
 
 
 def change(table: PartitionTable, *records: Any) -> None:
-    """Records are committed, and fed."""
+    """Commit metadata records, and pass them to the table as the metadata feed does."""
     for record in records:
         delta = MetadataDelta()
         table.image.replay(MetadataOffset(table.image.offset + 1), 1, record, delta)
@@ -44,7 +44,9 @@ def led_by(broker_id: BrokerId) -> PartitionChange:
 async def leading(
     broker: Broker, *, reads_by_rack: bool = False
 ) -> AsyncIterator[tuple[LocalPartitions, PartitionTable]]:
-    """This broker leads alone in epoch 2; the log has three records of epoch 0, and two of epoch 2 from offset 3."""
+    """Return a partition that this broker leads alone in epoch 2. Its log has three records of epoch 0, and two of
+    epoch 2 from offset 3 on.
+    """
     broker.append(3, timestamp_ms=1_000)
     broker.log.set_high_watermark(Offset(3))
     async with table_of(broker, 1, leader=OWN) as (table, _):

@@ -38,7 +38,7 @@ FOR_EVER_MS = 1 << 60
 
 @dataclass
 class NoLinks:
-    """Nobody is reached; whom each partition wants to follow is noted."""
+    """Replication streams that reach no leader; they record which leader each partition wants to follow."""
 
     followed: list[tuple[PartitionHost, int]] = field(default_factory=list)
     changed_brokers: list[BrokerId] = field(default_factory=list)
@@ -54,7 +54,7 @@ class NoLinks:
 
 
 def image_of(partitions: int, *, leader: BrokerId) -> MetadataImage:
-    """The topic, on this broker and on another one; both are in sync."""
+    """Return an image with the topic, whose replicas on this broker and on another one are both in sync."""
     image, delta = MetadataImage(), MetadataDelta()
     offset = MetadataOffset(1)
     image.replay(offset, 1, Topic(topic_id=TOPIC_ID, name=TopicName(TOPIC)), delta)
@@ -115,19 +115,19 @@ async def table_of(
 
 
 def held_lease() -> Lease:
-    """A lease that the controller has granted for ever."""
+    """Return a lease that never expires."""
     lease = Lease(FOR_EVER_MS)
     lease.renew(0)
     return lease
 
 
 def served(partitions: LocalPartitions) -> ServedPartition:
-    """The first partition of the topic, which has a replica here."""
+    """Return the first partition of the topic, which has a replica on this broker."""
     partition = partitions.find(TOPIC, PARTITION)
     assert isinstance(partition, ServedPartition), partition
     return partition
 
 
 def partition_of(table: PartitionTable) -> ServedPartition:
-    """The first partition of the topic, as clients use it within the broker's lease."""
+    """Return the first partition of the topic, as clients use it while the broker's lease is valid."""
     return served(LocalPartitions(table, held_lease(), broker_id=OWN, reads_by_rack=False))

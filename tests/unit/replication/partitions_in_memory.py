@@ -48,7 +48,7 @@ class Write:
 
 
 class PartitionsInMemory:
-    """One partition of `__consumer_offsets`, led here."""
+    """One partition of `__consumer_offsets`, which this broker leads."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
@@ -69,7 +69,7 @@ class PartitionsInMemory:
     # --- the test's ------------------------------------------------------------------------------
 
     def create(self, name: str, topic_id: TopicId, partitions: int = 1) -> None:
-        """A topic is created."""
+        """Create a topic."""
         self.record(Topic(topic_id=topic_id, name=TopicName(name)))
         for index in range(partitions):
             self.record(
@@ -83,32 +83,32 @@ class PartitionsInMemory:
             )
 
     def delete(self, topic_id: TopicId) -> None:
-        """A topic is deleted."""
+        """Delete a topic."""
         self.record(RemoveTopic(topic_id=topic_id))
 
     def record(self, record: Any) -> None:
-        """A metadata record is committed."""
+        """Commit a metadata record."""
         self.image.replay(MetadataOffset(self.image.offset + 1), 1, record)
 
     def tell_image(self) -> None:
-        """The broker's watchers hear of the image."""
+        """Notify the broker's watchers of the image."""
         for watcher in tuple(self._image_watchers):
             watcher(self.image)
 
     def note(self, write: Write) -> None:
-        """Note one call of `produce`."""
+        """Record one call of `produce`."""
         self.writes.append(write)
         self._has_written.set()
 
     async def written(self, count: int) -> None:
-        """Wait until `produce` was called so many times."""
+        """Wait until `produce` was called this many times."""
         async with asyncio.timeout(5):
             while len(self.writes) < count:
                 self._has_written.clear()
                 await self._has_written.wait()
 
     def records(self) -> list[GroupRecord]:
-        """All that is in the log."""
+        """Return all records in the log."""
         found = []
         for write in self.log:
             for position, _ in iter_headers(write.data):

@@ -25,7 +25,7 @@ SETTINGS = BrokerSettings(node_id=1, log_dir="nowhere", controllers="101@nowhere
 async def running(
     partitions: PartitionsInMemory, authorizer: Authorizer | None = None
 ) -> AsyncIterator[GroupCoordinator]:
-    """Return a coordinator that leads the one partition of `__consumer_offsets` and knows it."""
+    """Return a group coordinator that leads the one partition of `__consumer_offsets` and has loaded it."""
     coordinator = GroupCoordinator(
         settings=SETTINGS,
         partitions=partitions,  # type: ignore[arg-type]  # of LocalPartitions what it needs
@@ -43,7 +43,7 @@ async def running(
 
 
 async def when_answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """The answer, once the coordinator is loaded."""
+    """Return the response, once the coordinator is loaded."""
     async with asyncio.timeout(WAIT_S):
         while True:
             try:

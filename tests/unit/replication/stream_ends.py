@@ -38,7 +38,7 @@ CREDIT_BYTES = 1 << 20
 
 
 class Replica:
-    """One end's replica of a partition: it keeps the events that it gets, in order."""
+    """The replica at one end of a stream: it stores the events that it receives, in order."""
 
     def __init__(self, index: int) -> None:
         self.partition = TopicIdPartition(TOPIC_ID, PartitionIndex(index))
@@ -103,13 +103,13 @@ class Connection:
         self.is_accepted.set()
 
     def cut(self) -> None:
-        """End it for both."""
+        """End the connection at both ends."""
         self.requests.put_nowait(None)
         self.responses.put_nowait(None)
 
 
 class Ends:
-    """A follower's stream, and the sessions of the leader that it is connected to."""
+    """A follower's stream, and the leader's sessions that it is connected to."""
 
     def __init__(self, *, lane: Lane = Lane.HOT) -> None:
         self.at_leader: dict[int, Replica] = {}
@@ -150,7 +150,7 @@ class Ends:
         return connection.follower
 
     def add(self, index: int) -> tuple[Any, Any]:
-        """A partition with a replica at both ends: that of the leader, that of the follower."""
+        """Add a partition with a replica at both ends; return the leader's replica and the follower's."""
         leader, follower = Replica(index), Replica(index)
         self.at_leader[index], self.at_follower[index] = leader, follower
         self.table.by_id[leader.partition.topic_id, index] = leader

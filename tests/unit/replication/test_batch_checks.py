@@ -1,4 +1,4 @@
-"""What a leader takes from a client, and a follower from its leader."""
+"""Checks of record batches: those that a leader accepts from a client, and a follower from its leader."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _batch(count: int = 3, *, timestamp_ms: int = NOW_MS, **numbers: int | bool)
 
 
 def _patched(position: int, value: bytes) -> bytes:
-    """A batch with other bytes and the CRC that fits them."""
+    """Return a batch with changed bytes, and the CRC that fits them."""
     data = bytearray(_batch())
     data[position : position + len(value)] = value
     data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
@@ -132,7 +132,7 @@ COMPACTED = LogConfig(cleanup_compact=True)
 def test_the_records_to_blame_are_named(
     data: bytes, config: LogConfig, invalid: tuple[int, ...]
 ) -> None:
-    """Clients fail these with the reason and say of the others that they were in the same batch."""
+    """Clients fail the named records with the reason, and report for the others that they were in the same batch."""
     refused = _check(data, config)
     assert isinstance(refused, BatchRefused)
     assert refused.invalid_records == invalid
@@ -146,7 +146,7 @@ def test_no_more_records_are_named_than_a_response_has_room_for() -> None:
 
 
 def _claiming(count: int, compression: Compression, records: bytes) -> bytes:
-    """A batch that says it has so many records, under a right CRC."""
+    """Return a batch whose header claims this many records, with a right CRC."""
     data = bytearray(_batch()[:61] + records)
     data[8:12] = (len(data) - 12).to_bytes(4, "big")
     data[21:23] = int(compression).to_bytes(2, "big")
@@ -158,7 +158,7 @@ def _claiming(count: int, compression: Compression, records: bytes) -> bytes:
 
 @pytest.mark.parametrize("compression", list(Compression))
 def test_a_count_that_the_bytes_cannot_hold_is_refused(compression: Compression) -> None:
-    """Else one small request would move the log end by two thousand million offsets."""
+    """Otherwise one small request would move the log end by two thousand million offsets."""
     refused = _check(_claiming((1 << 31) - 1, compression, bytes(40)))
     assert isinstance(refused, BatchRefused)
     assert refused.error is ErrorCode.INVALID_RECORD

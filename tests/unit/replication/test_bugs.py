@@ -27,7 +27,7 @@ Told = list[tuple[TopicIdPartition, ...]]
 
 
 def produce(host: PartitionHost, *, acks: int = 1) -> list[ErrorCode]:
-    """The outcome, once there is one."""
+    """Produce a record, and return the outcome once there is one."""
     outcomes: list[ErrorCode] = []
 
     def done(outcome: ProduceOutcome) -> None:
@@ -42,7 +42,7 @@ def bug(*_: Any, **__: Any) -> Any:
 
 
 def assert_ended_alone(table: PartitionTable, told: Told) -> None:
-    """The first partition is failed, and everybody knows; the second one serves."""
+    """Assert that the first partition has failed and clients and controller know it, while the second one serves."""
     broken, sound = table.by_id[TOPIC_ID, 0], table.by_id[TOPIC_ID, 1]
     assert broken.replica.role is Role.FAILED
     assert told[-1] == (broken.partition,), "the controller lets another lead"
@@ -195,7 +195,7 @@ async def test_a_replica_that_is_moved_away_is_no_longer_told_as_broken(
 
 
 async def test_a_bug_in_late_work_for_a_replica_that_is_gone_is_told_to_nobody() -> None:
-    """Nothing would ever take it back, and the controller knows no such replica."""
+    """Nothing would ever withdraw the report, and the controller knows no such replica."""
     told: Told = []
     async with table_of(memory_broker(CONFIG), 2, leader=OWN, on_broken=told.append) as (table, _):
         host = table.by_id[TOPIC_ID, 0]

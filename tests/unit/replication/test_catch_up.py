@@ -1,4 +1,4 @@
-"""When a broker that came back counts as whole."""
+"""When a restarted broker counts as caught up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls a controller refuses because they are meant for another cluster."""
+"""A controller refuses calls that are meant for another cluster."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_who_is_a_stranger(
 
 
 def test_a_controller_that_has_read_of_no_incarnation_cannot_judge_who_follows_one() -> None:
-    """Its log may be the same one, or one that begins again: it must answer neither."""
+    """Its log may be the same one as the caller's, or one that begins again, so it must neither refuse nor accept."""
     follower = ClusterIdentity("c", metadata_incarnation_id=OURS).headers()
     assert must_wait(follower, metadata_incarnation_id=None)
     assert not must_wait(follower, metadata_incarnation_id=OURS)

@@ -1,4 +1,4 @@
-"""A leader's reads of the disk for a follower: what becomes of one that fails, finds nothing or comes too late."""
+"""Reads of a leader from disk for a follower: those that fail, find nothing or come too late."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.replication.test_leader_stream import (
 
 
 class ColdLog(Log):
-    """Its reads take the disk, and do what the test wants."""
+    """A log whose reads go to the disk, and have the results that the test chooses."""
 
     is_hot = False
 
@@ -39,7 +39,7 @@ class ColdLog(Log):
 
 
 class ReadHost(Host):
-    """A replica that leads, and hears of failed reads."""
+    """A replica that leads, and records failed reads."""
 
     def __init__(self, run: Callable[[ReadResult], ReadResult]) -> None:
         super().__init__(0)
@@ -58,7 +58,7 @@ class ReadHost(Host):
 async def reading(
     run: Callable[[ReadResult], ReadResult],
 ) -> tuple[LeaderStream, ReadHost, Shared]:
-    """A follower has attached, and the read of its first batch is under way."""
+    """Attach a follower, and begin the read of its first batch."""
     shared, host = Shared(), ReadHost(run)
     stream = _stream(shared=shared)
     _attach(stream, host)
@@ -78,7 +78,7 @@ async def is_read_again(stream: LeaderStream, shared: Shared) -> bool:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is tried again later is tried again at once."""
+    """Retry at once what would be retried later."""
     monkeypatch.setattr(leader_stream, "_REREAD_DELAY_S", 0.0)
 
 
@@ -109,7 +109,7 @@ async def test_only_a_read_that_was_refused_is_tried_again(kind: type[StorageFai
 
 
 async def test_a_read_that_found_nothing_is_tried_again() -> None:
-    """The segment left the log meanwhile: a later read begins where the log does."""
+    """The segment left the log meanwhile, so a later read begins at the log's new start."""
     stream, host, shared = await reading(
         lambda whole: ReadResult([], whole.start_offset, whole.start_offset, 0)
     )

@@ -1,4 +1,4 @@
-"""Fetches of committed records: where they end, and what wakes one that waits."""
+"""Fetches of read_committed consumers: where they end, and which events wake a waiting one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.replication.test_local_partitions import leader
 
 
 def append(partitions: LocalPartitions, data: bytes) -> None:
-    """A batch or marker by the coordinator's way in, which needs no registration."""
+    """Append a batch or marker through the coordinator's interface, which needs no registration."""
     outcomes: list[ProduceOutcome] = []
     served(partitions).produce(
         data, acks=1, timeout_ms=1_000, on_done=outcomes.append, is_internal=True
@@ -31,7 +31,7 @@ def append(partitions: LocalPartitions, data: bytes) -> None:
 
 
 def confirm(partitions: LocalPartitions) -> None:
-    """The other replica confirms all that is in the log."""
+    """Let the other replica acknowledge the whole log."""
     host = served(partitions).host
     session = ev.FollowerSession(broker_id=OTHER, broker_epoch=BrokerEpoch(0), session_id=1)
     epoch, end = LeaderEpoch(0), host.replica.log_end
@@ -74,7 +74,7 @@ def marker() -> bytes:
 
 
 async def settle() -> None:
-    """Let the fetch read what it was woken for: all of it is in memory."""
+    """Let the fetch read the records that woke it, which are all in memory."""
     for _ in range(10):
         await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""Loading, failing and starting over: what one partition meets, the others do not notice."""
+"""Coordinators of an internal topic: loading, failing and loading again one partition does not affect the others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FIRST, SECOND = PartitionIndex(0), PartitionIndex(1)
 
 @dataclass
 class Tally:
-    """A shard: how often it was added to."""
+    """A shard that counts how often it was added to."""
 
     count: int = 0
     loaded: list[LoadedRecord | LoadedMarker] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Tally:
 
 @dataclass
 class TallyKind:
-    """A ShardKind."""
+    """The ShardKind of Tally shards."""
 
     failures: int = 0  # how many ticks fail
     has_failed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -101,7 +101,7 @@ class TallyKind:
 
 
 def add(*records: str) -> Any:
-    """Count them, write them, and answer the count."""
+    """Count the additions, write them, and respond with the count."""
 
     def decide(shard: Tally, request_id: RequestId) -> Step[str]:
         shard.count += len(records)
@@ -111,7 +111,7 @@ def add(*records: str) -> Any:
 
 
 class Partitions(PartitionsInMemory):
-    """Two partitions over one log, of which one may be held up."""
+    """Two partitions over one log, one of which may be held up."""
 
     held: set[PartitionIndex]
 
@@ -120,7 +120,7 @@ class Partitions(PartitionsInMemory):
 
 
 class HeldPartition(PartitionInMemory):
-    """A partition whose committed end is unknown yet."""
+    """A partition whose committed end is not known yet."""
 
     async def offset_at(self, timestamp_ms: int) -> OffsetOutcome:
         return replace(await super().offset_at(timestamp_ms), offset=Offset(-1))
@@ -230,7 +230,9 @@ async def test_a_timer_that_fails_costs_one_load(
 async def test_who_went_while_waiting_is_not_counted_among_those_that_wait(
     host: CoordinatorHost[Tally], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Joins of a group that does not settle wait for long, and their clients may come anew each time."""
+    """Joins of a group that does not become stable wait for long, and their clients may disconnect and join again
+    each time.
+    """
     monkeypatch.setattr(hosted_shard, "WAITING_MAX", 3)
     host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
     await ask(host, FIRST, add())

@@ -35,7 +35,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def damaged(*, batch: int = 2, in_header: bool = False) -> tuple[Broker, list[bytes]]:
-    """A broker after a controlled restart, in whose log one bit of a durable batch of two records flipped."""
+    """Return a broker after a controlled restart. One bit of a durable batch of two records in its log is flipped."""
     broker = memory_broker(CONFIG)
     batches = [broker.append(2, value_bytes=60) for _ in range(BATCHES)]
     broker.log.set_high_watermark(Offset(2 * BATCHES))
@@ -56,7 +56,7 @@ def damaged(*, batch: int = 2, in_header: bool = False) -> tuple[Broker, list[by
 
 
 def verified_read(broker: Broker, offset: int = 0) -> LogDamaged:
-    """What a leader meets that reads for a follower."""
+    """Read the log as a leader does for a follower, and return the error."""
     end = broker.log.log_end_offset
     with pytest.raises(LogDamaged) as raised:
         broker.log.plan_read(Offset(offset), bytes_max=1 << 20, end_offset=end, verify=True).run()

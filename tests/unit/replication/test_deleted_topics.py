@@ -1,4 +1,4 @@
-"""Through the whole coordinator: what is committed goes with its topic."""
+"""Committed offsets of a deleted topic are deleted, through the whole group coordinator."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_deletion_during_the_load_is_not_missed(partitions: PartitionsIn
 async def test_a_topic_of_the_newest_image_keeps_its_offsets_at_a_load(
     partitions: PartitionsInMemory, coordinator: GroupCoordinator
 ) -> None:
-    """An image may bring a topic and the leadership at once, and the coordinator hears of the image last."""
+    """One image may have both the new topic and the leadership, and the coordinator is notified of the image last."""
     watcher = partitions.watcher
     assert watcher is not None
     partitions.create("v", NEW)

@@ -1,4 +1,4 @@
-"""The threads that wait for the disk."""
+"""The pool of disk threads."""
 
 from __future__ import annotations
 

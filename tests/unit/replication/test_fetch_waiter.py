@@ -1,4 +1,4 @@
-"""A waiting fetch wakes when enough came, when something broke, and not before."""
+"""A waiting fetch wakes when enough bytes are readable or an error occurs, and not before."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_change_of_role_wakes_it(hosts: list[Any]) -> None:
 
 
 class CountedHost(Host):
-    """A host that counts how often a waiter looks at it."""
+    """A host that counts how often a waiter reads its state."""
 
     def __init__(self) -> None:
         self.looks = 0

@@ -1,4 +1,4 @@
-"""The lanes of a follower: when a partition changes to the other one, and that it comes to rest."""
+"""The two lanes of a follower's streams: when a partition changes lanes, and that the changes come to an end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HOST: Any = SimpleNamespace(partition=SimpleNamespace(topic_id=KEY[0], partition
 
 
 class RecordedStream:
-    """A stream that opens nothing: which partitions follow in it is all that there is."""
+    """A stream that connects to nothing, and only records which partitions follow in it."""
 
     def __init__(self, leader: int, lane: Lane, **_: object) -> None:
         self.leader, self.lane = leader, lane
@@ -43,7 +43,7 @@ class RecordedStream:
 
 
 class Lanes:
-    """The links of one partition, which follows broker 1, and what its streams tell them."""
+    """The streams of one partition, which follows broker 1, and the reports of these streams."""
 
     def __init__(self) -> None:
         self.links = FollowerLinks(
@@ -62,7 +62,7 @@ class Lanes:
         return lane
 
     def is_behind(self, records: int) -> None:
-        """The partition is told this distance; if it changes lanes it attaches in the new one."""
+        """Report this distance of the partition; if it then changes lanes, attach it in the new one."""
         self.links._distance(self.links._streams[1, self.lane], HOST, records)
         followed = [s for s in self.links._streams.values() if s.has(KEY)]
         if len(followed) == 2:

@@ -1,4 +1,4 @@
-"""A follower's stream ends when it is closed, whatever the leader does at that moment."""
+"""A follower's stream ends when it is closed, whatever its leader does at that moment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOUND_S = 10.0
 
 
 class DyingLeader:
-    """Breaks the stream off while a write of the follower needs a moment to take its cancellation."""
+    """A leader that ends the stream while a write of the follower needs a moment to be cancelled."""
 
     def __init__(self) -> None:
         self.is_writing = asyncio.Event()
@@ -84,7 +84,7 @@ async def broken_while_writing(stream: FollowerStream, leader: DyingLeader) -> N
 
 
 async def test_it_closes_while_the_leader_breaks_off() -> None:
-    """All brokers of a cluster are stopped at once."""
+    """This happens when all brokers of a cluster are stopped at once."""
     leader = DyingLeader()
     stream = follower_of(leader)
     await asyncio.wait_for(broken_while_writing(stream, leader), BOUND_S)
@@ -95,7 +95,7 @@ async def test_it_closes_while_the_leader_breaks_off() -> None:
 
 
 async def test_it_ends_while_the_leader_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last partition has moved to another leader."""
+    """This happens when the last partition has moved to another leader."""
     monkeypatch.setattr(follower_stream, "_LINGER_S", 0.0)
     leader = DyingLeader()
     stream = follower_of(leader)

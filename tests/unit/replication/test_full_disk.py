@@ -29,7 +29,7 @@ _POLL_S = 0.01
 
 
 def fill(broker: Broker) -> Callable[[], None]:
-    """Let no write find room; the way to make some again."""
+    """Make all writes fail for lack of space; return the function that frees space."""
     storage = broker.storage
     assert isinstance(storage, MemoryStorage)
     room_bytes_min = broker.directory.room_bytes_min

@@ -1,4 +1,4 @@
-"""Hanging transactions: when they are ended, how, and what must not be taken for one."""
+"""Hanging transactions: when and how they are ended, and which open transactions must not be ended."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Resolver:
 async def hanging(
     *, open_ms_max: int = 0, may_end: bool = True
 ) -> AsyncIterator[tuple[LocalPartitions, Resolver, HangingTransactions, CoordinatorRegistrar]]:
-    """A partition with an open transaction of epoch 0 at offset 3, and two coordinators."""
+    """Return a partition with an open transaction of epoch 0 at offset 3, and two coordinators."""
     async with transactional() as (partitions, registrar, _):
         topic_id = TopicId(b"T" * 16)
         change(
@@ -111,7 +111,7 @@ def last_stable_offset(partitions: LocalPartitions) -> Offset:
 
 
 async def checked(check: HangingTransactions, partitions: LocalPartitions) -> None:
-    """A check, whose markers the other replica confirms."""
+    """Run a check, whose markers the other replica acknowledges."""
     task = asyncio.create_task(check.check())
     await settle()
     confirm(partitions)
@@ -146,7 +146,7 @@ async def test_a_live_transaction_is_not_ended() -> None:
 
 
 async def shard_that_loads_while_leaders_ask() -> None:
-    """The coordinator of this very transaction is loading, so it says nothing."""
+    """The coordinator of this transaction is loading, so it does not respond."""
     async with hanging() as (partitions, resolver, check, _):
         resolver.silent = {1}
         await checked(check, partitions)
@@ -164,7 +164,7 @@ async def test_nothing_is_ended_while_one_coordinator_is_silent_or_deposed() -> 
 
 
 def silence_counts_as_not_known(patch: pytest.MonkeyPatch) -> None:
-    """63"""
+    """Planted bug 63."""
     patch.setattr(HangingTransactions, "_is_complete", lambda check, responses: True)
 
 
@@ -224,7 +224,7 @@ async def test_an_operator_is_told_that_there_is_no_such_transaction() -> None:
 
 
 async def test_a_restart_begins_the_time_of_a_transaction_again() -> None:
-    """It is measured from the first check that found it, by a clock that never jumps."""
+    """The time is measured from the first check that found the transaction, by a clock that never jumps."""
     async with hanging(open_ms_max=60_000) as (partitions, _, check, _):
         assert check._old() == []
         (key,) = check._seen_ms

@@ -1,4 +1,4 @@
-"""What the answers to heartbeats change, and what those of a stranger do not."""
+"""Responses to heartbeats: what they change, and that responses of a controller of another quorum change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A leader that sends what no leader means: its follower may lose this replica, and nothing else."""
+"""A leader sends invalid messages: its follower may lose this replica, and nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TURNS = 12  # of the loop, in which a message goes forth and back
 
 
 class HostileLeader:
-    """Changes what the real leader sends, and adds messages of its own, for so many responses."""
+    """Changes the messages that the real leader sends, and adds messages of its own, for a number of responses."""
 
     def __init__(self, cluster: MemoryCluster, seed: int) -> None:
         self._draw = random.Random(seed)
@@ -40,7 +40,7 @@ class HostileLeader:
         cluster.changes_response = self.changed
 
     def changed(self, _follower: int, response: bytes) -> bytes:
-        """What the follower receives in place of a response."""
+        """Return what the follower receives in place of a response."""
         if self.left <= 0:
             return response
         self.left -= 1
@@ -67,7 +67,7 @@ class HostileLeader:
         return value if -(1 << (bits - 1)) <= value < 1 << (bits - 1) else 0
 
     def _change(self, message: Any) -> None:
-        """One field of it, or of what it holds."""
+        """Change one field of a message, or of a message in it."""
         draw = self._draw
         if draw.random() < 0.2:
             message.leader_epoch = self._number(32, message.leader_epoch)
@@ -85,7 +85,7 @@ class HostileLeader:
         setattr(inner, field.name, self._number(bits, getattr(inner, field.name)))
 
     def _batches(self, records: bytes) -> bytes:
-        """The same with a damaged header, cut, twice, or noise."""
+        """Return the batches with a damaged header, truncated, twice, or replaced by noise."""
         draw, data = self._draw, bytearray(records or b"\0" * 61)
         kind = draw.randrange(6)
         if kind == 0:
@@ -103,7 +103,7 @@ class HostileLeader:
         return bytes(data)
 
     def _add(self, response: pb.ReplicateResponse) -> None:
-        """An answer to the follower's last Attach, or data where its log ends."""
+        """Return a response to the follower's last Attach, or data where its log ends."""
         draw = self._draw
         attaches = [
             position
@@ -130,7 +130,7 @@ class HostileLeader:
 
 
 async def endure(seed: int) -> Role:
-    """Follow a leader that is hostile about one of two partitions; how its replica ended."""
+    """Follow a leader that is hostile about one of two partitions; return the state in which that replica ended."""
     async with memory_cluster(2) as cluster:
         cluster.describe(replicas=(1, 2), isr=(1,), leader=1)
         cluster.record(

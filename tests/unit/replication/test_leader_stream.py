@@ -1,4 +1,4 @@
-"""What a leader's stream sends, in which order, and when it waits."""
+"""The leader's end of a replication stream: what it sends, in which order, and when it waits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SESSION = FollowerSession(broker_id=BrokerId(2), broker_epoch=BrokerEpoch(1), se
 
 
 class Log:
-    """Records of 100 bytes each."""
+    """A log of records of 100 bytes each."""
 
     start = 0
     is_hot = True
@@ -51,7 +51,7 @@ class Plan:
 
 
 class Host:
-    """A replica that leads, as a stream sees it; it is its own core."""
+    """A replica that leads, as a stream uses it; it also makes the replica's decisions."""
 
     def __init__(self, index: int) -> None:
         self.partition = TopicIdPartition(TopicId(bytes(16)), PartitionIndex(index))
@@ -89,7 +89,7 @@ class Host:
 
 
 class Pool:
-    """A pool whose reads end when the test says so."""
+    """Disk threads whose reads end when the test says so."""
 
     def __init__(self) -> None:
         self.jobs: list[tuple[Callable[[], None], Callable[[], None]]] = []
@@ -240,7 +240,7 @@ async def test_the_end_of_the_stream_is_told_to_all_that_were_attached() -> None
 
 
 async def test_a_follower_that_lacks_something_of_everything_is_read_ahead_for_by_little() -> None:
-    """Or a leader of a thousand partitions holds a megabyte of each of them at once."""
+    """Otherwise a leader of a thousand partitions would hold a megabyte of each of them at once."""
     shared = Shared()
     stream = _stream(shared=shared)
     hosts = [Host(index) for index in range(40)]

@@ -1,4 +1,6 @@
-"""The gate (R13): what a broker may answer once its lease or its role is over."""
+"""The gate (rule R13 in partition/README.md): which responses a broker may send once its lease or its role has
+ended.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ from tests.unit.replication.memory_table import CONFIG, OTHER, OWN, held_lease, 
 async def leader(
     broker: Broker, *, acks_all_without_controller: bool = True
 ) -> AsyncIterator[tuple[LocalPartitions, Lease]]:
-    """It leads in epoch 0 with three records, all of them committed."""
+    """Make this broker the leader in epoch 0, with three records that are all committed."""
     broker.append(3)
     broker.log.set_high_watermark(Offset(3))
     lease = held_lease()
@@ -78,7 +80,7 @@ async def test_acks_all_may_leave_when_no_controller_has_answered_for_a_lease(
 
 
 def depose(partitions: LocalPartitions) -> None:
-    """The image names another leader."""
+    """Name another leader in the image."""
     served(partitions).host.step(
         ev.PartitionChanged(
             leader=OTHER,
@@ -148,7 +150,7 @@ async def test_an_offset_found_by_time_does_not_leave_once_another_leads() -> No
 
 
 def follow(partitions: LocalPartitions, *, log_start: int) -> None:
-    """The other broker attaches, if it has not, and tells where its log begins."""
+    """Let the other broker attach, if it has not, and report where its log begins."""
     host = served(partitions).host
     session = ev.FollowerSession(broker_id=OTHER, broker_epoch=BrokerEpoch(0), session_id=1)
     host.step(

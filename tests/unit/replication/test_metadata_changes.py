@@ -1,4 +1,4 @@
-"""A client that changes metadata reads its own change at the same broker, and waits for nothing else."""
+"""A client that changes metadata reads its own change at the same broker, without waiting for other changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.kafka.fake_broker import request, services
 
 
 class Images:
-    """An image that the test moves on, entry by entry."""
+    """An image that the test advances entry by entry."""
 
     def __init__(self, offset: int = 10) -> None:
         self.image = MetadataImage()
@@ -45,7 +45,7 @@ class Images:
 
 
 class Controllers:
-    """A controller whose responses the test gives, by method."""
+    """A controller whose responses the test sets, by method."""
 
     active = None
 
@@ -86,7 +86,7 @@ async def test_a_concurrent_change_does_not_end_the_wait() -> None:
 
 
 async def test_what_the_image_shows_already_is_not_waited_for() -> None:
-    """A response without items, or one that changed nothing, names an entry that brokers mostly have."""
+    """A response without items, or one that changed nothing, names an entry that brokers usually have."""
     images = Images(offset=10)
     controllers = Controllers(UpdateFeatures=pb.UpdateFeaturesResponse(metadata_offset=10))
     changing = metadata_changes.change(

@@ -1,4 +1,4 @@
-"""The shell around one replica: what it does about its log's syncs and cuts."""
+"""The host of one replica: how it runs syncs and truncations of its log."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.worlds.memory_storage import MemoryStorage
 
 
 def lead_alone(host: PartitionHost, durability: Durability) -> None:
-    """The image: this broker is the whole ISR, and the topic's durability is this."""
+    """Set an image in which this broker is the whole ISR and the topic has this durability."""
     host.log.config = replace(host.log.config, durability=durability)
     host.step(
         ev.PartitionChanged(

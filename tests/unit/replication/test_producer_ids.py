@@ -1,4 +1,4 @@
-"""Producer ids come in blocks, and who waits for a block waits for one call."""
+"""Producer ids come in blocks, and all callers that wait for a block wait for one call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 
 
 class Controllers:
-    """A controller that responds on request."""
+    """A controller that responds when the test says so."""
 
     def __init__(self) -> None:
         self.calls: list[asyncio.Future[pb.AllocateProducerIdsResponse]] = []
@@ -37,7 +37,7 @@ async def turns(count: int = 5) -> None:
 
 
 async def test_all_who_wait_hear_of_one_failure_at_once() -> None:
-    """One after the other, each would wait for a time-out of its own."""
+    """One after the other, each caller would wait for a time-out of its own."""
     controllers = Controllers()
     source = source_of(controllers)
     waiting = [asyncio.create_task(source.next()) for _ in range(10)]

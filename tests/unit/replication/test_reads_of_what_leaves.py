@@ -1,4 +1,4 @@
-"""A cold read while retention takes the segment away: who wants committed records gets no aborted ones."""
+"""A read from disk while retention removes the segment: read_committed consumers get no aborted records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0)
 
 
 def aborted_and_old() -> Broker:
-    """Two records of an aborted transaction and its marker in the first segment; nothing is in memory."""
+    """Return a log whose first segment has two records of an aborted transaction and its marker, none of them in
+    memory.
+    """
     broker = memory_broker(CONFIG)
     broker.append(2, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     marker = encode_marker(

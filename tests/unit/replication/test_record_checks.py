@@ -29,7 +29,7 @@ MAX_MESSAGE_BYTES = 1 << 20
 
 
 class HeldPool:
-    """Runs what it was given when the test says so, in that order."""
+    """Disk threads that run work in order, when the test says so."""
 
     def __init__(self) -> None:
         self.given: list[tuple[Callable[[], None], Callable[[], None]]] = []
@@ -44,7 +44,7 @@ class HeldPool:
 
 
 class Checked:
-    """What the checks said, in order."""
+    """The results of the checks, in order."""
 
     def __init__(self) -> None:
         self.pool = HeldPool()
@@ -149,7 +149,7 @@ def large_batches(*, key: bytes | None = b"key") -> bytearray:
 def test_large_batches_are_checked_as_a_whole_in_the_pool(
     data: bytearray, is_compacted: bool, code: ErrorCode
 ) -> None:
-    """A CRC of 64 MiB would keep the event loop for 15 ms."""
+    """A CRC of 64 MiB would block the event loop for 15 ms."""
     config = LogConfig(cleanup_compact=is_compacted, max_message_bytes=len(data))
     large = LargeBatches(data, config, now_ms=NOW_MS, is_internal=False)
     found: list[tuple[CheckedBatches | None, BatchRefused | None]] = []

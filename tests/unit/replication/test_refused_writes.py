@@ -29,7 +29,7 @@ from tests.worlds.memory_storage import MemoryStorage
 
 
 def refuse(broker: Broker, *operations: str, error: int = errno.EMFILE) -> Callable[[], None]:
-    """Let these operations on the partition's files fail. Returns the way to end that."""
+    """Make these operations on the partition's files fail. Return the function that ends that."""
     storage = broker.storage
     assert isinstance(storage, MemoryStorage)
     place = broker.log.directory
@@ -80,7 +80,7 @@ async def test_a_refused_sync_is_tried_again_and_its_producers_are_answered(
 async def test_a_refused_sync_is_not_tried_again_for_a_replica_that_ended(
     monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """The log of a replica that a bug ended stays as it is."""
+    """The log of a replica that ended on a bug must stay as it is."""
     monkeypatch.setattr(log_work, "_AGAIN_S", 0.001)
     broker = memory_broker(CONFIG)
     async with table_of(broker, 1, leader=OWN, on_broken=lambda _: None) as (table, _):
@@ -158,7 +158,7 @@ async def test_a_write_that_is_refused_fails_its_producer_alone(acks: int) -> No
 
 
 class Watched(FullDisk):
-    """Keeps the pause before each attempt."""
+    """Records the pause before each attempt."""
 
     made: list[Watched]
 

@@ -1,4 +1,4 @@
-"""R10: a leader that stood still, or slept with its machine, does not take its followers for late."""
+"""A leader whose event loop or machine stood still does not count that time as lag of its followers (rule R10)."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_a_broker_writes_many_stalls_as_few_lines(
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[int, int]]:
-    """Count and longest stall of each line."""
+    """Return the count and the longest stall of each log line."""
     fields = [
         getattr(record, "odradek_fields")  # noqa: B009  # the attribute is no part of LogRecord's type
         for record in caplog.records

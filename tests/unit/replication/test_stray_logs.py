@@ -1,4 +1,6 @@
-"""Logs are deleted at the word of a record, and put aside when an image only lacks them; then they can come back."""
+"""A log is deleted only because of a metadata record. If an image merely lacks it, it is put aside and can come
+back.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def filled() -> tuple[Broker, bytes]:
-    """A broker whose partition has five records, three of them below the high watermark."""
+    """Return a broker whose partition has five records, three of them below the high watermark."""
     broker = memory_broker(CONFIG)
     written = broker.append(3) + broker.append(2)
     broker.log.set_high_watermark(Offset(3))
@@ -50,7 +52,7 @@ def strays(broker: Broker) -> list[Stray]:
 
 
 def become(table: PartitionTable, image: MetadataImage) -> None:
-    """The broker was too far behind, and gets a snapshot."""
+    """Apply a snapshot of the metadata, because the broker was too far behind."""
     before = table.image
     for delta in differences(before, image):
         for _ in table.apply(image, delta):
@@ -58,7 +60,7 @@ def become(table: PartitionTable, image: MetadataImage) -> None:
 
 
 def record(table: PartitionTable, change: Any) -> None:
-    """A record is committed, and fed."""
+    """Commit a metadata record, and pass it to the broker."""
     image, delta = table.image, MetadataDelta()
     image.replay(MetadataOffset(image.offset + 1), 1, change, delta)
     for _ in table.apply(image, delta):
@@ -74,7 +76,7 @@ def moved_away() -> PartitionChange:
 async def test_an_image_without_the_topic_erases_nothing_and_one_with_it_brings_the_log_back() -> (
     None
 ):
-    """Controllers that come back empty, and then with what they had."""
+    """Controllers come back empty first, and then with their previous metadata."""
     broker, written = filled()
     async with table_of(broker, 0, is_active=False) as (table, _):
         table.activate(MetadataImage())
@@ -138,7 +140,9 @@ async def test_a_record_that_deleted_the_topic_is_heeded_when_it_came_before_the
 
 
 async def test_a_replica_that_records_moved_while_the_broker_was_down_is_put_aside() -> None:
-    """What is replayed at a start may be the history of a backup, from before it came back here."""
+    """The records that are replayed at a start may come from an old backup, written before the replica moved back
+    here.
+    """
     broker, _ = filled()
     async with table_of(broker, 1, is_active=False) as (table, _):
         table.image = image_of(1, leader=OTHER)
@@ -226,11 +230,11 @@ async def test_a_kill_at_any_step_of_leaving_and_returning_keeps_every_record() 
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Raised where the process is killed."""
 
 
 def leave_and_return(broker: Broker, last_operation: int) -> bool:
-    """Put the log aside and bring it back; false if the process ends at that operation."""
+    """Put the log aside and bring it back; return False if the process is killed at that operation."""
     storage, directory = broker.storage, broker.directory
     assert isinstance(storage, MemoryStorage)
 

@@ -1,4 +1,4 @@
-"""A follower's stream and a leader's partitions let go of each other: neither is kept alive by the other."""
+"""A follower's stream and a leader's partitions release each other: neither keeps the other in memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Act = Callable[[], Awaitable[None] | None]
 
 
 class FollowersCall:
-    """A call whose messages, and what happens between them, the test has written down."""
+    """A call with scripted messages of the follower, and actions of the test between them."""
 
     def __init__(self, script: list[pb.ReplicateRequest | Act]) -> None:
         self._script = script
@@ -81,7 +81,7 @@ DETACH = pb.ReplicateRequest(detach=pb.ReplicaDetach(partitions=[WIRE]))
 
 @asynccontextmanager
 async def leading() -> AsyncIterator[tuple[PartitionTable, PartitionHost, FollowerSessions]]:
-    """A replica that leads, and the service of its broker."""
+    """Return a replica that leads, and the replication service of its broker."""
     async with table_of(memory_broker(CONFIG), 1, leader=OWN) as (table, _):
         sessions = FollowerSessions(
             cluster_id=ClusterId("c"),
@@ -93,7 +93,7 @@ async def leading() -> AsyncIterator[tuple[PartitionTable, PartitionHost, Follow
 
 
 async def test_a_partition_keeps_no_stream_that_its_follower_has_left() -> None:
-    """A follower that changes lanes detaches in one of them, whose stream ends later."""
+    """A follower that changes lanes detaches in one lane, whose stream ends later."""
     async with leading() as (_, host, sessions):
         attached: list[int] = []
 
@@ -107,7 +107,7 @@ async def test_a_partition_keeps_no_stream_that_its_follower_has_left() -> None:
 
 
 async def test_a_gap_at_the_end_of_a_log_keeps_no_thread_busy() -> None:
-    """A cut within a gap that compaction had left: the log ends where no batch does."""
+    """A truncation within a gap that compaction had left: the log ends where no batch ends."""
     broker = memory_broker(CONFIG)
     broker.append(3)
     broker.log.append(batch(10), now_ms=0)

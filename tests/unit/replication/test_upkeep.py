@@ -1,4 +1,4 @@
-"""What is done by the clock, and what is not done yet."""
+"""Periodic work on logs: what is done when it is due, and what must not be done yet."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def upkeep_of(table: PartitionTable, broker: Broker) -> Upkeep:
 async def test_checkpoints_are_left_alone_until_all_logs_are_opened_and_losses_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Logs that are not opened yet would be left out of the files: a kill then loses log starts."""
+    """Logs that are not open yet would be missing in the files, so a kill would lose their log starts."""
     broker = memory_broker(CONFIG)
     begin = broker.directory.begin_checkpoint
     was_active: list[bool] = []
@@ -72,7 +72,7 @@ async def test_checkpoints_are_left_alone_until_all_logs_are_opened_and_losses_t
 async def test_a_flush_that_was_due_of_a_log_that_was_opened_anew_moves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the one object has synced says nothing of the other."""
+    """What the old object has synced says nothing about the new one."""
     broker = memory_broker(CONFIG)
     broker.append(3)
     async with table_of(broker, 1) as (table, _):
@@ -97,7 +97,7 @@ async def test_a_flush_that_was_due_of_a_log_that_was_opened_anew_moves_nothing(
 
 
 class SetForward(Clock):
-    """A machine whose wall clock was set to the far future."""
+    """A machine whose wall clock is set to the far future."""
 
     def wall_ms(self) -> int:
         return 1 << 60
@@ -106,7 +106,7 @@ class SetForward(Clock):
 async def test_flushes_and_removals_go_by_a_clock_that_does_not_jump(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A wall clock that is set forward makes nothing due."""
+    """A wall clock that is set forward makes no work due."""
     broker = memory_broker(replace(CONFIG, segment_bytes=600, file_delete_delay_ms=60_000))
     while broker.log.segment_count < 2:
         broker.append(3, value_bytes=100)
@@ -149,7 +149,7 @@ class TwoClocks(Clock):
 
 
 async def test_a_wall_clock_that_is_set_forward_forgets_no_producer() -> None:
-    """A repeat of a producer that was forgotten would be appended as a new batch."""
+    """A repeat of a forgotten producer would be appended as a new batch."""
     broker, clock = memory_broker(CONFIG), TwoClocks()
     broker.append(1, producer_id=7, producer_epoch=0, base_sequence=0)
     async with table_of(broker, 1, clock=clock) as (table, _):

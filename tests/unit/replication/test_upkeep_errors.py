@@ -38,7 +38,7 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task
 
 
 def failing(broker: Broker, operation: str, ending: str, error: int) -> Callable[[], None]:
-    """Let an operation fail on paths with this ending. Returns the way to end that."""
+    """Make an operation fail on paths with this ending. Return the function that ends that."""
     storage = broker.storage
     assert isinstance(storage, MemoryStorage)
 
@@ -171,7 +171,7 @@ async def test_retention_runs_until_the_directory_fails() -> None:
 
 
 def dirty() -> Broker:
-    """A broker whose compacted log has much to gain."""
+    """Return a broker whose compacted log has much to compact."""
     broker = memory_broker(COMPACTED)
     for number in range(8):
         put(broker, (b"k", b"v%d" % number + b"x" * 100))
@@ -265,7 +265,7 @@ async def test_a_pass_that_meets_a_broken_disk_takes_the_directory_offline() -> 
 
 
 class LateLoop(Clock):
-    """A clock on which each probe of the loop comes so late."""
+    """A clock on which each probe of the event loop is late."""
 
     def __init__(self, *late_ms: int) -> None:
         self._now_ms = 1_000

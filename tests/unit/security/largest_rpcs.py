@@ -27,7 +27,7 @@ SERVICES = [
 
 
 class LargeRpc(NamedTuple):
-    """`name` is the method and the field that repeats."""
+    """A large request; `name` is the method and the field that repeats."""
 
     name: str
     path: str
@@ -36,7 +36,7 @@ class LargeRpc(NamedTuple):
 
 
 def largest_rpcs(count: int) -> Iterator[LargeRpc]:
-    """All of them, with so many items each."""
+    """Return all large requests, each with this many items."""
     for service in SERVICES:
         for method in service.methods:
             for path in _repeated(method.input_type, ()):
@@ -77,7 +77,7 @@ def _repeat(message: Any, path: tuple[str, ...], count: int) -> None:
 
 
 def _filled(kind: Descriptor, number: int) -> Any:
-    """A message whose names and numbers are different for each number; creations are validated only."""
+    """Fill a message so that its names and numbers differ for each number. Creations are only validated."""
     message: Any = GetMessageClass(kind)()
     for field in kind.fields:
         if field.is_repeated or field.containing_oneof is not None:

@@ -30,10 +30,10 @@ MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 class WhoAmI(pb_grpc.BrokerServiceServicer):
-    """Tells the caller's principal and host as the cluster's id."""
+    """A service that returns the caller's principal and host as the cluster's id."""
 
     async def Metadata(self, request: pb.MetadataRequest, context: Any) -> pb.MetadataResponse:
-        """Once."""
+        """Respond once."""
         caller = current_caller()
         return pb.MetadataResponse(cluster_id=f"{caller.principal}@{caller.host}")
 
@@ -46,14 +46,14 @@ class WhoAmI(pb_grpc.BrokerServiceServicer):
     async def WatchMetadata(
         self, request: pb.WatchMetadataRequest, context: Any
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
-        """Once, and then silence for ever."""
+        """Send one message, and then nothing more."""
         answer = await self.Metadata(pb.MetadataRequest(), context)
         yield pb.WatchMetadataResponse(metadata=answer)
         await asyncio.Event().wait()
 
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
     async def Produce(self, _requests: Any, context: Any) -> None:  # type: ignore[override]
-        """An echo."""
+        """Return the received messages."""
         while (request := await context.read()) is not grpc.aio.EOF:
             current_caller().got_message(request.ByteSize())
             await context.write(pb.ProduceResponse(request_id=request.request_id))
@@ -61,14 +61,14 @@ class WhoAmI(pb_grpc.BrokerServiceServicer):
 
 @dataclass
 class LoginServer:
-    """`users` may be changed while it runs."""
+    """A gRPC server with logins; `users` may be changed while it runs."""
 
     endpoint: str
     sessions: GrpcSessions
     users: dict[tuple[str, ScramMechanism], UserScramCredential] = field(default_factory=dict)
 
     def add_user(self, name: str, password: str, mechanism: str = "SCRAM-SHA-512") -> None:
-        """Add a user with the fewest iterations that are allowed."""
+        """Add a user with the smallest number of iterations that is allowed."""
         kind = ScramMechanism(MECHANISMS.index(mechanism) + 1)
         salt, salted = salted_password(SdkMechanism(int(kind)), password, 4096)
         self.users[name, kind] = credential_of(
@@ -89,7 +89,7 @@ async def login_server(
     tokens: TokenVerifier | None = None,
     intake: GrpcIntake | None = None,
 ) -> AsyncIterator[LoginServer]:
-    """Serve until the block ends."""
+    """Serve until the `with` block ends."""
     users: dict[tuple[str, ScramMechanism], UserScramCredential] = {}
     sessions = GrpcSessions(lambda: users, lifetime_ms=lifetime_ms)
     callers = Callers(

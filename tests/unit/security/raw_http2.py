@@ -14,7 +14,7 @@ _FRAME_BYTES: Final = 16384
 
 
 class RawHttp2:
-    """One connection. Streams are numbered 1, 3, 5, ... by the caller."""
+    """One HTTP/2 connection. The caller numbers streams 1, 3, 5, ..."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -47,8 +47,7 @@ class RawHttp2:
         self._windows[stream] = self._stream_window
 
     async def send_half(self, stream: int, *, announced_bytes: int, sent_bytes: int) -> int:
-        """Send the begin of a message, as far as the server lets us; how much that was.
-
+        """Send the beginning of a message, as far as the server's flow control allows; return how many bytes.
         Returns at the latest when the call has ended.
         """
         data = b"\0" + struct.pack(">I", announced_bytes)
@@ -69,13 +68,13 @@ class RawHttp2:
         return sent
 
     async def until_ended(self, stream: int) -> None:
-        """Wait until the server ended the call."""
+        """Wait until the server has ended the call."""
         while stream not in self.ended and not self.is_closed:
             self._moved.clear()
             await self._moved.wait()
 
     async def until_closed(self) -> None:
-        """Wait until the server closed the connection."""
+        """Wait until the server has closed the connection."""
         while not self.is_closed:
             self._moved.clear()
             await self._moved.wait()
@@ -85,7 +84,7 @@ class RawHttp2:
         self._writer.write(struct.pack(">I", stream) + content)
 
     async def run(self) -> None:
-        """Answer settings and pings until the connection ends."""
+        """Respond to settings and pings until the connection ends."""
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 await self._take(await self._reader.readexactly(9))
@@ -120,7 +119,7 @@ class RawHttp2:
 
 @contextlib.asynccontextmanager
 async def raw_http2(host: str, port: int) -> AsyncIterator[RawHttp2]:
-    """A connection until the block ends."""
+    """Yield a connection, which is closed at the end of the `with` block."""
     reader, writer = await asyncio.open_connection(host, port)
     connection = RawHttp2(reader, writer)
     running = asyncio.create_task(connection.run())

@@ -46,7 +46,7 @@ async def ask(transport: GrpcTransport, server: LoginServer, metadata: Metadata)
 
 
 async def outcome(transport: GrpcTransport, server: LoginServer, metadata: Metadata) -> str | type:
-    """Who the broker says this is, or the error."""
+    """Return the principal that the broker reports for the caller, or the error."""
     try:
         return await ask(transport, server, metadata)
     except OdradekError as error:
@@ -81,7 +81,7 @@ async def test_a_gateway_is_who_it_speaks_for(
 async def test_nobody_else_speaks_for_others(
     tls_of: Callable[[str], TlsFiles], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another certificate, a login of any name and a caller without either are refused."""
+    """Another certificate, a login of any name, and a caller without either are refused."""
     async with login_server(
         wants_login=False, delegates=(GATEWAY,), tls=tls_of("broker-1"), mutual=True
     ) as server:
@@ -131,7 +131,9 @@ async def test_the_rights_of_the_caller_count_and_the_gateways_do_not(
 async def test_a_gateway_does_not_speak_for_super_users(
     tls_of: Callable[[str], TlsFiles], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A gateway that is taken over is not the administrator, nor itself, if it is a super user."""
+    """An attacker who takes over a gateway must not become an administrator, even if the gateway itself is a super
+    user.
+    """
     async with login_server(
         authorizer=AclAuthorizer(super_users=["User:CN=admin", GATEWAY]),
         wants_login=False,

@@ -165,14 +165,14 @@ GUARDED: Final = [name for name, (_, rights) in MATRIX.items() if rights]
 
 @dataclass
 class Everything:
-    """A server with every unary RPC; `answers` says what it tells instead of an empty message."""
+    """A server with every unary RPC; `answers` has the responses that are not empty messages."""
 
     endpoint: str
     authorizer: AclAuthorizer
     answers: dict[str, Message]
 
     async def ask(self, name: str, **fields: Any) -> Any:
-        """Call it as an anonymous client."""
+        """Call the RPC as an anonymous client."""
         method = METHODS[name]
         request = GetMessageClass(method.input_type)(**fields)
         path = f"/{method.containing_service.full_name}/{name}"

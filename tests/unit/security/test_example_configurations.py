@@ -69,7 +69,7 @@ def test_the_controllers_example_fits_together() -> None:
 
 @pytest.mark.parametrize("folder", ["examples", "k8s/base"])
 def test_acks_all_takes_two_replicas_and_topics_have_three(folder: str) -> None:
-    """Controllers have the defaults of the cluster; a broker refuses to start with one of them."""
+    """Controllers have these defaults of the cluster; a broker refuses to start with one of them."""
     env = {
         name: {f"ODRADEK_{name.upper()}_{key}": value for key, value in given.items()}
         for name, given in OF_THE_POD.items()

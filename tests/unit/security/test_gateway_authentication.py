@@ -29,7 +29,7 @@ JWT: dict[str, Any] = {"jwks": "j", "jwt_issuer": "i", "jwt_audience": "a"}
 
 
 class Tokens:
-    """Believes `good-NAME`."""
+    """A verifier that accepts the tokens `good-NAME`."""
 
     def principal(self, token: str) -> str:
         if not token.startswith("good-"):
@@ -38,7 +38,7 @@ class Tokens:
 
 
 class Accesses:
-    """Hands out nothing, and remembers to whom."""
+    """Records the callers that ask for access, and returns none."""
 
     def __init__(self) -> None:
         self.callers: list[Caller] = []
@@ -129,7 +129,7 @@ async def test_guessing_tokens_ends_for_an_address_and_good_ones_still_come_in()
 
 
 class OneUser:
-    """Brokers that know one password."""
+    """Brokers that accept one password."""
 
     async def log_in(self, _endpoint: str, credentials: SaslCredentials) -> None:
         if (credentials.username, credentials.password) != ("alice", "right"):
@@ -176,7 +176,7 @@ class Guessed:
 
 
 async def test_guesses_that_are_made_at_once_are_bounded_too() -> None:
-    """All were let through that came before the first of them had failed, thousands at a time."""
+    """Before, all guesses were checked that came before the first of them had failed, thousands at a time."""
     limit, brokers = 5, Guessed()
     settings = GatewaySettings(
         authentication_methods=("basic",), failed_logins_per_minute_max=limit, **TLS
@@ -200,7 +200,7 @@ async def test_guesses_that_are_made_at_once_are_bounded_too() -> None:
 
 
 class NoBroker(Accesses):
-    """Nobody can be asked what the caller may."""
+    """A cluster in which no broker can be asked for the caller's rights."""
 
     @contextlib.asynccontextmanager
     async def lease(self, caller: Caller) -> AsyncIterator[object]:

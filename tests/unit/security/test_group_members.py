@@ -1,4 +1,4 @@
-"""Who a member of a group is, over gRPC: as the broker knows it that the member calls, not as it says."""
+"""The principal and host of a gRPC group member are those that the broker authenticated, not those in the request."""
 
 from __future__ import annotations
 
@@ -77,11 +77,11 @@ class Call:
 
 
 class Aborted(Exception):
-    """The call ended with that status."""
+    """Raised when the call ended with that status."""
 
 
 class Stub:
-    """The other broker."""
+    """The gRPC stub of the other broker."""
 
     def __init__(self) -> None:
         self.forwarded: list[pb.GroupHeartbeatRequest] = []
@@ -144,7 +144,7 @@ async def test_who_may_not_see_a_topic_is_not_told_that_a_group_reads_it(seen: l
 
 @pytest.mark.parametrize("method", ["DescribeGroups", "DeleteGroups"])
 async def test_a_call_names_so_many_groups_and_no_more(method: str) -> None:
-    """Each is a task of its own, and 64 MiB have room for millions of names."""
+    """Each group is a task of its own, and 64 MiB have room for millions of names."""
     named = [f"g{number}" for number in range(NAMES_MAX + 1)]
     asked = getattr(pb, f"{method}Request")(group_ids=named)
     with pytest.raises(Aborted, match="INVALID_ARGUMENT"):

@@ -1,4 +1,4 @@
-"""What one client may make a gRPC listener keep, name and write into its audit log."""
+"""Bounds on one gRPC client: the memory that it uses, the names in its requests, its lines in the audit log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logins over gRPC: who gets in, for how long, and what the SDK does about it."""
+"""Logins over gRPC: which ones succeed, how long they last, and how the SDK logs in again."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def test_a_mechanism_that_is_not_offered_says_what_is() -> None:
 async def step(
     transport: GrpcTransport, server: LoginServer, token: bytes, *, exchange: str = ""
 ) -> pb_auth.AuthenticateResponse:
-    """One of a login by SCRAM-SHA-512."""
+    """Send one message of a login by SCRAM-SHA-512."""
     first = ("odradek-sasl-mechanism", "SCRAM-SHA-512")
     told = ("odradek-sasl-exchange", exchange) if exchange else first
     return await transport.call(
@@ -216,7 +216,7 @@ async def step(
     ],
 )
 async def test_an_exchange_out_of_order_is_ended(tokens: list[bytes]) -> None:
-    """A second client-first in place of the proof, and a proof with nothing before it."""
+    """The client sends a second client-first message in place of the proof, or a proof without a first message."""
     async with login_server() as server:
         server.add_user("alice", "secret")
         transport = GrpcTransport()

@@ -1,4 +1,4 @@
-"""The table of logins: bounded, forgetting, never telling a name."""
+"""The table of gRPC sessions: it is bounded, forgets expired sessions, and never reveals their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway's server over real sockets: TLS, who shows a certificate, and who says nothing."""
+"""The gateway's HTTP server over real sockets: TLS, client certificates, and clients that send or read nothing."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ async def test_a_certificate_may_be_required(authority: CertificateAuthority) ->
 async def test_a_server_that_stops_waits_for_no_connection_at_rest(
     authority: CertificateAuthority, has_tls: bool
 ) -> None:
-    """A pool keeps connections open and reads nothing from them, so it answers no goodbye either."""
+    """A client's pool keeps connections open and reads nothing from them, so it does not answer the end of TLS
+    either.
+    """
     tls = context(authority) if has_tls else None
     loop = asyncio.get_running_loop()
     async with serving(authority if has_tls else None, "none") as port:
@@ -186,7 +188,7 @@ async def test_a_later_request_has_no_more_time_for_its_head_than_the_first(
 
 
 async def endless(scope: Any, receive: Any, send: Any) -> None:
-    """Send until the client is gone."""
+    """Send until the client disconnects."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -201,7 +203,7 @@ async def endless(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def test_who_does_not_read_the_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else its request is at work, and its answer in memory, for ever."""
+    """Otherwise its request would stay open, and its response in memory, for ever."""
     monkeypatch.setattr(http_server, "STALLED_S_MAX", 0.2)
     ended = asyncio.Event()
 
@@ -218,7 +220,7 @@ async def test_who_does_not_read_the_answer_is_closed(monkeypatch: pytest.Monkey
 
 
 class SlowlyRead(asyncio.Transport):
-    """A connection whose peer reads a byte between two looks at it, as long as there are any to read."""
+    """A connection whose peer reads one byte between two checks, as long as there are any to read."""
 
     def __init__(self, unread_bytes: int) -> None:
         super().__init__()
@@ -251,7 +253,7 @@ async def test_who_reads_slowly_is_not_closed_as_long_as_he_reads(
 
 
 async def test_probes_are_answered_however_many_connections_there_are() -> None:
-    """Any stranger may open connections, and a kubelet that hears 503 restarts the pod."""
+    """Any client may open connections, and a kubelet that gets 503 restarts the pod."""
     async with serving(None, "none", connections_max=1) as port, httpx.AsyncClient() as http:
         for path, status in (("/topics", 503), ("/livez", 200), ("/readyz?x", 200), ("/", 503)):
             told = await http.get(f"http://127.0.0.1:{port}{path}")

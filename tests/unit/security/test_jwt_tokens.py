@@ -1,4 +1,4 @@
-"""Bearer tokens: what is believed, what is not, and keys that change."""
+"""Bearer tokens: which ones are accepted or refused, and how changed keys are loaded."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _TYPES: list[Any] = [
 
 
 class OddTokens:
-    """Draws tokens from a seed; `is_good` says whether the last one is an honest one."""
+    """Draws tokens from a seed; `is_good` says whether the last one is valid."""
 
     def __init__(self, seed: int, issuer: TokenIssuer) -> None:
         self._draw = random.Random(seed)

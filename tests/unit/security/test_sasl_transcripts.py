@@ -76,7 +76,7 @@ CREDENTIALS: Final = credentials()
 
 
 class Attacker:
-    """Makes tokens; knows the password of mallory, and sees what the server sends."""
+    """Creates tokens. It knows mallory's password, and sees what the server sends."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -85,12 +85,12 @@ class Attacker:
         self._has_answer = False
 
     def mechanism(self) -> str:
-        """The mechanism to choose in a handshake."""
+        """Return the mechanism to choose in a handshake."""
         others = ("SCRAM-SHA-1", "GSSAPI", "OAUTHBEARER", "plain", "", "SCRAM-SHA-256\0")
         return self.draw.choice((*OFFERED, *OFFERED, *others))
 
     def token(self) -> bytes:
-        """The next one, whatever was sent before."""
+        """Return the next token, whatever was sent before."""
         # Most exchanges would end before their last message otherwise.
         likely = self._client_final if self._has_answer else self._client_first
         token = self.draw.choice((likely, likely, self._plain, self._client_final, self._noise))()
@@ -99,7 +99,7 @@ class Attacker:
         return token
 
     def received(self, answer: bytes) -> None:
-        """Go on from the server's nonce."""
+        """Continue from the server's nonce."""
         text = answer.decode(errors="replace")
         nonce = text.partition("r=")[2].partition(",")[0]
         self._has_answer = bool(nonce)
@@ -142,7 +142,7 @@ class Attacker:
 
 
 async def log_in(step: Any, user: str, password: str, mechanism: str) -> None:
-    """All of SCRAM, as an honest client does it."""
+    """Run all of SCRAM, as an honest client does."""
     client = scramp.ScramClient([mechanism], user, password)
     client.set_server_first((await step(client.get_client_first().encode())).decode())
     await step(client.get_client_final().encode())
@@ -184,7 +184,7 @@ async def test_no_exchange_proves_another_user(seeds: range) -> None:
 
 
 class NeverLate:
-    """Failed logins are answered at once."""
+    """Responds to failed logins at once."""
 
     def failed(self, *_: Any) -> int:
         return 0
@@ -216,7 +216,7 @@ async def test_no_connection_is_served_without_a_password(seeds: range) -> None:
 
 
 async def move(attacker: Attacker, client: WireClient) -> None:
-    """One request or raw frame. Raises EOFError when the broker ends the connection."""
+    """Send one request or raw frame. Raises EOFError when the broker ends the connection."""
     draw = attacker.draw
     kind = draw.random()
     if kind < 0.2:

@@ -35,7 +35,7 @@ PEER = ("10.0.0.1", 4711)
 
 
 class Line:
-    """A connection as the kernel counts it, and its broker's side."""
+    """A connection as the kernel counts it, and the broker's side of it."""
 
     def __init__(self, messages: UnfinishedMessages, peer: Peer = PEER) -> None:
         self.messages = messages
@@ -186,7 +186,7 @@ async def watched_server(
 
 
 async def hold_halves(client: RawHttp2, count: int, mib: int) -> list[int]:
-    """Begin messages on as many streams and stop before their end; the streams."""
+    """Begin messages on this many streams, stop before their end, and return the streams."""
     streams = list(range(1, 2 * count, 2))
     for stream in streams:
         client.begin(stream, PRODUCE)
@@ -281,7 +281,7 @@ async def test_a_system_that_does_not_tell_is_named(
 
 
 class TestPlantedBugs:
-    """The bounds, switched off: the named tests notice it."""
+    """Each bound is switched off, and the named test must fail."""
 
     async def test_half_messages_are_not_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(UnfinishedMessages, "_excess", lambda self, now_s: [])

@@ -1,4 +1,6 @@
-"""Who is not there looks like who is: the same messages, rounds and salts, on every broker."""
+"""A login as an unknown user looks like one with a wrong password: the same messages, rounds and salts, on every
+broker.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ def users(count: int, *, iterations: int, kind: ScramMechanism = ScramMechanism.
 
 
 async def server_first(known: Users, user: str) -> dict[str, str]:
-    """The attributes of the first answer, but for the nonce."""
+    """Return the attributes of the first server message, except the nonce."""
     exchange = SaslExchange(mechanisms=("SCRAM-SHA-512",), credentials=lambda: known)
     exchange.choose("SCRAM-SHA-512")
     told = (await exchange.step(f"n,,n={user},r=abcdefghijklmnop".encode())).decode()
@@ -106,8 +108,8 @@ class Watched(dict[tuple[str, ScramMechanism], UserScramCredential]):
 
 
 async def test_neither_costs_more_the_more_users_there_are() -> None:
-    """With 20,000 users an unknown name took 10 ms of the loop and a known one none, so an attacker could tell them
-    apart.
+    """With 20,000 users an unknown name took 10 ms of the event loop and a known one none, so an attacker could
+    tell them apart.
     """
     known = Watched(users(200, iterations=4096))
     for number in range(100):
@@ -117,7 +119,7 @@ async def test_neither_costs_more_the_more_users_there_are() -> None:
 
 
 async def test_the_first_response_runs_the_same_code_for_both() -> None:
-    """An imitation made for unknown users only took 18 us more than a look-up, which tells names apart on a LAN."""
+    """When only unknown users needed an imitation, it took 18 us more than a look-up, which reveals names on a LAN."""
     known = users(200, iterations=4096)
 
     async def calls(user: str) -> Counter[CodeType]:
