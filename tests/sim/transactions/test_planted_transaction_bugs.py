@@ -22,7 +22,7 @@ REGISTRIES = [
     ("tests.unit.transactions.test_planted_runtime_bugs", "BUGS"),
 ]
 """Bugs that a schedule finds; an entry begins with its number, or the bug's docstring does."""
-NUMBER = re.compile(r"(?:Bug )?(\d\d)\b")
+NUMBER = re.compile(r"(?:(?:Planted b|B)ug )?(\d\d)\b")
 
 
 @pytest.mark.timeout(900)

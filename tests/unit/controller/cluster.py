@@ -84,13 +84,13 @@ class Cluster:
         return self.controller.committed
 
     def activate(self) -> None:
-        """This controller wins an election."""
+        """Let this controller win an election."""
         self.epoch += 1
         for decision in self.controller.became_active(self.epoch, self.now_ms):
             self.commit(decision)
 
     def fail_over(self, *, lost: int = 0) -> None:
-        """Another member takes over; of what is not committed, the last `lost` batches go."""
+        """Let another member take over; the last `lost` uncommitted batches are lost."""
         keep = len(self.log) - lost
         assert keep >= self.unreplayed, "what is committed is not lost"
         del self.log[keep:]
@@ -107,7 +107,7 @@ class Cluster:
         self.commits_at_once = commits_at_once
 
     def commit(self, decision: Decision[Any]) -> Any:
-        """Append a decision's records; its response."""
+        """Append a decision's records, and return its response."""
         if decision.records:
             assert decode_batch(decision.payload).records == decision.records
             self.log.append((len(self.log) + 1, self.epoch, decision.records))
@@ -128,7 +128,7 @@ class Cluster:
         return decision.response
 
     def replay(self, count: int | None = None) -> None:
-        """Commit what was appended, or the first `count` of it."""
+        """Commit the appended batches, or the first `count` of them."""
         end = len(self.log) if count is None else self.unreplayed + count
         for offset, epoch, records in self.log[self.unreplayed : end]:
             for record in records:
@@ -149,7 +149,7 @@ class Cluster:
         lost_partitions: frozenset[TopicIdPartition] = frozenset(),
         **more: Any,
     ) -> RegisterResponse:
-        """A new life of a broker; `more` are fields of the request."""
+        """Register a new process of a broker; `more` are fields of the request."""
         self.lives += 1
         previous = self.epochs.get(broker_id, NO_BROKER_EPOCH)
         if previous_broker_epoch is not None:
@@ -177,7 +177,7 @@ class Cluster:
         return response
 
     def beat(self, *broker_ids: int, image_offset: int | None = None, **wishes: Any) -> None:
-        """Heartbeats of these brokers."""
+        """Send heartbeats of these brokers."""
         for broker_id in broker_ids:
             self.heartbeat(broker_id, image_offset=image_offset, **wishes)
 
@@ -209,7 +209,7 @@ class Cluster:
             self.beat(broker_id)
 
     def break_stream(self, broker_id: int) -> None:
-        """The broker's process is gone, and its connection."""
+        """End a broker's heartbeat stream, as when its process dies."""
         self.controller.stream_broken(BrokerId(broker_id), self.now_ms)
 
     def pass_ms(self, duration_ms: int, *alive: int, step_ms: int = 50) -> None:
@@ -221,7 +221,7 @@ class Cluster:
             self.tick()
 
     def tick(self) -> int:
-        """One tick, and those that must follow at once; how many batches they made."""
+        """Tick once, and again while that is needed; return how many batches the controller wrote."""
         batches = 0
         while True:
             decisions = self.controller.tick(self.now_ms)
@@ -232,7 +232,7 @@ class Cluster:
                 return batches
 
     def kill(self, broker_id: int, *alive: int) -> None:
-        """The broker dies and is fenced one grace later."""
+        """Kill the broker; it is fenced one grace period later."""
         self.break_stream(broker_id)
         self.pass_ms(self.settings.grace_ms, *alive)
 
@@ -260,7 +260,7 @@ class Cluster:
         return result
 
     def state(self, index: int = 0, name: str = "t") -> PartitionState:
-        """A partition's committed state."""
+        """Return a partition's committed state."""
         topic = self.image.topic(name)
         assert topic is not None, name
         return topic.partitions[index]
@@ -278,7 +278,7 @@ class Cluster:
         member_epochs: dict[int, int] | None = None,
         recovering: bool = False,
     ) -> AlterPartitionResult | ErrorCode:
-        """The leader's proposal, right in everything that is not given."""
+        """Send a leader's ISR proposal, in which everything that is not given is right."""
         state = self.state(index, topic)
         broker_id = state.leader if sender is None else BrokerId(sender)
         epochs = {**self.epochs, **(member_epochs or {})}

@@ -1,4 +1,4 @@
-"""The bill of materials says what the image's lock installs, and can be read by what reads CycloneDX 1.5."""
+"""The bill of materials says what the image's lock installs, and is valid CycloneDX 1.5."""
 
 from __future__ import annotations
 

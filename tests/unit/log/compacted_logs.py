@@ -63,7 +63,7 @@ def mark(broker: Broker, producer_id: int, kind: ControlType) -> int:
 
 
 def fill(broker: Broker) -> None:
-    """Records under keys of their own, until what was put before is in closed segments."""
+    """Append records with keys of their own, until all earlier records are in closed segments."""
     wanted = broker.log.segment_count + 2
     number = 0
     while broker.log.segment_count < wanted:
@@ -99,7 +99,7 @@ def records(broker: Broker) -> dict[int, Record]:
 
 
 def shown(broker: Broker) -> list[tuple[int, bytes | None, bytes | None]]:
-    """(offset, key, value) of what is no filler."""
+    """Return (offset, key, value) of the records that are no filler."""
     return [
         (offset, record.key, record.value)
         for offset, record in records(broker).items()
@@ -108,7 +108,7 @@ def shown(broker: Broker) -> list[tuple[int, bytes | None, bytes | None]]:
 
 
 def headers(broker: Broker) -> list[tuple[int, int, int]]:
-    """(base offset, last offset, count) of every batch."""
+    """Return (base offset, last offset, count) of every batch."""
     return [
         (h.base_offset, h.last_offset, h.record_count) for _, h in iter_headers(broker.read_all())
     ]

@@ -1,4 +1,4 @@
-"""What the tests of the log are made of: batches, and a broker's directory that dies and returns."""
+"""Test data of the log: batches, and a broker's data directory that survives kills and restarts."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def batch(
     transactional: bool = False,
     keys: Sequence[bytes | None] | None = None,
 ) -> bytes:
-    """A stamped batch whose records say their offset; timestamps rise by 1 ms a record."""
+    """Return a stamped batch whose records have their offsets as values. Timestamps rise by 1 ms a record."""
     records = [
         Record(
             keys[i] if keys is not None else None,
@@ -111,7 +111,7 @@ class Broker:
         self.directory.create(TOPIC, TOPIC_ID, PARTITION, config)
 
     def start(self) -> None:
-        """A new process opens the directory."""
+        """Open the directory in a new process."""
         self.lives += 1
         self.directory = LogDirectory.open(
             self.path,
@@ -133,18 +133,18 @@ class Broker:
         return log
 
     def stop_and_start(self) -> None:
-        """A controlled restart."""
+        """Restart the broker in a controlled way."""
         self.directory.close(broker_epoch=BrokerEpoch(self.lives))
         self.start()
 
     def kill_and_start(self) -> None:
-        """kill -9: what was written is in the page cache."""
+        """Kill the process (kill -9) and start it again: all writes are still in the page cache."""
         assert isinstance(self.storage, MemoryStorage)
         self.storage.kill_process()
         self.start()
 
     def lose_power_and_start(self, random: Random | None = None) -> None:
-        """The machine goes off; only what was synced is sure to be there."""
+        """Switch the machine off and on: only synced bytes are sure to survive."""
         assert isinstance(self.storage, MemoryStorage)
         self.storage.lose_power(random)
         self.boot_id = f"boot-{self.lives}"
@@ -163,20 +163,20 @@ class Broker:
             self.log.finish(job)
 
     def checkpoint(self) -> None:
-        """A full sync and the offset checkpoints, as the upkeep does them."""
+        """Run a full sync and write the offset checkpoints, as the upkeep does."""
         self.sync(full=True)
         job = self.directory.begin_checkpoint()
         job.run()
         self.directory.finish_checkpoint(job)
 
     def remove_files(self, *, now_ms: int = 1) -> None:
-        """Remove what was retired, as the upkeep does it: errors cost space, no more."""
+        """Delete retired segments, as the upkeep does. Errors only cost disk space."""
         for segment in self.log.take_retired(now_ms=now_ms):
             with contextlib.suppress(OSError):
                 segment.remove_files()
 
     def read_all(self, *, bytes_max: int = 1 << 20) -> bytes:
-        """Everything from the log start to the log end."""
+        """Return all records from the log start to the log end."""
         offset, parts = self.log.log_start_offset, list[bytes]()
         while offset < self.log.log_end_offset:
             result = self.log.read(offset, bytes_max=bytes_max, end_offset=self.log.log_end_offset)
@@ -186,7 +186,7 @@ class Broker:
         return b"".join(parts)
 
     def files(self, suffix: str) -> list[Path]:
-        """The partition's files with a name that ends so, in order."""
+        """Return the partition's files whose names have this ending, in order."""
         directory = self.log.directory
         names = sorted(self.storage.names(directory))
         return [directory / name for name in names if name.endswith(suffix)]

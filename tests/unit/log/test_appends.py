@@ -1,4 +1,4 @@
-"""Appends: where segments end, what an append tells, what it refuses."""
+"""Appends to a log: where segments end, what an append returns, and which batches it refuses."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_relative_offsets_stay_within_32_bits() -> None:
 def test_leader_and_follower_close_segments_at_the_same_places(
     sizes: list[tuple[int, int]], at_once: int, times: list[int]
 ) -> None:
-    """However the batches were put together on the way: files stay identical."""
+    """However the batches were grouped in messages, the files of both are identical."""
     config = LogConfig(segment_bytes=1000, segment_ms=800, index_interval_bytes=100)
     leader, follower = memory_broker(config), memory_broker(config)
     parts = [

@@ -1,4 +1,4 @@
-"""Compaction: the last value of each key stays, with its offset; what outdates it goes."""
+"""Compaction keeps the last value of each key, with its offset, and removes the earlier values."""
 
 from __future__ import annotations
 
@@ -319,7 +319,7 @@ def test_any_history_keeps_the_last_value_of_each_key(
 
 
 def test_what_only_holds_numbers_of_producers_expires_as_it_would_have_before() -> None:
-    """Of records that were all outdated the last batch's header stays, which tells no time."""
+    """If all records of a segment are outdated, only the last batch's header is kept, which has no record times."""
     config = replace(CONFIG, cleanup_delete=True, retention_ms=5000)
     broker = memory_broker(config)
     storage = broker.storage

@@ -33,11 +33,11 @@ def install(log: PartitionLog, job: CompactJob) -> None:
 
 
 class Stopped(BaseException):
-    """The process is killed here."""
+    """Raised where the process is killed."""
 
 
 def stopped_after(broker: Broker, operations: int, work: Callable[[], None]) -> bool:
-    """Whether `work` was through before the storage had changed something so many times."""
+    """Stop `work` after this many changes of the storage; return whether it was complete before."""
     storage = broker.storage
     assert isinstance(storage, MemoryStorage)
     last = storage.operations + operations
@@ -55,7 +55,7 @@ def stopped_after(broker: Broker, operations: int, work: Callable[[], None]) -> 
 
 
 def committed(broker: Broker) -> dict[bytes, bytes | None]:
-    """The last value of each key but fillers, as who reads committed records sees it."""
+    """Return the last value of each key except fillers, as a read_committed reader sees it."""
     log = broker.log
     aborted = log.aborted_transactions(log.log_start_offset, log.log_end_offset)
     data, found = broker.read_all(), dict[bytes, bytes | None]()
@@ -110,7 +110,7 @@ def test_a_crash_at_any_step_of_a_swap_loses_nothing(kind: str) -> None:
 
 
 def test_power_may_go_after_any_of_the_renames_of_a_swap() -> None:
-    """They are synced by nobody; a file system keeps the first ones, in their order."""
+    """The renames are not synced; a file system keeps the first ones, in their order."""
     kept = -1
     while True:
         kept += 1
@@ -142,7 +142,7 @@ def test_power_may_go_after_any_of_the_renames_of_a_swap() -> None:
 
 @pytest.mark.parametrize("position", [0, 7, 20, 45, -30, -1])
 def test_a_compacted_segment_that_the_disk_damaged_is_given_up(position: int) -> None:
-    """What it was made of is there as long as its first segment is; after that the log ends earlier."""
+    """Its original segments exist as long as the first of them does; after that the log ends earlier."""
     outcomes = set()
     for fault_at in range(1, 100):
         broker = memory_broker(CONFIG)
@@ -177,7 +177,7 @@ def test_a_compacted_segment_that_the_disk_damaged_is_given_up(position: int) ->
 
 
 def test_a_crash_at_any_step_of_a_swap_keeps_what_was_aborted_apart() -> None:
-    """An aborted record past the end of the pass stays, and so must what tells that it is one."""
+    """An aborted record after the end of the pass is kept, so the entry that marks it as aborted must be kept, too."""
     for fault_at in range(1, 100):
         broker = memory_broker(CONFIG)
         for key, value in ((b"a", b"old"), (b"a", b"new"), (b"b", b"only")):

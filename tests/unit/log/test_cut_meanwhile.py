@@ -1,5 +1,6 @@
-"""A log is cut, or deleted, while a pool thread reads or compacts it: no fault of the disk, and nothing
-of what was before comes back."""
+"""A log is truncated or deleted while a disk thread reads or compacts it: that is no disk error, and removed
+records do not come back.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def test_a_tail_cut_while_it_is_read_is_no_damage(moment: int, start: int, verif
 
 
 def compacted_until_ready() -> tuple[Broker, CompactJob]:
-    """A log with a segment that compaction has made ready, and not put in its place yet."""
+    """Return a log with a segment that compaction has completed but not installed yet."""
     broker = dirty_broker()
     job = broker.log.begin_compaction(now_ms=5_000)
     assert job is not None
@@ -105,8 +106,9 @@ def test_what_was_compacted_before_a_cut_does_not_come_back(
 
 
 class CutAt:
-    """Cuts a log at one moment of what a slice of its compaction does on the disk, in another thread:
-    so it waits for the log's lock, and then the slice is over."""
+    """Truncates a log, in another thread, at one moment of a compaction slice's disk work. The truncation waits for
+    the log's lock until the slice has ended.
+    """
 
     def __init__(self, log: PartitionLog, kind: str, moment: int) -> None:
         self.begun: StorageJob | None = None
@@ -182,7 +184,7 @@ def job_of(log: PartitionLog, kind: str) -> StorageJob:
 
 @pytest.mark.parametrize("kind", ["sync", "truncated", "reset"])
 def test_work_for_a_deleted_topic_leaves_its_namesake_alone(kind: str) -> None:
-    """Deleted, and made again, while a pool thread waits for a sync of the old one's files."""
+    """The topic is deleted and created again while a disk thread waits for a sync of the old topic's files."""
     number = 0
     while True:
         number += 1
@@ -212,7 +214,7 @@ def test_work_for_a_deleted_topic_leaves_its_namesake_alone(kind: str) -> None:
 
 
 class Remade:
-    """Deletes the topic and makes it again when a file is synced for the `number`-th time."""
+    """Deletes the topic and creates it again when a file is synced for the `number`-th time."""
 
     def __init__(self, broker: Broker, number: int) -> None:
         self.is_done = False

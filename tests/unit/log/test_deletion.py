@@ -1,4 +1,6 @@
-"""A partition that is deleted is gone, whatever its name is and whatever its removal meets; others do not notice."""
+"""A deleted partition does not come back, whatever its name is and whatever errors its removal has, and other
+partitions are not affected.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ ID, NEXT_ID = TopicId(bytes([1] * 16)), TopicId(bytes([2] * 16))
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """Raised where the process is killed."""
 
 
 def make(directory: LogDirectory, topic_id: TopicId = ID, *, records: int = 3) -> PartitionLog:
@@ -83,7 +85,9 @@ def test_a_name_that_fits_no_file_refuses_its_partition_alone() -> None:
 
 @pytest.mark.parametrize("after", ["kill", "power"])
 def test_a_kill_at_any_step_leaves_the_old_log_or_none_and_the_namesake_whole(after: str) -> None:
-    """Of deletion, removal and the making of a namesake."""
+    """The process is killed at each step of a deletion, of the removal of files, and of the creation of a topic
+    with the same name.
+    """
     step = 0
     while True:
         step += 1
@@ -212,7 +216,7 @@ def test_a_rename_that_the_disk_fails_takes_it_offline() -> None:
 
 
 def test_what_an_earlier_version_could_not_rename_is_a_log_like_any_other() -> None:
-    """It went offline at `<249 characters>-0.<hex>-delete`, and again at each start."""
+    """An earlier version went offline at `<249 characters>-0.<hex>-delete`, and again at each start."""
     broker = memory_broker()
     make(broker.directory)
     broker.append(2)

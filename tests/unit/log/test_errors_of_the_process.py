@@ -20,8 +20,9 @@ OUR_OWN = ["EMFILE", "ENFILE", "ENOMEM", "ENAMETOOLONG", "EINVAL", "ENOENT"]
 
 
 def refusing(number: int, code: int, kind: str, refused: list[str]) -> Callable[..., None]:
-    """A process that operation `number` fails and, if lasting, all of its kind after it; a sync only fails on
-    the disk. `refused` is told which operations."""
+    """Return a process in which operation `number` fails and, if lasting, all later ones of its kind. Syncs do not
+    fail, because they fail only on a disk error. `refused` is called with the failed operations.
+    """
     state = {"left": number, "kind": ""}
 
     def fault(operation: str, path: Path) -> None:

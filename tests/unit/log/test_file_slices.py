@@ -1,4 +1,4 @@
-"""A read that leaves the bytes in the file says the same as one that brings them."""
+"""A read that returns a slice of the file has the same batches as a read that returns the bytes."""
 
 from __future__ import annotations
 

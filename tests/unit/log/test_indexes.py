@@ -1,4 +1,4 @@
-"""The three indexes: Kafka's bytes, look-ups against brute force, refusal of what is none."""
+"""The three indexes of a segment: Kafka's format, look-ups compared with brute force, and refusal of invalid files."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def dump(class_path: str, directory: Path, *, has_gaps: bool = False) -> tuple[str, str]:
-    """(what it says of all files, what it complains about)."""
+    """Return the tool's output on all files, and its complaints."""
     suffixes = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
     files = [str(p) for p in sorted(directory.iterdir()) if p.suffix in suffixes]
     tool = "org.apache.kafka.tools.DumpLogSegments"

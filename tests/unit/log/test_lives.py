@@ -1,4 +1,4 @@
-"""What one life leaves, the next one finds: it vouches for no more of it than was synced."""
+"""A process finds the files that an earlier process left, and treats only synced bytes as durable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.worlds.memory_storage import MemoryStorage
 
 
 class Killed(BaseException):
-    """The process is killed here."""
+    """Raised where the process is killed."""
 
 
 def storage_of(broker: Broker) -> MemoryStorage:
@@ -23,8 +23,9 @@ def storage_of(broker: Broker) -> MemoryStorage:
 
 
 def kill_within(broker: Broker, operations: int, work: Callable[[], object]) -> bool:
-    """Kill the process after so many disk operations of `work`, the last write cut in its middle.
-    Whether `work` was through before."""
+    """Kill the process after this many disk operations of `work`; the last write is torn. Return whether `work` was
+    complete before.
+    """
     storage = storage_of(broker)
     last = storage.operations + operations
 
@@ -44,7 +45,7 @@ def kill_within(broker: Broker, operations: int, work: Callable[[], object]) -> 
 
 
 def lives(broker: Broker) -> Iterator[None]:
-    """All that a log does to its files, step by step."""
+    """Yield the steps of all operations that change a log's files."""
     for number in range(6):
         broker.append(3, value_bytes=200, leader_epoch=1 + number // 3)
         yield
@@ -71,7 +72,9 @@ def lives(broker: Broker) -> Iterator[None]:
 
 @pytest.mark.parametrize("syncs", [True, False])
 def test_what_a_killed_life_never_synced_the_next_does_not_vouch_for(syncs: bool) -> None:
-    """Killed within any operation, started, and then the power goes: with or without a sync."""
+    """The process is killed within any operation, started again, and then the power fails, with or without a sync
+    before.
+    """
     killed_at = 0
     finished = False
     while not finished:
@@ -98,7 +101,7 @@ def test_what_a_killed_life_never_synced_the_next_does_not_vouch_for(syncs: bool
 
 
 def test_a_segment_that_left_unsynced_does_not_return_in_front_of_what_was_synced() -> None:
-    """Its name comes back with the power, and without its bytes it would be a hole."""
+    """After a loss of power its name would come back without its bytes, as a hole in the log."""
     broker = memory_broker()
     broker.append(2, value_bytes=300)
     broker.checkpoint()
@@ -123,7 +126,7 @@ def test_a_segment_that_left_unsynced_does_not_return_in_front_of_what_was_synce
 
 
 def test_a_stop_syncs_the_name_of_a_segment_that_an_unfinished_sync_was_to_sync() -> None:
-    """The pool drops the work that waits in it when a broker stops."""
+    """When a broker stops, work that waits for a disk thread is dropped."""
     broker = memory_broker()
     broker.append(2, value_bytes=300)
     broker.checkpoint()

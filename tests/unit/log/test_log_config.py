@@ -1,4 +1,4 @@
-"""What a log does about each config of its topic."""
+"""The effect of each topic config on a log."""
 
 from __future__ import annotations
 

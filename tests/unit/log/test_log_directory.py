@@ -1,4 +1,4 @@
-"""A data directory: one holder, one owner, its restart class, create, delete, upkeep."""
+"""A data directory: its lock and owner, the restart class, creating and deleting logs, and upkeep."""
 
 from __future__ import annotations
 
@@ -297,8 +297,9 @@ def test_flushes_are_due_by_bytes_and_by_age() -> None:
 
 
 def test_syncs_for_producers_do_not_put_off_the_flush() -> None:
-    """A topic with durability=fsync is always synced; its recovery point has to move all the same, or
-    nothing of it is compacted and a restart scans it."""
+    """The log of a topic with durability=fsync is always synced; its recovery point must advance nevertheless, or
+    the log is never compacted and each restart scans it.
+    """
     broker = memory_broker(LogConfig(segment_bytes=1 << 30))
     broker.append(1)
     broker.sync()

@@ -33,7 +33,7 @@ class Stored:
 
 
 class LogModel(RuleBasedStateMachine):
-    """The same history for a log on a memory disk and for a plain list."""
+    """Applies the same operations to a log on a memory disk and to a plain list."""
 
     broker: Broker
 
@@ -195,7 +195,9 @@ class LogModel(RuleBasedStateMachine):
         self.durable = min(self.durable, end)
 
     def survives(self) -> None:
-        """Where a cut left a gap at the end, a restart finds the end of the last batch."""
+        """Return the log end after a restart: if a truncation left a gap at the end, it is the end of the last
+        batch.
+        """
         end = self.broker.log.log_end_offset
         assert max((b.end_offset for b in self.stored), default=0) <= end <= self.end
         self.end = end

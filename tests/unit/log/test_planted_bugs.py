@@ -52,7 +52,7 @@ def compaction_up_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def retention_up_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """49"""
+    """Planted bug 49."""
     original = partition_log.expired_segments
 
     def expired_segments(*args: Any, high_watermark: int, **kwargs: Any) -> Any:
@@ -95,7 +95,7 @@ def transaction_index_believed_after_a_power_cut(patch: pytest.MonkeyPatch) -> N
 
 
 def cut_restores_producers_from_above_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """48"""
+    """Planted bug 48."""
     original = log_jobs.read_newest_snapshot
 
     def read(*args: Any, offset_max: Offset) -> Any:

@@ -226,7 +226,7 @@ def test_reads_by_time_open_one_batch_and_honour_the_log_start() -> None:
 def test_the_greatest_timestamp_is_looked_for_above_the_log_start(
     later_ms: list[int], log_start: int
 ) -> None:
-    """The greatest of all, 9,002, lies below it."""
+    """The greatest timestamp of all, 9,002, lies below the log start."""
     broker = memory_broker(LogConfig(segment_bytes=1_000, index_interval_bytes=0))
     for timestamp_ms in (10, 9_000, 60, 20, *later_ms):
         broker.append(3, timestamp_ms=timestamp_ms, value_bytes=60)

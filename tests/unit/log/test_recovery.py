@@ -1,4 +1,4 @@
-"""What opening a partition does with everything that a crash, a disk or a hand can leave behind."""
+"""Opening a partition's log after a crash, after disk damage, and with files that somebody changed by hand."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def damage(broker: Broker, path: Path, how: Damage) -> None:
 
 
 def history(broker: Broker) -> list[bytes]:
-    """Three epochs, producers, an aborted transaction, several segments, a checkpoint in between."""
+    """Return a log with three epochs, producers, an aborted transaction, several segments, and a checkpoint in
+    between.
+    """
     log = broker.log
     parts: list[bytes] = []
 
@@ -89,7 +91,7 @@ def history(broker: Broker) -> list[bytes]:
 
 
 def facts(broker: Broker) -> object:
-    """All that a reader, a follower or a producer could ask."""
+    """Return everything that a reader, a follower or a producer can learn from the log."""
     log = broker.log
     return (
         log.log_end_offset,
@@ -193,7 +195,7 @@ def test_the_log_ends_before_the_first_batch_with_a_wrong_bit(position_in_batch:
 
 @pytest.mark.parametrize("position_in_batch", [3, 16, 18, 22, 30, 60, 75])
 def test_damage_is_told_from_a_torn_write(position_in_batch: int) -> None:
-    """A killed process tears its last write only: a whole batch with a wrong CRC is the disk's doing."""
+    """A killed process tears only its last write: a complete batch with a wrong CRC was damaged by the disk."""
     broker = memory_broker(CONFIG)
     batches = [broker.append(2, value_bytes=50) for _ in range(3)]
     at = len(batches[0]) + position_in_batch
@@ -443,7 +445,7 @@ def test_a_gap_behind_an_empty_log_does_not_move_its_start(is_clean: bool) -> No
 
 
 def test_times_of_a_segment_that_ended_at_the_recovery_point_outlive_the_power() -> None:
-    """Its indexes were last written while it was active: not synced, so either may be cut short."""
+    """Its indexes were last written while it was active, and not synced, so either may be cut short."""
     broker = memory_broker(LogConfig(segment_bytes=700, index_interval_bytes=0))
     while broker.log.segment_count == 1:
         end = broker.log.log_end_offset

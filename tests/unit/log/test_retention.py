@@ -1,4 +1,4 @@
-"""What leaves a log, by age, size and log start offset, and what never does."""
+"""Retention: which segments leave a log by age, size and log start offset, and which never do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH = {"count": 10, "value_bytes": 20}
 
 
 def filled(config: LogConfig, times_ms: list[int]) -> Broker:
-    """One segment for each time; the last one is active."""
+    """Return a log with one segment for each time; the last one is active."""
     broker = memory_broker(config)
     for time_ms in times_ms:
         broker.append(count=10, timestamp_ms=time_ms)
@@ -31,7 +31,7 @@ def filled(config: LogConfig, times_ms: list[int]) -> Broker:
 
 
 def untimed(base_offset: int) -> bytes:
-    """A batch of 10 records whose producer gave no timestamps."""
+    """Return a batch of 10 records whose producer gave no timestamps."""
     records = [Record(None, b"v" * 20, timestamp_ms=-1)] * 10
     return encode_batch(records, base_offset=base_offset, leader_epoch=0)
 
@@ -177,7 +177,7 @@ def no_room(operation: str, path: Path) -> None:
 
 @pytest.mark.parametrize("is_all_old", [True, False])
 def test_a_full_disk_does_not_keep_what_would_make_room(is_all_old: bool) -> None:
-    """A new segment, and the longer name of one that leaves, find no room."""
+    """There is no space for a new segment, nor for the longer name of one that is removed."""
     broker = filled(config(retention_ms=500), [1000, 2000, 3000])
     storage = broker.storage
     assert isinstance(storage, MemoryStorage)

@@ -1,4 +1,4 @@
-"""Every system call fails once: nothing false is acknowledged, and the next life tells the truth."""
+"""Every system call fails once: no lost record is acknowledged, and the next process recovers the right state."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class History:
         self.failure: StorageFailed | None = None
 
     def act(self, broker: Broker) -> None:
-        """Appends, rolls, syncs, epochs, a truncation, retention, checkpoints."""
+        """Run appends, rolls, syncs, epochs, a truncation, retention and checkpoints."""
         log = broker.log
         for number in range(12):
             data = broker.append(3, value_bytes=40, leader_epoch=number // 4)
@@ -67,7 +67,7 @@ def reopen(broker: Broker) -> PartitionLog:
 
 
 def failing(storage: MemoryStorage, number: int, code: int, kind: str) -> Callable[..., int | None]:
-    """A disk whose operation `number` fails, and all of its kind from then on (or once)."""
+    """Return a disk on which operation `number` fails, and all of its kind from then on (or once)."""
     first = storage.operations + number
     state = {"kind": ""}
 
@@ -139,7 +139,9 @@ def test_a_failure_of_any_call_takes_the_directory_offline_and_loses_nothing_syn
 
 
 def no_room(storage: MemoryStorage, number: int, kind: str) -> Callable[..., int | None]:
-    """A disk that has no room from the write or creation `number` on; `kind` short: but for one byte."""
+    """Return a disk that has no space from the write or creation `number` on; `kind` short: a write leaves out one
+    byte.
+    """
     state = {"left": number}
 
     def fault(operation: str, path: Path) -> int | None:
@@ -242,7 +244,7 @@ def test_an_append_that_had_room_for_its_first_segment_only_is_taken_back(kind: 
 
 @pytest.mark.parametrize("number", range(1, 6))
 def test_an_append_behind_a_gap_that_is_taken_back_leaves_the_gap_out_too(number: int) -> None:
-    """A follower of a compacted leader: where its log ends decides what it is sent next."""
+    """This is a follower of a compacted leader: its log end decides what it is sent next."""
     broker = memory_broker(CONFIG)
     before = broker.append(3, value_bytes=40)
     broker.checkpoint()
@@ -285,7 +287,7 @@ def test_a_partition_is_made_once_there_is_room() -> None:
 
 
 def no_room_for(storage: MemoryStorage, *names: str) -> None:
-    """A disk that has room left, but not for these."""
+    """Return a disk that has space, but not for these files."""
 
     def fault(operation: str, path: Path) -> None:
         if operation in ("write", "create", "rename") and path.name.endswith(names):

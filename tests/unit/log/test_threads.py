@@ -1,4 +1,4 @@
-"""Pool threads read, sync and compact while the owner appends, rolls and deletes: on a real disk."""
+"""Disk threads read, sync and compact a log while its owner appends, rolls and deletes, on a real disk."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONFIG = LogConfig(
 
 
 class ColdFile(DiskFile):
-    """Nothing is ever resident, so that every read goes to a thread."""
+    """A file that is never in the page cache, so that every read goes to a disk thread."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Looking for a time in a pool thread while the owner takes the segments away: no fault of the disk."""
+"""Looking up a timestamp on a disk thread while the owner removes the segments is no disk error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIG = replace(compacted_logs.CONFIG, cleanup_delete=True, retention_ms=500)
 
 
 class Watched(MemoryStorage):
-    """Calls `on_open` once, before the next file is opened: what the owner does at that moment."""
+    """Calls `on_open` once before the next file is opened, to run what the owner does at that moment."""
 
     on_open: Callable[[], object] | None = None
 
@@ -32,7 +32,7 @@ class Watched(MemoryStorage):
 
 
 def filled() -> tuple[Watched, Broker]:
-    """Records of 10 ms each, two of three under a key that returns; no index is in memory."""
+    """Return a log of records 10 ms apart, two of three under a key that repeats; no index is in memory."""
     storage = Watched()
     broker = Broker(storage, config=CONFIG)
     for number in range(30):

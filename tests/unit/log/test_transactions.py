@@ -1,4 +1,4 @@
-"""Transactions in the log: what compaction, recovery, a cut and retention leave of them."""
+"""Transactions in the log after compaction, recovery, a truncation and retention."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def aborted(broker: Broker) -> list[AbortedTransaction]:
 
 
 def follower_of(broker: Broker) -> Broker:
-    """A new replica with the same batches, all of them below the high watermark."""
+    """Return a new replica with the same batches, all below the high watermark."""
     follower = memory_broker(broker.config)
     follower.log.append(broker.read_all(), now_ms=0)
     follower.log.set_high_watermark(follower.log.log_end_offset)
@@ -44,7 +44,7 @@ def follower_of(broker: Broker) -> Broker:
 
 @pytest.mark.parametrize("kind", [ControlType.COMMIT, ControlType.ABORT])
 def test_a_transaction_whose_marker_is_not_replicated_is_not_compacted(kind: ControlType) -> None:
-    """A cut may take the marker, and the next one may be of the other kind."""
+    """A truncation may remove the marker, and the next one may have the other outcome."""
     broker = memory_broker(CONFIG)
     put(broker, (b"a", b"committed"))
     put(broker, (b"a", b"pending"), producer_id=7, base_sequence=0, transactional=True)
@@ -63,7 +63,7 @@ def test_a_transaction_whose_marker_is_not_replicated_is_not_compacted(kind: Con
 
 @pytest.mark.parametrize("kind", [ControlType.COMMIT, ControlType.ABORT])
 def test_a_marker_stays_while_an_emptied_batch_of_its_transaction_does(kind: ControlType) -> None:
-    """A replay of the batch without the marker would find an open transaction for ever."""
+    """A replay of the batch without the marker would find a transaction that is open for ever."""
     broker = memory_broker(CONFIG)
     data = put(broker, (b"a", b"1"), producer_id=7, base_sequence=0, transactional=True)
     marker = mark(broker, 7, kind)
@@ -110,7 +110,9 @@ def test_an_abort_below_the_recovery_point_is_known_after_a_power_cut() -> None:
 
 
 def test_an_abort_of_a_segment_that_was_closed_since_is_known_after_a_power_cut() -> None:
-    """Its first entry, and with it the file, comes after the directory was synced for the roll."""
+    """The transaction index file is created with its first entry, after the directory was synced for the new
+    segment.
+    """
     broker = memory_broker(CONFIG)
     put(broker, (b"a", b"1"), producer_id=7, base_sequence=0, transactional=True)
     broker.checkpoint()
@@ -126,7 +128,7 @@ def test_an_abort_of_a_segment_that_was_closed_since_is_known_after_a_power_cut(
 
 
 def test_a_transaction_index_that_was_not_synced_is_made_again_after_a_power_cut() -> None:
-    """As brokers of before left it: the file was written, and a recovery point passed it."""
+    """Earlier brokers wrote the file without a sync, and then moved the recovery point past it."""
     broker = memory_broker(LARGE)
     put(broker, (b"a", b"1"), producer_id=7, base_sequence=0, transactional=True)
     mark(broker, 7, ControlType.ABORT)

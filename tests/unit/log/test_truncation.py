@@ -1,4 +1,4 @@
-"""Cuts: what a crash right after one may not bring back, and what they do to the rest of the log."""
+"""Truncations: removed records do not come back after a crash, and the rest of the log stays consistent."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_batch_is_cut_whole_or_not_at_all() -> None:
 
 
 def test_a_log_begun_anew_knows_no_producers_of_before() -> None:
-    """Also where it begins at an offset at which the old one had rolled, and noted its producers."""
+    """It must not even if it begins at an offset at which the old log had begun a segment and stored its producers."""
     broker = memory_broker(LogConfig(segment_bytes=500))
     while broker.log.segment_count < 3:
         end = broker.log.log_end_offset
@@ -161,7 +161,7 @@ def test_a_log_begun_anew_knows_no_producers_of_before() -> None:
 
 @pytest.mark.parametrize("interval_bytes", [1, 10_000])
 def test_a_cut_keeps_the_greatest_timestamp_of_what_is_left(interval_bytes: int) -> None:
-    """Also of batches behind the last entry of the time index."""
+    """This includes batches after the last entry of the time index."""
     config = LogConfig(segment_bytes=10_000, index_interval_bytes=interval_bytes)
     broker = memory_broker(config)
     for timestamp_ms in (1_000, 5_000, 2_000, 9_000):

@@ -1,4 +1,4 @@
-"""One byte that the disk has changed, wherever it lies, costs no start and hides no other batch."""
+"""One byte that the disk has changed, at any position, prevents no start and hides no other batch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def stopped_broker(*, is_clean: bool) -> tuple[Broker, list[bytes]]:
 
 
 def batches_from_each_offset(broker: Broker) -> list[bytes]:
-    """What readers get that begin at each second offset and want one batch."""
+    """Return the batches that readers get who begin at each second offset and read one batch."""
     end = broker.log.log_end_offset
     results = [
         broker.log.read(Offset(start), bytes_max=1, end_offset=end) for start in range(0, end, 2)
@@ -93,7 +93,7 @@ def test_a_wrong_byte_in_a_header_is_told_or_read_as_it_is(is_clean: bool) -> No
 
 
 def batch_positions(broker: Broker, number: int) -> list[int]:
-    """Where the batches begin in one of the segments' files."""
+    """Return the positions of the batches in one of the segments' files."""
     file = broker.storage.open(broker.files(".log")[number])
     try:
         return [position for position, _ in walk_headers(file, 0, file.size_bytes())]
@@ -102,7 +102,9 @@ def batch_positions(broker: Broker, number: int) -> list[int]:
 
 
 def test_an_index_that_leads_to_what_looks_like_a_long_batch_hides_nothing() -> None:
-    """A value that a producer chose, and an entry that the disk has changed to lead there."""
+    """The producer chose a value that looks like a batch header, and the disk has changed an index entry so that it
+    points there.
+    """
     broker = memory_broker(LogConfig(index_interval_bytes=0))
     lookalike = bytearray(batch(1)[:HEADER_BYTES])
     lookalike[BATCH_LENGTH_AT : BATCH_LENGTH_AT + 4] = b"\x7f\xff\xff\xff"

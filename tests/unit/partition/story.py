@@ -128,7 +128,9 @@ def effect_text(effect: Effect) -> str:
 def replay(
     lines: list[str], look: Callable[[Replica, int], None] = lambda _replica, _now_ms: None
 ) -> list[str]:
-    """Run the lines that are not indented, and return them with the effects of each. `look` is called after each."""
+    """Run the lines that are not indented, and return them with the effects of each. `look` is called after each
+    event.
+    """
     replica: Replica | None = None
     asked: ProduceRequested | None = None
     out: list[str] = []

@@ -1,4 +1,4 @@
-"""What a leader keeps of its followers: when to wait for one that joins, and whose log start counts."""
+"""A leader's state of its followers: when the high watermark waits for one that joins, and which log starts count."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Follower:
 
 
 class Load:
-    """Broker 1 leads. A turn is `pace_ms` and has one acks=all append."""
+    """Broker 1 leads. One turn takes `pace_ms` and has one append with acks=all."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Load:
             self.attach(follower)
 
     def image(self, *fenced: int) -> None:
-        """The image has this ISR from now on, in a new partition epoch."""
+        """Set an image with this ISR, in a new partition epoch."""
         brokers = tuple(
             BrokerView(broker_id=b, broker_epoch=100 + b, is_fenced=b in fenced, in_shutdown=False)
             for b in self.replicas
@@ -116,7 +116,9 @@ class Load:
             self.turn()
 
     def joins(self, broker_id: int, *, within_ms: int) -> int | None:
-        """Run until its joining is proposed; how many ms that took, or None: not `within_ms`."""
+        """Run until the follower's joining is proposed; return after how many ms, or None if not within
+        `within_ms`.
+        """
         began_ms = self.now_ms
         while self.now_ms < began_ms + within_ms:
             self.turn()
@@ -189,7 +191,7 @@ def test_a_third_replica_joins_although_its_round_trip_is_longer_than_the_isrs_s
 
 
 def test_a_reassignment_completes_under_load() -> None:
-    """Broker 4 is added while 2 and 3 are in sync: it joins, and the watermark never fell."""
+    """Broker 4 is added while 2 and 3 are in sync. It joins, and the high watermark never falls."""
     load = Load(Follower(2, 1), Follower(3, 2), isr=(1, 2, 3))
     load.run(200)
     load.replicas = (1, 2, 3, 4)

@@ -1,4 +1,4 @@
-"""Where the lineages of two logs part, and where a follower truncates for it."""
+"""Where the logs of a leader and a follower diverge, and where the follower truncates."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _tail = st.lists(st.integers(0, 4), max_size=6).map(sorted)
 def test_cutting_and_asking_again_ends_at_the_shared_prefix(
     shared: Records, ours: Records, theirs: Records
 ) -> None:
-    """Leaders write even epochs above, followers odd ones: past `shared` they have nothing alike."""
+    """Leaders write even epochs and followers odd ones after `shared`, so nothing after it is equal."""
     leader_log = shared + [4 + 2 * e for e in ours]
     follower_log = shared + [5 + 2 * e for e in theirs]
     leader = log(_cache(leader_log), len(leader_log))

@@ -64,7 +64,7 @@ def produce(replica: Replica, request_id: int, **changes: Any) -> list[Any]:
 
 
 def written(replica: Replica, producers: ProducerStates, sequence: int) -> list[Any]:
-    """A batch of one record goes through."""
+    """Produce a batch of one record, and complete the append."""
     base = replica.log_end
     batch = ProducerBatch(
         producer_id=7, producer_epoch=0, base_sequence=sequence, last_sequence=sequence

@@ -1,4 +1,4 @@
-"""Who waits for the high watermark is answered once, in the order of the log."""
+"""Requests that wait for the high watermark get one response each, in the order of the log."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ MIN_ISR = 2
 
 
 class World:
-    """Replicas, their logs, what is under way, and a controller that is one atomic step."""
+    """The replicas, their logs, the messages under way, and a controller that decides at once."""
 
     def __init__(self, *, is_fsync: bool) -> None:
         self.is_fsync = is_fsync
@@ -73,7 +73,7 @@ class World:
         self.images.append(image)
 
     def elect(self, choice: int) -> None:
-        """Any member of the ISR may be elected at any moment."""
+        """Elect any member of the ISR, at any moment."""
         now = self.images[-1]
         leader = now.isr[choice % len(now.isr)]
         self._publish(leader, now.leader_epoch + 1, now.partition_epoch + 1, now.isr)
@@ -136,7 +136,7 @@ class World:
         self.step(broker, ev.Tick())
 
     def push(self, leader: int, follower: int) -> None:
-        """The shell sends what is due, at most two records."""
+        """Send the data that is due, at most two records."""
         session = self._session(follower)
         due = self.replicas[leader].data_due(session)
         if leader == follower or due is None:
@@ -242,7 +242,7 @@ class World:
 
 
 def _received(leader: int, effect: Any) -> ev.Event:
-    """The follower's view of what a leader sent."""
+    """Return a leader's message as the event that its follower gets."""
     names = {
         fx.SendAttached: ev.AttachedReceived,
         fx.SendDiverged: ev.DivergedReceived,
@@ -301,7 +301,7 @@ def test_nothing_acknowledged_is_lost_and_nothing_shown_changes(
 
 
 def test_the_world_gets_something_done() -> None:
-    """Without faults, records are acknowledged and shown everywhere: the property is not empty."""
+    """Without faults, records are acknowledged and visible everywhere, so the property is not empty."""
     world = World(is_fsync=True)
     for round_number in range(200):
         for broker in BROKERS:

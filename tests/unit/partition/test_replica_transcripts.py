@@ -25,7 +25,7 @@ def test_transcript(name: str, lines: list[str]) -> None:
 
 @pytest.mark.parametrize(("name", "lines"), STORIES, ids=[name for name, _ in STORIES])
 def test_a_replica_that_waits_for_nothing_needs_no_ticks(name: str, lines: list[str]) -> None:
-    """Brokers leave them out: with thousands of idle partitions they took a quarter of a core."""
+    """Brokers leave these ticks out: with thousands of idle partitions they took a quarter of a core."""
     asleep: list[int] = []
 
     def look(replica: Replica, now_ms: int) -> None:

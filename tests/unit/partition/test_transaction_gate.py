@@ -22,7 +22,7 @@ ADD, VERIFY = RegistrationMode.ADD, RegistrationMode.VERIFY
 
 
 def refuse(world: TransactionWorld, code: ErrorCode) -> None:
-    """The response to the oldest registration is this error."""
+    """Respond to the oldest registration with this error."""
     _, asked = world.registrations.pop(0)
     world._step(
         ev.TransactionVerified(
@@ -132,7 +132,7 @@ def test_an_error_that_says_nothing_about_the_transaction_is_tried_again_until_t
 
 
 def test_what_waits_behind_a_batch_that_is_late_is_refused_with_it() -> None:
-    """A later batch without the earlier one would be a gap."""
+    """A later batch without the earlier one would leave a gap in the sequence numbers."""
     world = TransactionWorld()
     first = world.send(0, 0)
     second = world.send(0, 1, timeout_ms=50)

@@ -61,7 +61,7 @@ class MarkerSent:
 
 @dataclass(slots=True)
 class Sent:
-    """A batch that a client has sent, and what became of it."""
+    """A batch that a client has sent, and its outcome."""
 
     batch: ProducerBatch
     number: int | None  # None: its transaction is known by its epoch
@@ -88,7 +88,7 @@ class TransactionWorld:
         self._lead()
 
     def _lead(self) -> None:
-        """A broker begins to lead: its state is the fold of the log, and its image is up to date."""
+        """Let a broker begin to lead: its state is computed from the log, and its image is up to date."""
         self.generation += 1
         self.producers = ProducerStates()
         for offset, entry in enumerate(self.log):
@@ -137,7 +137,7 @@ class TransactionWorld:
         timeout_ms: int = 60_000,
         mode: RegistrationMode | None = None,
     ) -> Sent:
-        """A client sends a batch of one record; what becomes of it is seen in the returned object."""
+        """Let a client send a batch of one record; the returned object shows its outcome."""
         request_id = next(self._requests)
         batch = ProducerBatch(PRODUCER, ProducerEpoch(epoch), sequence, sequence, True)
         sent = self.sent[request_id] = Sent(batch, number)
@@ -156,7 +156,7 @@ class TransactionWorld:
         return sent
 
     def respond(self, index: int = 0) -> None:
-        """The coordinator handles a registration; its response is on its way then."""
+        """Let the coordinator handle a registration; its response is under way then."""
         generation, asked = self.registrations.pop(index)
         coordinator = self.coordinator
         code = coordinator.register(asked.mode, asked.producer_epoch, HERE)
@@ -170,14 +170,14 @@ class TransactionWorld:
         self.responses.append(Response(generation, event))
 
     def hear(self, index: int = 0) -> None:
-        """The leader gets a response."""
+        """Deliver a response to the leader."""
         response = self.responses.pop(index)
         if response.generation == self.generation:
             self._heard = max(self._heard, response.event.coordinator_epoch)
             self._step(response.event)
 
     def register_all(self) -> None:
-        """All registrations and their responses arrive, also those that follow from them."""
+        """Deliver all registrations and their responses, also those that follow from them."""
         while self.registrations or self.responses:
             if self.registrations:
                 self.respond()
@@ -185,7 +185,7 @@ class TransactionWorld:
                 self.hear()
 
     def send_markers(self) -> None:
-        """The coordinator sends the markers that are due. An unanswered one is not sent twice in its life."""
+        """Let the coordinator send the markers that are due. It does not send an unanswered one twice."""
         marker, deciding = self.coordinator.marker(), self.coordinator.deciding()
         if marker is None or deciding is None:
             return
@@ -197,7 +197,7 @@ class TransactionWorld:
             self.markers.append(message)
 
     def mark(self, index: int = 0, *, loses_response: bool = False, again: bool = False) -> None:
-        """The leader gets a marker; its response arrives at the coordinator unless it is lost."""
+        """Deliver a marker to the leader; the response arrives at the coordinator unless it is lost."""
         message = self.markers[index] if again else self.markers.pop(index)
         if message.generation != self.generation:
             return
@@ -213,18 +213,18 @@ class TransactionWorld:
         )
 
     def end(self, *, is_commit: bool, is_bumped: bool | None = None) -> None:
-        """The client ends its transaction at the coordinator."""
+        """Let the client end its transaction at the coordinator."""
         is_bumped = self.mode is RegistrationMode.ADD if is_bumped is None else is_bumped
         self.coordinator.end(is_commit=is_commit, is_bumped=is_bumped)
 
     def finish(self, *, is_commit: bool) -> None:
-        """The transaction ends, with its marker."""
+        """Complete the transaction, with its marker."""
         self.end(is_commit=is_commit)
         self.send_markers()
         self.mark()
 
     def move_leader(self, *, lost: int = 0) -> None:
-        """Another broker leads, with all of the log except the last `lost` entries."""
+        """Let another broker lead, with all of the log except the last `lost` entries."""
         if lost:
             del self.log[-lost:]
         self.replica.step(ev.PartitionRemoved(), self.now_ms)
@@ -233,12 +233,12 @@ class TransactionWorld:
         self._lead()
 
     def tick(self, ms: int = 100) -> None:
-        """Time passes."""
+        """Let time pass."""
         self.now_ms += ms
         self._step(ev.Tick())
 
     def settle(self) -> None:
-        """All faults are over: every message arrives, and what was lost is sent again."""
+        """End all faults: every message arrives, and lost messages are sent again."""
         for _ in range(10):
             self.register_all()
             self.send_markers()
@@ -247,7 +247,9 @@ class TransactionWorld:
             self.tick()
 
     def shown(self) -> list[str]:
-        """The log in short: `b0.1` is a batch of epoch 0 with sequence 1, `c1` and `a1` are markers of epoch 1."""
+        """Return the log in short: `b0.1` is a batch of epoch 0 with sequence 1, `c1` and `a1` are markers of epoch
+        1.
+        """
         return [
             f"b{entry.batch.producer_epoch}.{entry.batch.base_sequence}"
             if isinstance(entry, Batch)
@@ -289,7 +291,9 @@ class TransactionWorld:
                     self.reports.append(effect)
 
     def _is_of_a_deposed_one(self, message: MarkerSent) -> bool:
-        """Whether the coordinator that gets this response cannot write any more that a transaction is complete."""
+        """Return whether the coordinator that gets this response can no longer write that a transaction is
+        complete.
+        """
         return message.marker.coordinator_epoch < self.coordinator.coordinator_epoch
 
     def _number_of(self, epoch: int) -> int:

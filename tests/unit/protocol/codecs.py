@@ -80,7 +80,7 @@ def encoded(codec: Codec, records: list[Record], **options: Any) -> Any:
 
 
 def outcome(call: Any, *arguments: Any) -> Any:
-    """What a call gives, or the type of the error that it raises."""
+    """Return the result of a call, or the type of the error that it raises."""
     try:
         return call(*arguments)
     except (CorruptBatch, OverflowError) as error:
@@ -88,7 +88,7 @@ def outcome(call: Any, *arguments: Any) -> Any:
 
 
 def read_all(codec: Codec, data: bytes, count: int, *batch: Any) -> Any:
-    """All records, plain, or the type of the error."""
+    """Return all records as plain values, or the type of the error."""
 
     def read() -> list[Plain]:
         return [plain(record) for record in codec.RecordReader(data, count, *batch).read()]

@@ -57,7 +57,7 @@ NASTY = [
 
 @dataclass(slots=True)
 class Findings:
-    """What a run saw: how often decoding worked and failed, the slowest case, and what went wrong."""
+    """The results of a run: how often decoding succeeded and failed, the slowest case, and the violations."""
 
     decoded: int = 0
     refused: int = 0

@@ -146,7 +146,7 @@ def test_what_is_no_batch_is_refused(payload: bytes) -> None:
     ],
 )
 def test_what_only_a_newer_program_knows_is_refused_and_not_called_damage(batch: list[Any]) -> None:
-    """A reader that ignored it would have another image than the others, and tell nobody."""
+    """A reader that ignored it would silently have another image than the others."""
     with pytest.raises(NewerProgramNeeded, match="a newer program is needed"):
         decode_batch(msgpack.packb(batch))
 

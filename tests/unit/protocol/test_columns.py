@@ -55,7 +55,7 @@ batches_of_records = st.lists(
 
 
 def encode_all(drawn_batches: list[tuple[list[Record], Compression]]) -> tuple[bytes, list[Record]]:
-    """The batches one behind the other, and their records with their offsets in that log."""
+    """Return the batches one after the other, and their records with their offsets in that log."""
     encoded, records, base_offset = [], [], 0
     for batch, compression in drawn_batches:
         moved = [

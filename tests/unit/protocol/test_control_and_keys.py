@@ -1,4 +1,4 @@
-"""Transaction markers, and the partition a key belongs to."""
+"""Transaction markers, and the choice of a partition by a key's hash."""
 
 from __future__ import annotations
 

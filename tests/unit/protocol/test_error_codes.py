@@ -1,4 +1,4 @@
-"""The table of error codes: what its properties say about each other."""
+"""The table of error codes: its properties are consistent with each other."""
 
 from __future__ import annotations
 

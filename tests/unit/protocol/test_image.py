@@ -1,4 +1,4 @@
-"""Replaying is the only way to change an image, and it says what it changed."""
+"""Replaying a record is the only way to change a metadata image, and it reports what changed."""
 
 from __future__ import annotations
 

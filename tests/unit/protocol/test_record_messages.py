@@ -1,4 +1,4 @@
-"""Messages made and read by hand are protobuf's, byte for byte in meaning."""
+"""Messages that are encoded and decoded by hand mean the same as protobuf's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An image travels whole, the same bytes for the same image, and damage is noticed."""
+"""A snapshot contains the whole image, equal images have equal bytes, and damage is detected."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tests.unit.protocol.test_image import ONE, TWO, broker, replayed, with_topi
 
 
 def full_image() -> MetadataImage:
-    """An image with something of everything."""
+    """Return an image with something of everything."""
     image = with_topics()
     return replayed(
         FeatureLevel(name="metadata.version", level=2),
@@ -212,7 +212,7 @@ def test_a_snapshot_of_a_later_level_is_no_damage() -> None:
 
 
 def test_a_snapshot_of_an_older_program_is_read() -> None:
-    """It has no level in its head."""
+    """Its header has no level."""
     whole = snapshot_bytes(MetadataImage(features={"metadata.version": 1}))
     head = msgpack.packb([1, -1, 0, 1])
     assert len(head) == 5

@@ -11,7 +11,7 @@ from tests.sim.quorum.world import World
 
 
 class LoneVoter:
-    """Voter 1 of `voters`; the others exist only as messages that the test sends."""
+    """Voter 1 of `voters`. The other voters exist only as messages that the test sends."""
 
     def __init__(self, *, voters: int = 3, seed: int = 1, joined: bool = True, **world: Any):
         self.world = World(seed, voters=voters, joined=joined, **world)
@@ -35,7 +35,7 @@ class LoneVoter:
         self.node.entering(lambda: self.node.receive(peer_id, message))
 
     def settle(self) -> None:
-        """Let the disk finish."""
+        """Let the disk finish its work."""
         self.world.run_until(lambda: self.node.barrier.clean, 1.0)
         self.world.run(0.001)
 
@@ -70,7 +70,7 @@ class LoneVoter:
         )
 
     def hear_pre_votes(self, *, rounds: int) -> list[tuple[int, Message]]:
-        """Let the timer end this many times; return the (peer, message) pairs of the pre-votes."""
+        """Let the election timer end this many times; return the (peer, message) pairs of the pre-votes."""
         pre_votes: list[tuple[int, Message]] = []
 
         def heard() -> bool:
@@ -81,7 +81,7 @@ class LoneVoter:
         return pre_votes
 
     def campaign(self, *, grants: tuple[int, ...]) -> int:
-        """Let the timer end and `grants` consent; return the term in which the voter then campaigns."""
+        """Let the election timer end and `grants` consent; return the term in which the voter then campaigns."""
         self.take_sent(wire.PRE_VOTE)
         message = self.hear_pre_votes(rounds=1)[0][1]
         for peer_id in grants:

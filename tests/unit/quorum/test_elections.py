@@ -144,7 +144,7 @@ def test_a_candidate_stands_back_for_a_better_one_that_asks_at_the_same_time() -
 
 
 def test_a_vote_counts_as_hearing_a_leader_from_when_it_leaves() -> None:
-    """Its disk takes longer than every timer: it neither campaigns nor consents to another candidate."""
+    """Its disk takes longer than every timer, so it must neither campaign nor consent to another candidate."""
     disk_s = 2 * LoneVoter().world.timers.election_max_s
     voter = LoneVoter(disk_delay_s=(disk_s, disk_s))
     world = voter.world

@@ -1,4 +1,4 @@
-"""Two voters' ends of a connection: who is greeted, who is refused and why, and what each side may send."""
+"""Connections between two voters: which peers are accepted or refused and why, and what each side may send."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FRAME_BYTES_MAX = 1 << 20
 
 
 class Wire:
-    """A transport that keeps what is written to it."""
+    """A transport that stores the bytes that are written to it."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -51,7 +51,7 @@ class Wire:
 
 
 class Ends:
-    """Voter 1 has dialled voter 2."""
+    """The two ends of a connection that voter 1 has opened to voter 2."""
 
     def __init__(self, *, voters: str = VOTERS) -> None:
         self.messages: list[tuple[int, Message]] = []
@@ -83,7 +83,7 @@ class Ends:
             link.connection_made(cast(asyncio.Transport, wire))
 
     def exchange(self, chunk: int = FRAME_BYTES_MAX) -> None:
-        """Carry what was written to the other side, in pieces, until both are silent."""
+        """Carry the written bytes to the other side, in pieces, until both sides send nothing more."""
         while any(wire.written for wire in self.wires):
             for wire, other in zip(self.wires, (self.acceptor, self.dialler), strict=True):
                 data = wire.take()

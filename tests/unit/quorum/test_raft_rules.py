@@ -1,4 +1,4 @@
-"""Rules of Raft that hold for entries, terms and restarts, and rules of the shell around a node."""
+"""Rules of Raft that hold for entries, terms and restarts, and rules of the code that does a node's I/O."""
 
 from __future__ import annotations
 

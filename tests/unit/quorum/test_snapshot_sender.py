@@ -1,4 +1,4 @@
-"""What a leader sends of a snapshot, as its follower asks for it."""
+"""The chunks of a snapshot that a leader sends, as its follower asks for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages survive the wire; what is no message is refused, and nothing is ever unpickled."""
+"""Messages between voters survive encoding and decoding, invalid bytes are refused, and nothing is ever unpickled."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_pickle_is_no_message() -> None:
 
 
 class _Collected(peer_link.FrameProtocol):
-    """Keeps what it was sent."""
+    """Stores the messages that it is sent."""
 
     def __init__(self) -> None:
         super().__init__(frame_bytes_max=1 << 20, tls=False)

@@ -1,4 +1,4 @@
-"""No message leaves a voter before its disk holds what it says: the power may go at each message."""
+"""No message leaves a voter before the state that it reports is on disk: the power may fail at each message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of each certificate, as a scrape tells it."""
+"""The metric of each certificate's expiry time."""
 
 from __future__ import annotations
 

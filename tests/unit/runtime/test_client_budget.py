@@ -1,4 +1,4 @@
-"""What one client takes of what belongs to all has a bound, and others have their turn."""
+"""One client's share of common resources is bounded, and other clients get their turn."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_no_pool_is_ever_overdrawn(wants: list[tuple[str, int]]) -> None:
 
 
 def served(order: TurnOrder[str], count: int, seconds: float = SLICE_S) -> str:
-    """Whose turns come next, when each piece takes so long and its work wants to go on."""
+    """Return the owners in the order of their turns, when each piece takes this long and its work continues."""
     turns = ""
     for _ in range(count):
         owner = order.next()

@@ -1,4 +1,4 @@
-"""Channels between processes of the cluster: the certificate of today, the address of today."""
+"""Channels between processes of the cluster use renewed certificates and changed addresses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from odradek_runtime.tls import TlsFiles
 
 
 class Doorman(grpc.GenericRpcHandler):
-    """Answers with the serial number of the caller's certificate."""
+    """A service that returns the serial number of the caller's certificate."""
 
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()
@@ -83,7 +83,7 @@ async def door(tmp_path: Path) -> AsyncIterator[Callable[[], Any]]:
 
 
 async def shown(channel: grpc.aio.Channel) -> int:
-    """The serial number that the peer saw."""
+    """Return the serial number that the peer saw."""
     return int(await channel.unary_unary("/test/Who")(b"", timeout=10))
 
 

@@ -1,4 +1,4 @@
-"""When a process stops in order, and when at once."""
+"""When a process stops in a controlled way, and when at once."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def _running() -> AsyncIterator[asyncio.subprocess.Process]:
 
 
 async def test_a_signal_to_a_process_that_stops_for_another_reason_leaves_it_its_time() -> None:
-    """Who ends a child closes its standard input and sends SIGTERM, in whatever order."""
+    """A parent that ends a child closes its standard input and sends SIGTERM, in either order."""
     async with _running() as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""The allocator's options: what a fetch frees is used for the next one."""
+"""The options of the memory allocator: memory that a fetch frees is used again for the next fetch."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from odradek import Client, Consumer, ConsumerRecord
 async def fill(
     client: Client, count: int, topic: str = "t", partition: int | None = 0, first: int = 0
 ) -> None:
-    """Numbers from `first` on, a batch of ten each."""
+    """Append numbers from `first` on, in batches of ten."""
     async with client.producer() as producer:
         for number in range(first, first + count):
             await producer.send(
@@ -22,12 +22,12 @@ async def fill(
 
 
 def numbers(records: Sequence[ConsumerRecord]) -> list[int]:
-    """Their values."""
+    """Return the values of the records as numbers."""
     return [int(record.value) for record in records]
 
 
 async def read(consumer: Consumer, count: int, **arguments: int) -> list[ConsumerRecord]:
-    """Read until at least so many records have arrived."""
+    """Read until at least this many records have arrived."""
     records: list[ConsumerRecord] = []
     while len(records) < count:
         more = await consumer.getmany(5_000, **arguments)
@@ -37,7 +37,7 @@ async def read(consumer: Consumer, count: int, **arguments: int) -> list[Consume
 
 
 async def until(is_so: Callable[[], object]) -> None:
-    """Let other tasks run until it is, soon."""
+    """Let other tasks run until the condition is true."""
     async with asyncio.timeout(5):
         while True:
             if is_so():

@@ -1,4 +1,4 @@
-"""What is sent when, in which order, under which numbers: tables over the producer's core."""
+"""The producer's accumulator: when batches are sent, in which order, and with which sequence numbers."""
 
 from __future__ import annotations
 

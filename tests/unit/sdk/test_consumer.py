@@ -1,4 +1,4 @@
-"""The consumer against an in-memory cluster: every way to read, and to go on reading."""
+"""The consumer against an in-memory cluster: all methods that read, and continuing to read."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ async def test_closing_the_client_first_wakes_the_reader(cluster: MemoryCluster)
 
 
 async def test_a_read_may_wait_for_more_than_the_first_bytes() -> None:
-    """Till then nothing is handed out, so nothing of it is committed either."""
+    """Until then no record is returned, so none is committed either."""
     cluster = MemoryCluster()
     cluster.create_topic("t", partitions=1)
     async with (

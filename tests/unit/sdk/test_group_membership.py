@@ -23,7 +23,7 @@ ID_1, ID_2 = b"1" * 16, b"2" * 16
 
 
 class Coordinator:
-    """Stands in for the cluster's link: answers the calls of one member."""
+    """Stands in for the connection to the cluster: it responds to the calls of one member."""
 
     def __init__(self) -> None:
         self.epoch = 1
@@ -81,7 +81,7 @@ class Coordinator:
 
 
 class Shelf:
-    """Stands in for what the consumer reads."""
+    """Stands in for the consumer's reader."""
 
     def __init__(self) -> None:
         self.owned: list[TopicPartition] = []
@@ -110,7 +110,7 @@ class Shelf:
 
 
 class Bench:
-    """A member, its coordinator, and what it reads."""
+    """A member, its coordinator, and its reader."""
 
     def __init__(self, **options: Any) -> None:
         self.coordinator = Coordinator()
@@ -207,7 +207,7 @@ async def test_a_topic_that_the_member_may_not_see_is_an_error_of_its_reads(benc
 
 
 async def test_a_member_that_closes_before_it_was_let_in_leaves_nevertheless() -> None:
-    """The coordinator may have let it in: its partitions would rest for a session."""
+    """The coordinator may have accepted it, and its partitions would be idle until its session ends."""
     bench = Bench()
     bench.coordinator.is_silent = True
     bench.member.start()

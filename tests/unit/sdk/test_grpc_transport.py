@@ -1,4 +1,6 @@
-"""The transport over real sockets: what each status becomes, streams that end, links that go silent."""
+"""The gRPC transport over real sockets: the error for each status, streams that end, and connections that become
+silent.
+"""
 
 from __future__ import annotations
 
@@ -250,7 +252,7 @@ async def test_a_closed_transport_says_so(server: Server) -> None:
 
 
 class Link:
-    """A TCP relay that can swallow everything, as a cable that is pulled."""
+    """A TCP relay that can drop all bytes, like a cable that is unplugged."""
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port

@@ -1,4 +1,4 @@
-"""What `odradek cluster health` says of clusters that are not well."""
+"""The problems that `odradek cluster health` reports for unhealthy clusters."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def partition(index: int, leader: int, isr: tuple[int, ...]) -> Partition:
 
 
 class StandInAdmin:
-    """Answers with what a test set; an exception in place of a value is raised."""
+    """An admin that returns the values that a test set, or raises them if they are exceptions."""
 
     def __init__(self) -> None:
         voters = tuple(

@@ -1,4 +1,4 @@
-"""Who leads what: older news never replaces newer."""
+"""The metadata cache: older information on leaders never replaces newer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def news(
     topic_id: bytes = ID_1,
     brokers: tuple[int, ...] = (1, 2),
 ) -> pb.MetadataResponse:
-    """Topic t with a partition per (leader, epoch)."""
+    """Return metadata of topic t with one partition for each (leader, epoch)."""
     response = pb.MetadataResponse(metadata_offset=offset)
     for broker_id in brokers:
         response.brokers.add(broker_id=broker_id, grpc_endpoint=f"b{broker_id}:1")
@@ -102,7 +102,7 @@ def test_an_older_list_of_brokers_does_not_replace_a_newer_one() -> None:
 
 
 def test_a_leader_whose_address_becomes_known_or_changes_is_a_change() -> None:
-    """Who waits for it has nothing else to wake him."""
+    """Requests that wait for the leader have no other event that wakes them."""
     cache = MetadataCache()
     cache.apply(news((3, 0), (1, 0)))
     assert cache.leader_endpoint(T0) is None

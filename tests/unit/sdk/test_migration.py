@@ -1,4 +1,4 @@
-"""A server.properties of Kafka: each setting gets a verdict, and what comes of it is a configuration that is valid."""
+"""A server.properties of Kafka: each setting gets a verdict, and the result is a valid configuration."""
 
 from __future__ import annotations
 

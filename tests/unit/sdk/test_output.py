@@ -1,4 +1,6 @@
-"""Names come from clients: none of them is markup, an escape sequence or an error for who prints it."""
+"""Names that clients chose are printed safely: none acts as markup or as an escape sequence, and none causes an
+error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The producer against an in-memory cluster: what users of other SDKs suffer from, and the bounds."""
+"""The producer against an in-memory cluster: known problems of other SDKs, and the bounds."""
 
 from __future__ import annotations
 

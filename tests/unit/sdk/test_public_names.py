@@ -1,4 +1,4 @@
-"""What programs may rely on: names, and what importing them costs."""
+"""The public names of the SDK, and the cost of importing them."""
 
 from __future__ import annotations
 

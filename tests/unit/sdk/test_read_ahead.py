@@ -1,4 +1,4 @@
-"""What iteration has decoded, and the loop wants back: a group revokes it in the middle."""
+"""Records that iteration has decoded are withdrawn when a group revokes their partition."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_what_is_even_stays() -> None:
 
 
 def test_leaderships_are_even_at_once() -> None:
-    """`odradek cluster spread` found something to do again after it had run."""
+    """Before, `odradek cluster spread` found further changes when it was run a second time."""
     before = {0: (3, 4), 1: (2, 3), 2: (1, 2), 3: (1, 2), 4: (2, 4)}
     after = before | spread(before, [1, 2, 3, 4])
     assert spread(after, [1, 2, 3, 4]) == {}

@@ -24,7 +24,7 @@ def run(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> LogDirectory:
-    """A running broker's, with one stray."""
+    """Return the data directory of a running broker, with one stray log."""
     broker = Broker(DiskStorage(), path=tmp_path / "data")
     broker.append(3)
     broker.directory.put_aside(TOPIC_ID, PARTITION, reason="nobody claims it", now_ms=1_000)

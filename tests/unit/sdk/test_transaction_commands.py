@@ -1,4 +1,4 @@
-"""Transactions as administrators see them, by program and by command; and from plain threads."""
+"""Administration of transactions by the SDK and by commands, and transactions of the synchronous SDK."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def client(cluster: MemoryCluster) -> Iterator[sync.Client]:
 
 @pytest.fixture
 def opened(client: sync.Client) -> Iterator[sync.Producer]:
-    """A producer with an open transaction, and another transactional id without one."""
+    """Create a producer with an open transaction, and another transactional id without one."""
     with client.producer(transactional_id="idle") as idle:
         idle.init()
     with client.producer(transactional_id="orders-1") as producer:

@@ -1,4 +1,4 @@
-"""What the tests that run a client beside Spark's threads share."""
+"""Fixtures of tests that run a client beside Spark's threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """One that runs in a thread of its own."""
+    """An event loop that runs in a thread of its own."""
     made = asyncio.new_event_loop()
     thread = threading.Thread(target=made.run_forever)
     thread.start()

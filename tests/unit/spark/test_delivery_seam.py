@@ -1,4 +1,5 @@
-"""The seam for exactly-once: a delivery by staged transactions fits in, and Spark's repeats do no harm to it.
+"""The interface `Delivery` suffices for exactly-once: a delivery by staged transactions works behind it, and
+Spark's repeats do no harm.
 
 The broker is a dictionary here. What is tested is that writers give a delivery all that it needs: identities on
 executors, prepared writes on the driver, one call a batch that may come again with other tasks.
@@ -26,7 +27,7 @@ QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 class Broker:
-    """Staged transactions, what is visible, and the last batch completed of each query."""
+    """The staged transactions, the visible records, and the last completed batch of each query."""
 
     def __init__(self) -> None:
         self.staged: dict[str, list[bytes | None]] = {}
@@ -44,7 +45,7 @@ class Broker:
 
 
 class Staged:
-    """A delivery that is nothing but the seam."""
+    """A delivery by staged transactions, with a dictionary as the broker."""
 
     needs_identity = True
 
@@ -86,7 +87,7 @@ class _Stage:
 
 
 class Task:
-    """Stands for Spark's TaskContext."""
+    """Stands in for Spark's TaskContext."""
 
     def __init__(self, partition: int, attempt: int, **properties: str) -> None:
         self._partition, self._attempt, self._properties = partition, attempt, properties
@@ -108,7 +109,7 @@ def broker() -> Broker:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs one task of a writer."""
+    """Run one task of a writer."""
 
     def task(made: Any, context: Task, *values: str) -> WriterCommitMessage:
         monkeypatch.setattr(writer_module.TaskContext, "get", lambda: context)

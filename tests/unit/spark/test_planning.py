@@ -1,4 +1,4 @@
-"""What the driver decides: tasks, triggers' ends, filters, offsets as JSON. No JVM, no cluster."""
+"""The decisions of Spark's driver, without a JVM or a cluster: tasks, ends of triggers, filters, offsets as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Triggers of a query against look-ups by hand: partitions that went, shrank or came, and what failOnDataLoss says."""
+"""Triggers of a query against look-ups by hand: partitions that were deleted, truncated or added, with and without
+failOnDataLoss.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ OPTIONS = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
 
 
 class Lookup:
-    """What the cluster would say; `ends` may be changed between triggers."""
+    """Stands in for the cluster's offsets; `ends` may be changed between triggers."""
 
     def __init__(self, **ends: int) -> None:
         self.ends = {_name(name): end for name, end in ends.items()}

@@ -1,4 +1,6 @@
-"""Topics that are deleted while a query plans, against the cluster in memory: failOnDataLoss says what it means."""
+"""Topics that are deleted while a query plans, against the cluster in memory: with failOnDataLoss the query fails,
+without it the query continues.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def reader(**options: str) -> OdradekStreamReader:
 
 
 def delete_when_offsets_are_asked(memory: MemoryCluster, link: ProcessLink) -> None:
-    """`goes` is deleted after it was listed, before its leader answers."""
+    """Delete the topic `goes` after it was listed, and before its leader responds."""
     call = link.cluster.transport.call
 
     async def deleting(endpoint: str, method: Any, *rest: Any, **named: Any) -> Any:

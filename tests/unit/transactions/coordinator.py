@@ -1,4 +1,4 @@
-"""A transaction shard with a clock and a log, as tests speak with it."""
+"""A transaction shard with a clock and a log, for tests."""
 
 from __future__ import annotations
 

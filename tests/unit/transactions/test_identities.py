@@ -1,4 +1,4 @@
-"""Who is fenced, and what happens when epochs run out."""
+"""Producer identities: which producers are fenced, and what happens when epochs run out."""
 
 from __future__ import annotations
 

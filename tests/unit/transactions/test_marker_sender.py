@@ -1,4 +1,6 @@
-"""Markers reach the leader of every partition: again after errors, at once after a move, never for a later decision."""
+"""Markers reach the leader of every partition: they are sent again after errors, at once after the leader moved,
+and never for a later decision.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ SECOND = TransactionPartition(TOPIC, TopicName("t"), PartitionIndex(1))
 
 @dataclass
 class Sent:
-    """A marker on its way."""
+    """A marker that was sent and not acknowledged."""
 
     broker: int
     partition: int
@@ -51,7 +53,7 @@ class Sent:
 
 
 class World:
-    """A sender on broker 1, the metadata image, and what is on its way to leaders."""
+    """A sender on broker 1, the metadata image, and the markers under way to leaders."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
@@ -141,7 +143,7 @@ class World:
         )
 
     async def has_sent(self, count: int) -> None:
-        """Wait until so many markers have been sent."""
+        """Wait until this many markers have been sent."""
         async with asyncio.timeout(10):
             while len(self.sent) < count:  # noqa: ASYNC110
                 # The sender looks for markers to repeat every 50 ms.
@@ -150,7 +152,7 @@ class World:
 
 @asynccontextmanager
 async def sending() -> AsyncIterator[World]:
-    """A world that runs until the block ends."""
+    """Yield a world that runs until the `with` block ends."""
     made = World()
     task = asyncio.create_task(made.sender.run())
     await asyncio.sleep(0)

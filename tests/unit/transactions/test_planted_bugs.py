@@ -41,7 +41,7 @@ Test = Callable[[], None]
 
 
 def complete_after_the_first_marker(patch: pytest.MonkeyPatch) -> None:
-    """12"""
+    """Planted bug 12."""
 
     def acknowledge(self: MarkersDue, decision: int, _: TransactionPartition) -> DueMarkers | None:
         return self._decisions.pop(decision, None)
@@ -50,7 +50,7 @@ def complete_after_the_first_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 def retry_taken_as_current(patch: pytest.MonkeyPatch) -> None:
-    """13"""
+    """Planted bug 13."""
     original = Transaction.match
 
     def match(self: Transaction, identity: ProducerIdentity) -> Match:
@@ -61,7 +61,7 @@ def retry_taken_as_current(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledgement_without_decision_number(patch: pytest.MonkeyPatch) -> None:
-    """47"""
+    """Planted bug 47."""
     original = MarkersDue.acknowledge
 
     def acknowledge(
@@ -76,7 +76,7 @@ def acknowledgement_without_decision_number(patch: pytest.MonkeyPatch) -> None:
 
 
 def init_does_not_bump(patch: pytest.MonkeyPatch) -> None:
-    """55"""
+    """Planted bug 55."""
     original = Transaction.initialized
 
     def initialized(self: Transaction, *args: Any, **kwargs: Any) -> Transaction:
@@ -87,7 +87,7 @@ def init_does_not_bump(patch: pytest.MonkeyPatch) -> None:
 
 
 def last_epoch_and_other_ids_not_in_the_record(patch: pytest.MonkeyPatch) -> None:
-    """56"""
+    """Planted bug 56."""
     original = transaction_codec._tags
 
     def tags(state: Transaction) -> dict[int, bytes]:
@@ -102,7 +102,7 @@ def last_epoch_and_other_ids_not_in_the_record(patch: pytest.MonkeyPatch) -> Non
 
 
 def time_out_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
-    """57"""
+    """Planted bug 57."""
     original = TransactionShard.tick
 
     def tick(self: TransactionShard, *, now_ms: int, wall_ms: int, can_write: bool = True) -> Any:
@@ -113,7 +113,7 @@ def time_out_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 def time_out_decided_without_the_appended_decision(patch: pytest.MonkeyPatch) -> None:
-    """57"""
+    """Planted bug 57."""
     open_states: dict[str, Transaction] = {}
     replay, time_out = TransactionTable.replay, TransactionShard._time_out
 
@@ -134,7 +134,7 @@ def time_out_decided_without_the_appended_decision(patch: pytest.MonkeyPatch) ->
 
 
 def held_add_answered_before_the_completion(patch: pytest.MonkeyPatch) -> None:
-    """64"""
+    """Planted bug 64."""
     original = TransactionShard._hold
 
     def hold(self: TransactionShard, request_id: Any, request: Any, *, now_ms: int) -> Any:
@@ -146,12 +146,12 @@ def held_add_answered_before_the_completion(patch: pytest.MonkeyPatch) -> None:
 
 
 def step_completed_without_the_ledger(patch: pytest.MonkeyPatch) -> None:
-    """59"""
+    """Planted bug 59."""
     patch.setattr(StagedSteps, "_move_ledger", lambda self, request, wall_ms: NOTHING)
 
 
 def abort_of_all_of_the_step(patch: pytest.MonkeyPatch) -> None:
-    """60"""
+    """Planted bug 60."""
     original = StagedSteps.handle_abort
 
     def handle_abort(self: StagedSteps, request_id: Any, request: Any, **clocks: int) -> Any:
@@ -167,7 +167,7 @@ def abort_of_all_of_the_step(patch: pytest.MonkeyPatch) -> None:
 
 
 def prepared_member_timed_out(patch: pytest.MonkeyPatch) -> None:
-    """61"""
+    """Planted bug 61."""
     patch.setattr(Transaction, "has_lease", property(lambda self: self.staged is not None))
 
 

@@ -1,4 +1,4 @@
-"""What the coordinators of all brokers know of an open transaction, as a partition leader asks them."""
+"""A partition leader asks the coordinators of all brokers about an open transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Staged writes: what becomes of members and ledger, whoever dies between any two calls."""
+"""Staged writes: the state of members and ledger, whichever process dies between any two calls."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_repeated_open_gets_the_same_slot() -> None:
 
 
 def test_a_step_that_is_complete_swallows_what_comes_for_it() -> None:
-    """The driver died after CompleteStep, and runs the step again."""
+    """The driver died after CompleteStep, and runs the step again: what it writes is aborted."""
     coordinator = Coordinator()
     first = prepared(coordinator)
     late = opened(coordinator, member="late")

@@ -1,4 +1,4 @@
-"""When transactions time out and ids expire, whatever the clocks do."""
+"""When transactions time out and transactional ids expire, even if clocks jump."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_two_phase_producer_has_no_time_out() -> None:
 
 
 def many(count: int) -> Coordinator:
-    """This many ids with an open transaction."""
+    """Create this many ids with an open transaction."""
     settings = TransactionSettings(steps_of_tick_max=10, reserve_size=count)
     coordinator = Coordinator(settings=settings)
     for number in range(count):

@@ -1,4 +1,6 @@
-"""The coordinator with its host: what leaves when, after which failure, and over which connection."""
+"""The transaction coordinator with its host: when responses and markers are sent, after failures, and by the order
+of connections.
+"""
 
 from __future__ import annotations
 
@@ -159,7 +161,7 @@ class World:
 
 @asynccontextmanager
 async def coordinating() -> AsyncIterator[World]:
-    """A world that runs until the block ends."""
+    """Yield a world that runs until the `with` block ends."""
     made = World()
     task = asyncio.create_task(made.coordinator.run())
     await made.partitions.watchers.get()

@@ -1,4 +1,6 @@
-"""The links between brokers: entries go out together, results come in any order, and nothing is sent twice."""
+"""Streams between brokers: entries of one turn leave together, results arrive in any order, and nothing is sent
+twice.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ class Connection:
 
 
 class Opened:
-    """The opening end."""
+    """The end that opened the stream."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -83,7 +85,7 @@ class Opened:
 
 
 class Served:
-    """The serving end."""
+    """The end that serves the stream."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
