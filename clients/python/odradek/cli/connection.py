@@ -56,8 +56,7 @@ ConfigFile = Annotated[
         "--config",
         metavar="FILE",
         envvar="ODRADEK_CONFIG",
-        help="Read the connection's properties, such as sasl.username, from this file. [env: "
-        "ODRADEK_CONFIG]",
+        help="File with connection properties (ODRADEK_CONFIG).",
     ),
 ]
 User = Annotated[
@@ -65,7 +64,7 @@ User = Annotated[
 ]
 PasswordFile = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Read the password from the first line of this file."),
+    typer.Option(metavar="FILE", help="File with the password in its first line."),
 ]
 Mechanism = Annotated[
     str | None,
@@ -76,7 +75,7 @@ Ca = Annotated[
     typer.Option(
         "--ca",
         metavar="FILE",
-        help="PEM file with the certificate authorities to trust (ssl.ca.location).",
+        help="PEM file of trusted authorities (ssl.ca.location).",
     ),
 ]
 Cert = Annotated[
@@ -84,7 +83,7 @@ Cert = Annotated[
     typer.Option(
         "--cert",
         metavar="FILE",
-        help="PEM file with the client certificate to present (ssl.certificate.location).",
+        help="PEM client certificate (ssl.certificate.location).",
     ),
 ]
 BootstrapForAll = Annotated[
@@ -92,13 +91,13 @@ BootstrapForAll = Annotated[
     typer.Option(
         "--bootstrap",
         metavar="HOST:PORT,...",
-        help="gRPC addresses of one or more brokers to connect to first.",
+        help="gRPC addresses of brokers to connect to first.",
     ),
 ]
 Timeout = Annotated[
     float,
     typer.Option(
-        min=0.1, metavar="SECONDS", help="Give up if no broker can be reached for this long (10)."
+        min=0.1, metavar="SECONDS", help="Give up if no broker responds for this long (10)."
     ),
 ]
 Key = Annotated[
@@ -106,7 +105,7 @@ Key = Annotated[
     typer.Option(
         "--key",
         metavar="FILE",
-        help="PEM file with the private key of the client certificate (ssl.key.location).",
+        help="PEM file with its private key (ssl.key.location).",
     ),
 ]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from odradek.partitions import TopicPartition
 
 app = typer.Typer(
-    help="List, describe and delete consumer groups, and change their committed offsets.",
+    help="List, describe, reset and delete consumer groups.",
     no_args_is_help=True,
 )
 Group = Annotated[

@@ -397,7 +397,7 @@ def _host_of(address: str) -> str:
     return address.partition("://")[2].rpartition(":")[0]
 
 
-app = typer.Typer(help="Take over the configuration of Apache Kafka.", no_args_is_help=True)
+app = typer.Typer(help="Translate configuration files of Apache Kafka.", no_args_is_help=True)
 
 
 @app.callback()

@@ -35,8 +35,7 @@ def add_commands(app: typer.Typer) -> None:
         "demo",
         "odradek_demo",
         "demo",
-        "Write a data set of real flights while processes are killed, and check that no record "
-        "is lost.",
+        "Write real flight data while processes are killed.",
     )
     _add(app, "pipeline", "odradek_pipelines", "spark", "Run a Spark pipeline by name.")
 
