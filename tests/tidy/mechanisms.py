@@ -40,7 +40,7 @@ REGISTRIES = (
     ("Offsets of groups in transactions", "tests.unit.groups.test_planted_bugs", "NAMED"),
     ("Metadata quorum", "tests.unit.quorum.test_planted_bugs", "DIRECTED"),
     ("Disk of the metadata quorum", "tests.unit.quorum.test_planted_disk_bugs", "DIRECTED"),
-    ("Features and identity", "tests.unit.controller.test_planted_feature_bugs", "BUGS"),
+    ("Features, identity and placement", "tests.unit.controller.test_planted_feature_bugs", "BUGS"),
 )
 ALONE = {
     "an unfinished frame beyond the share stays in memory": (

@@ -25,8 +25,8 @@ class Process(StrEnum):
 
 
 _NODES: Final = """
-    health.port log.format log.level metrics.host metrics.port ssl.ca.location ssl.certificate.location
-    ssl.key.location
+    health.port host.id log.format log.level metrics.host metrics.port ssl.ca.location
+    ssl.certificate.location ssl.key.location
 """
 _BROKERS: Final = """
     acks.all.without.controller.enable advertised.listeners authorizer.class.name background.threads

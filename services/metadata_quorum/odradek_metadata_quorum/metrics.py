@@ -109,6 +109,14 @@ class QuorumMetrics:
         for peer in status.peers if status.active else ():
             lag.add_metric([str(peer.node_id)], status.log_last_offset - peer.match_index)
         yield lag
+        brokers = GaugeMetricFamily(
+            PREFIX + "broker_info",
+            "1 for each registered broker, with its host and rack; an empty host is one of its own.",
+            labels=["broker", "host", "rack"],
+        )
+        for broker in self._host.controller.committed.brokers.values():
+            brokers.add_metric([str(broker.broker_id), broker.host_id or "", broker.rack or ""], 1)
+        yield brokers
         yield from self._expiry.families()
 
     def _cluster_gauges(self) -> Iterator[tuple[str, str, float]]:

@@ -22,6 +22,7 @@ from odradek_metadata_quorum.rpc.own_registration import OwnRegistration
 from odradek_metadata_quorum.rpc.peers import Headers, Peers
 from odradek_metadata_quorum.settings import CONTROLLER, RAFT, QuorumProcessSettings
 from odradek_metadata_quorum.storage.data_directory import check_storage, format_storage
+from odradek_protocol.identity import ControllerId
 from odradek_protocol.metadata.records import NewerProgramNeeded
 from odradek_protocol.rpc.v1 import (
     admin_service_pb2_grpc,
@@ -225,6 +226,7 @@ class QuorumProcess:
         endpoints = {node: (host, port) for node, host, port in settings.rpc_endpoints}
         return OwnRegistration(
             node_id=settings.node_id,
+            host_id=settings.host_id_or_name,
             peers=endpoints,
             listeners=lambda: [
                 common_pb2.Listener(name=CONTROLLER, host=host, port=port)
@@ -288,6 +290,7 @@ class QuorumProcess:
                 log_end = status.log_last_offset + 1
             elif peer is not None and status.active:
                 log_end = peer.match_index + 1
+            registered = self._host.controller.committed.controllers.get(ControllerId(node))
             voters.append(
                 pb.QuorumVoter(
                     controller_id=node,
@@ -295,6 +298,7 @@ class QuorumProcess:
                     log_end=log_end,
                     last_heard_ms=-1 if peer is None else peer.last_response_age_ms,
                     rpc_endpoint=rpc.get(node, ""),
+                    host_id="" if registered is None else registered.host_id or "",
                 )
             )
         return pb.DescribeQuorumResponse(

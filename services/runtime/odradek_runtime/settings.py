@@ -8,8 +8,10 @@ setting belongs if another process or the cluster has it, and else names the clo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
+import socket
 import textwrap
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -309,6 +311,25 @@ def _element_text(value: Any) -> str:
     return str(value)
 
 
+HOST_ID_LENGTH_MAX: Final = 255
+
+
+def _parse_host_id(text: str) -> str:
+    if len(text) > HOST_ID_LENGTH_MAX or not text.isprintable():
+        raise ValueError(f"a host id has at most {HOST_ID_LENGTH_MAX} printable characters")
+    return text
+
+
+def machine_name() -> str:
+    """Return the host name; the machine id if the host name is `localhost`, which many machines share."""
+    name = socket.gethostname()
+    if name.partition(".")[0] not in ("", "localhost"):
+        return name
+    with contextlib.suppress(OSError):
+        return Path("/etc/machine-id").read_text().strip() or name
+    return name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
     """Settings that brokers and controllers share: metrics, probes, the process's own log, certificates.
@@ -317,6 +338,14 @@ class NodeSettings:
     """
 
     given: frozenset[str] = frozenset()
+    host_id: str = setting(
+        "host.id",
+        "Name of the machine that this process runs on, the same for all its processes and for no other machine."
+        " The controller puts the replicas of a partition on different hosts while there are enough. Empty: the host"
+        " name, or the machine id where the host name says nothing.",
+        default="",
+        parse=_parse_host_id,
+    )
     metrics_host: str = setting(
         "metrics.host",
         "Address of the HTTP port that serves /metrics, /livez and /readyz.",
@@ -363,3 +392,8 @@ class NodeSettings:
         "PEM file with the certificate authority that signs the certificates of peers.",
         default="",
     )
+
+    @property
+    def host_id_or_name(self) -> str:
+        """The host that this process registers: the setting, or the name of the machine."""
+        return self.host_id or machine_name()

@@ -219,7 +219,7 @@ def test_the_cluster_describes_itself(tools: Tools, topic: str, tmp_path: Path) 
     described = tools.run("FeatureCommand", "describe")
     levels = dict(re.findall(r"Feature: (\S+)\s.*FinalizedVersionLevel: (.+?)\s+Epoch:", described))
     assert levels["group.version"] == "1"
-    assert "2" in levels["metadata.version"], "the tool knows names for Kafka's levels only"
+    assert "3" in levels["metadata.version"], "the tool knows names for Kafka's levels only"
     assert levels["transaction.version"] == "2"
     assert "ApiVersions(18): 0 to 5" in tools.run("BrokerApiVersionsCommand")
     tools.run("ConsoleProducer", "--topic", topic, stdin="a\nb\nc\n")

@@ -133,11 +133,11 @@ async def test_a_snapshot_of_a_newer_program_is_called_that(
     assert isinstance(refusal, ProcessRefused)
     said = str(refusal)
     assert "a newer program is needed" in said
-    assert "metadata.version 2" in said
+    assert "metadata.version 3" in said
     assert "damaged" not in said
     monkeypatch.undo()
     async with controllers(tmp_path) as running:
-        assert running.image(await running.active()).metadata_version == 2
+        assert running.image(await running.active()).metadata_version == 3
 
 
 async def test_a_taken_port_is_named(tmp_path: Path) -> None:

@@ -316,12 +316,12 @@ def test_the_cluster_is_healthy(dev: dict[str, Any]) -> None:
 def test_feature_levels_are_seen_and_set(dev: dict[str, Any]) -> None:
     rows = json.loads(run(dev, "feature", "list", "-o", "json"))
     levels = {row["feature"]: row["level"] for row in rows}
-    assert levels == {"group.version": 1, "metadata.version": 2, "transaction.version": 2}
+    assert levels == {"group.version": 1, "metadata.version": 3, "transaction.version": 2}
     assert all(row["held_back_by"] == "" for row in rows)
-    assert "metadata.version is at level 2" in run(dev, "feature", "set", "metadata.version", "2")
+    assert "metadata.version is at level 3" in run(dev, "feature", "set", "metadata.version", "3")
     refused = run(dev, "feature", "set", "metadata.version", "1", "--allow-downgrade", status=1)
     assert "cannot be lowered" in refused
-    assert "has the levels 1 to 2" in run(dev, "feature", "set", "metadata.version", "9", status=1)
+    assert "has the levels 1 to 3" in run(dev, "feature", "set", "metadata.version", "9", status=1)
 
 
 def test_what_is_set_for_all_brokers_is_seen_and_changed(dev: dict[str, Any]) -> None:

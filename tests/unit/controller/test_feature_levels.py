@@ -10,6 +10,7 @@ from odradek_metadata_quorum.controller import ControllerSettings, features, reg
 from odradek_metadata_quorum.controller.features import REGISTRATION_MS_MAX
 from odradek_metadata_quorum.controller.requests import Outcome, RegisterControllerRequest
 from odradek_protocol.identity import (
+    BrokerId,
     ControllerId,
     IncarnationId,
     MetadataIncarnationId,
@@ -42,12 +43,15 @@ def raise_to(found: Cluster, level: int, name: str = "metadata.version", **more:
     return found.decide(features.update_feature, name, level, **more)
 
 
-def register_controllers(found: Cluster, *nodes: int, levels: Any = OWN_MAXIMA) -> None:
+def register_controllers(
+    found: Cluster, *nodes: int, levels: Any = OWN_MAXIMA, host_id: str | None = None
+) -> None:
     for node in nodes:
         request = RegisterControllerRequest(
             controller_id=ControllerId(node),
             incarnation_id=IncarnationId(bytes([node]) * 16),
             features=levels,
+            host_id=host_id,
         )
         outcome = found.decide(features.register_controller, request)
         assert outcome.is_good, outcome
@@ -195,12 +199,13 @@ def test_a_broker_of_an_older_program_is_taken_below_the_level_and_refused_above
     ("name", "level", "downgrade", "message"),
     [
         ("metadata.version", 1, True, "cannot be lowered"),
-        ("metadata.version", 3, False, "has the levels 1 to 2"),
-        ("metadata.version", 0, True, "has the levels 1 to 2"),
+        ("metadata.version", 2, True, "cannot be lowered"),
+        ("metadata.version", 4, False, "has the levels 1 to 3"),
         ("transaction.version", 3, False, "has the levels 0 to 2"),
         ("group.version", 0, False, "allow the downgrade"),
         ("no.version", 1, False, "there is no feature"),
-        ("metadata.version", 2, False, ""),
+        ("metadata.version", 0, True, "has the levels 1 to 3"),
+        ("metadata.version", 3, False, ""),
         ("group.version", 0, True, ""),
         ("transaction.version", 1, False, "allow the downgrade"),
         ("transaction.version", 0, True, ""),
@@ -209,7 +214,7 @@ def test_a_broker_of_an_older_program_is_taken_below_the_level_and_refused_above
 )
 def test_what_a_level_may_become(name: str, level: int, downgrade: bool, message: str) -> None:
     found = cluster_with_topic()
-    assert found.image.metadata_version == 2
+    assert found.image.metadata_version == 3
     before = dict(found.image.features)
     outcome = raise_to(found, level, name, allow_downgrade=downgrade)
     assert outcome.is_good is not bool(message)
@@ -229,7 +234,7 @@ def test_the_transaction_level_of_an_older_program_means_nothing() -> None:
 
 def test_a_level_above_the_programs_is_refused_at_replay() -> None:
     for level in (
-        FeatureLevel(name="metadata.version", level=3),
+        FeatureLevel(name="metadata.version", level=4),
         FeatureLevel(name="new", level=1),
     ):
         image = MetadataImage()
@@ -238,6 +243,22 @@ def test_a_level_above_the_programs_is_refused_at_replay() -> None:
     image = MetadataImage(features={"metadata.version": 2})
     with pytest.raises(NewerProgramNeeded, match=r"transaction\.version 3"):
         image.replay(MetadataOffset(1), 1, FeatureLevel(name="transaction.version", level=3))
+
+
+def test_hosts_are_recorded_from_their_level_on() -> None:
+    found = upgraded_cluster(brokers=())
+    register_controllers(found, *VOTERS)
+    assert raise_to(found, 2).is_good
+    found.register(1, host_id="h1")
+    assert found.image.brokers[BrokerId(1)].host_id is None, "a field of a later level"
+    assert raise_to(found, 3).is_good
+    found.register(1, host_id="h1")
+    found.register(2)
+    register_controllers(found, *VOTERS, host_id="h1")
+    assert found.image.brokers[BrokerId(1)].host_id == "h1"
+    assert found.image.brokers[BrokerId(2)].host_id is None, "a program that names none"
+    assert {controller.host_id for controller in found.image.controllers.values()} == {"h1"}
+    assert read_snapshot(snapshot_bytes(found.image)) == found.image
 
 
 def test_a_new_log_has_an_incarnation_of_its_own_from_its_first_batch_on() -> None:

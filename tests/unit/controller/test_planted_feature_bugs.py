@@ -1,18 +1,25 @@
-"""Each rule of feature levels and incarnations, switched off by a patch, must be missed by its named test."""
+"""Each rule of features, identity and placement, switched off by a patch, must be missed by its named test."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from odradek_metadata_quorum.controller import controller, features, registration
+from odradek_metadata_quorum.controller import (
+    controller,
+    features,
+    placement,
+    registration,
+    topics,
+)
 from odradek_protocol.metadata import codec, image
 from odradek_protocol.metadata.features import OWN_MAXIMA
 from odradek_protocol.metadata.records import MetadataIncarnation
 from odradek_runtime import cluster_identity
-from tests.unit.controller import test_feature_levels
+from tests.unit.controller import test_feature_levels, test_placement
 from tests.unit.protocol import test_codec
 from tests.unit.replication import test_cluster_identity
 
@@ -74,6 +81,18 @@ def a_log_that_was_not_read_is_taken_for_the_callers(patch: pytest.MonkeyPatch) 
 
 def other_voters_are_no_strangers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cluster_identity, "_ids", lambda _: set())
+
+
+def every_broker_is_a_host_of_its_own(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(placement.Candidate, "host_key", property(lambda self: self.broker_id))
+
+
+def partial_laps_go_round_the_ring(patch: pytest.MonkeyPatch) -> None:
+    class Uncounted(Counter[int]):
+        def __getitem__(self, _: int) -> int:
+            return 0
+
+    patch.setattr(topics, "Counter", Uncounted)
 
 
 def a_stranger_of_other_voters() -> None:
@@ -139,6 +158,14 @@ BUGS: list[tuple[Patch, Callable[[], None]]] = [
         test_feature_levels.test_transactions_begin_when_every_broker_takes_part_in_them,
     ),
     (other_voters_are_no_strangers, a_stranger_of_other_voters),
+    (
+        every_broker_is_a_host_of_its_own,
+        test_placement.test_a_live_broker_of_a_used_host_does_not_replace_another_host,
+    ),
+    (
+        partial_laps_go_round_the_ring,
+        test_placement.test_leaders_are_even_again_after_topics_were_created_in_the_place_of_deleted_ones,
+    ),
 ]
 
 

@@ -6,8 +6,6 @@ import time
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from odradek_metadata_quorum.controller import ControllerSettings, partitions, topics
 from odradek_metadata_quorum.controller.requests import (
@@ -19,7 +17,6 @@ from odradek_metadata_quorum.controller.requests import (
     NewTopic,
     Reassignment,
 )
-from odradek_metadata_quorum.controller.topics import Candidate, PlacementError, place
 from odradek_protocol.identity import BrokerId, PartitionIndex, TopicId, TopicName, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.configs import INTERNAL_TOPICS
@@ -311,61 +308,6 @@ def test_a_request_that_is_too_large_for_one_batch_does_nothing_and_hurts_nobody
     found.replay()
     assert list(found.image.topic_ids) == ["first", "large"]
     assert found.controller.image == found.image
-
-
-# --- placement
-
-BROKERS = st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=12).map(
-    lambda pairs: [
-        Candidate(broker_id=BrokerId(i), rack=f"r{rack}", is_live=live)
-        for i, (rack, live) in enumerate(pairs)
-    ]
-)
-
-
-@given(BROKERS, st.integers(1, 40), st.integers(1, 6), st.integers(0, 1000))
-def test_placement_is_distinct_balanced_and_live_first(
-    brokers: list[Candidate], partitions: int, factor: int, draw: int
-) -> None:
-    live = {b.broker_id for b in brokers if b.is_live}
-    if factor > len(brokers) or not live:
-        with pytest.raises(PlacementError):
-            place(partitions, factor, brokers, draw=draw)
-        return
-    placed = place(partitions, factor, brokers, draw=draw)
-    assert len(placed) == partitions
-    leaders = Counter(dict.fromkeys(live, 0))
-    for replicas in placed:
-        assert len(set(replicas)) == len(replicas) == factor
-        assert replicas[0] in live
-        assert len(live & set(replicas)) == min(factor, len(live)), "live ones are used first"
-        leaders[replicas[0]] += 1
-    assert max(leaders.values()) - min(leaders.values()) <= 1
-
-
-@given(st.integers(2, 4), st.integers(1, 3), st.integers(1, 30), st.integers(0, 1000))
-def test_equal_racks_get_equal_shares(
-    racks: int, per_rack: int, partitions: int, draw: int
-) -> None:
-    brokers = [
-        Candidate(broker_id=BrokerId(i), rack=f"r{i % racks}", is_live=True)
-        for i in range(racks * per_rack)
-    ]
-    rack_of = {b.broker_id: b.rack for b in brokers}
-    for factor in range(1, len(brokers) + 1):
-        for replicas in place(partitions, factor, brokers, draw=draw):
-            shares = Counter(rack_of[b] for b in replicas)
-            assert len(shares) == min(factor, racks)
-            assert max(shares.values()) - min(shares.values()) <= 1
-
-
-def test_followers_are_spread_too() -> None:
-    brokers = [Candidate(broker_id=BrokerId(i), rack=None, is_live=True) for i in range(6)]
-    placed = place(60, 3, brokers, draw=5)
-    replicas = Counter(b for partition in placed for b in partition)
-    assert max(replicas.values()) - min(replicas.values()) <= 6
-    pairs = Counter((partition[0], partition[1]) for partition in placed)
-    assert len(pairs) >= 24, "the same pair of brokers does not share everything"
 
 
 def test_a_name_is_free_again_once_the_topic_it_collides_with_is_deleted() -> None:

@@ -115,8 +115,8 @@ async def test_acks_0_has_no_answer_and_holds_nothing_up() -> None:
 @pytest.mark.parametrize(
     ("version", "told"),
     [
-        (3, [("metadata.version", 1, 2)]),
-        (4, [("group.version", 0, 1), ("metadata.version", 1, 2), ("transaction.version", 0, 2)]),
+        (3, [("metadata.version", 1, 3)]),
+        (4, [("group.version", 0, 1), ("metadata.version", 1, 3), ("transaction.version", 0, 2)]),
     ],
 )
 async def test_features_that_may_be_off_are_not_told_to_clients_that_fail_at_them(

@@ -170,6 +170,15 @@ def test_what_a_level_does_not_allow_is_not_written() -> None:
         with pytest.raises(AssertionError):
             encode_record(not_allowed, level=1)
         assert decode_record(encode_record(not_allowed, level=2)) == not_allowed
+    for not_allowed in (
+        replace(registration, host_id="h1"),
+        RegisterController(
+            controller_id=ControllerId(1), incarnation_id=IncarnationId(bytes(16)), host_id="h1"
+        ),
+    ):
+        with pytest.raises(AssertionError):
+            encode_record(not_allowed, level=2)
+        assert decode_record(encode_record(not_allowed, level=3)) == not_allowed
 
 
 def test_fields_that_an_older_version_did_not_write_have_their_defaults() -> None:

@@ -20,6 +20,7 @@ from odradek_protocol.identity import (
     TopicName,
 )
 from odradek_protocol.metadata.codec import MetadataDecodeError
+from odradek_protocol.metadata.features import METADATA_VERSION_MAX
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import (
     AccessControlEntry,
@@ -206,8 +207,8 @@ def large_image() -> MetadataImage:
 def test_a_snapshot_of_a_later_level_is_no_damage() -> None:
     whole = bytearray(snapshot_bytes(MetadataImage(features={"metadata.version": 2})))
     head = whole.index(msgpack.packb([1, -1, 0, 2]))
-    whole[head + 4] = 3
-    with pytest.raises(NewerProgramNeeded, match=r"metadata\.version 3"):
+    whole[head + 4] = METADATA_VERSION_MAX + 1
+    with pytest.raises(NewerProgramNeeded, match=rf"metadata\.version {METADATA_VERSION_MAX + 1}"):
         read_snapshot(whole)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -196,3 +197,35 @@ def test_who_may_not_look_is_not_told_that_all_is_well(admin: StandInAdmin, aske
 def test_what_does_not_answer_in_time_is_a_problem_once(admin: StandInAdmin, asked: str) -> None:
     setattr(admin, asked, OdradekError("no answer in time"))
     assert examined(admin)["problems"] == ["no answer in time"]
+
+
+def on_hosts(admin: StandInAdmin, hosts: dict[int, str]) -> None:
+    brokers = tuple(replace(broker(n), host=host) for n, host in hosts.items())
+    admin.cluster = replace(admin.cluster, brokers=brokers)
+
+
+def test_controllers_that_share_a_host_are_a_warning(admin: StandInAdmin) -> None:
+    hosts = {1: "a", 2: "a", 3: "b"}
+    voters = tuple(replace(voter, host=hosts[voter.controller_id]) for voter in admin.quorum.voters)
+    admin.quorum = replace(admin.quorum, voters=voters)
+    facts = examined(admin)
+    (warning,) = facts["warnings"]
+    assert "controllers 1 and 2 share the host a" in warning
+    assert facts["healthy"] is True
+
+
+def test_a_cluster_on_one_machine_has_no_warnings(admin: StandInAdmin) -> None:
+    voters = tuple(replace(voter, host="a") for voter in admin.quorum.voters)
+    admin.quorum = replace(admin.quorum, voters=voters)
+    on_hosts(admin, {1: "a", 2: "a", 3: "a"})
+    assert examined(admin)["warnings"] == []
+
+
+def test_partitions_with_two_replicas_on_one_host_are_a_warning_while_another_host_has_none(
+    admin: StandInAdmin,
+) -> None:
+    on_hosts(admin, {1: "a", 2: "b", 3: "b"})
+    assert examined(admin)["warnings"] == [], "there is no third host"
+    on_hosts(admin, {1: "a", 2: "b", 3: "b", 4: "c"})
+    (warning,) = examined(admin)["warnings"]
+    assert "1 partitions (orders-0) have two replicas on one host" in warning

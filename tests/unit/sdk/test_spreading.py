@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odradek.admin.spreading import spread
+from odradek.admin.spreading import shares_a_host, spread
 
 
 def test_a_new_broker_gets_its_share_with_as_few_moves_as_that_takes() -> None:
@@ -68,3 +68,28 @@ def test_every_partition_keeps_its_number_of_distinct_replicas(
     loads.update(b for found in after.values() for b in found)
     assert max(loads.values()) - min(loads.values()) <= 1
     assert spread(after, sorted(brokers)) == {}
+
+
+def test_replicas_that_share_a_host_move_apart() -> None:
+    hosts = {1: "a", 2: "a", 3: "b", 4: "b"}
+    before: dict[int, tuple[int, ...]] = dict.fromkeys(range(8), (1, 2))
+    after = before | spread(before, [1, 2, 3, 4], hosts=hosts)
+    assert all(len({hosts[b] for b in found}) == 2 for found in after.values())
+    assert Counter(b for found in after.values() for b in found) == {1: 4, 2: 4, 3: 4, 4: 4}
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 20), st.permutations(range(1, 7)).map(lambda found: tuple(found[:3]))
+    ),
+    st.lists(st.integers(1, 4), min_size=6, max_size=6),
+)
+def test_a_spread_leaves_no_two_replicas_on_one_host_while_another_has_none(
+    before: dict[int, tuple[int, ...]], numbers: list[int]
+) -> None:
+    hosts = {broker: f"h{number}" for broker, number in enumerate(numbers, start=1)}
+    after = before | spread(before, list(hosts), hosts=hosts)
+    for found in after.values():
+        assert len(set(found)) == 3
+        assert not shares_a_host(found, hosts)
+        assert len({hosts[b] for b in found}) == min(3, len(set(numbers)))

@@ -143,6 +143,7 @@ class BrokerDescription:
     is_fenced: bool
     is_in_shutdown: bool
     leader_count: int
+    host: str = ""  # empty: the broker counts as a host of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +203,7 @@ class Voter:
     endpoint: str
     log_end: int | None
     heard_ms_ago: int | None
+    host: str = ""  # empty: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

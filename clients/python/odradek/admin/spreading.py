@@ -1,15 +1,17 @@
 """Balances replicas over brokers with as few moves as possible.
 
-Each step moves one replica from the broker with the most to the broker with the fewest, until they differ by at most
-one. A replica keeps its place in the list of its partition (the first is the preferred leader). No step puts two
-replicas of a partition on one broker, or into one rack if they were in two. Then leaders are balanced by swapping the
-first replica with another one of the same partition, which copies nothing.
+First, replicas that share a host move apart while another host has none of their partition. Then each step moves one
+replica from the broker with the most to the broker with the fewest, until they differ by at most one. A replica keeps
+its place in the list of its partition (the first is the preferred leader). No step puts two replicas of a partition on
+one broker, or onto one host or into one rack if they were in two. Then leaders are balanced by swapping the first
+replica with another one of the same partition, which copies nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -20,13 +22,17 @@ def spread(
     replicas: Mapping[Key, Sequence[int]],
     brokers: Sequence[int],
     racks: Mapping[int, str] | None = None,
+    hosts: Mapping[int, str] | None = None,
 ) -> dict[Key, Replicas]:
     """The partitions that must change, with their new replicas, which are on `brokers` only.
+
+    `racks` and `hosts` are by broker. A broker that they do not name is a rack or a host of its own.
 
     Raises:
         ValueError: a partition has more replicas than there are brokers.
     """
-    rack_of = racks or {}
+    places = _Places(hosts or {}, racks or {})
+    host_of = {broker: places.host(broker) for broker in brokers}
     plan = {key: tuple(assigned) for key, assigned in replicas.items()}
     for key, assigned in plan.items():
         if len(assigned) > len(brokers):
@@ -39,11 +45,14 @@ def spread(
     for key, assigned in plan.items():
         for source in [broker for broker in assigned if broker not in loads]:
             free = [broker for broker in brokers if broker not in plan[key]]
-            fitting = [b for b in free if _keeps_racks(plan[key], source, b, rack_of)] or free
+            fitting = [b for b in free if places.are_kept(plan[key], source, b)] or free
             target_id = min(fitting, key=lambda broker: (loads[broker], broker))
             plan[key] = _replaced(plan[key], source, target_id)
             loads[target_id] += 1
-    while (move := _next_move(plan, loads, rack_of)) is not None:
+    for key in plan:
+        while shares_a_host(plan[key], host_of):
+            plan[key] = _moved_apart(plan[key], host_of, loads)
+    while (move := _next_move(plan, loads, places)) is not None:
         key, source_id, target_id = move
         plan[key] = _replaced(plan[key], source_id, target_id)
         loads[source_id] -= 1
@@ -53,7 +62,7 @@ def spread(
 
 
 def _next_move(
-    plan: Mapping[Key, Replicas], loads: Counter[int], racks: Mapping[int, str]
+    plan: Mapping[Key, Replicas], loads: Counter[int], places: _Places
 ) -> tuple[Key, int, int] | None:
     """The possible step between the two brokers that differ most; None if the brokers are balanced."""
     ordered = sorted(loads, key=lambda broker: (loads[broker], broker))
@@ -66,19 +75,49 @@ def _next_move(
             if (
                 source_id in assigned
                 and target_id not in assigned
-                and _keeps_racks(assigned, source_id, target_id, racks)
+                and places.are_kept(assigned, source_id, target_id)
             ):
                 return key, source_id, target_id
     return None
 
 
-def _keeps_racks(
-    assigned: Replicas, source_id: int, target_id: int, racks: Mapping[int, str]
-) -> bool:
-    def count(members: Replicas) -> int:
-        return len({racks.get(broker, f"broker {broker}") for broker in members})
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Hosts and racks of the brokers."""
 
-    return count(_replaced(assigned, source_id, target_id)) >= count(assigned)
+    hosts: Mapping[int, str]
+    racks: Mapping[int, str]
+
+    def host(self, broker: int) -> str | int:
+        return self.hosts.get(broker, broker)
+
+    def are_kept(self, assigned: Replicas, source_id: int, target_id: int) -> bool:
+        """Return whether a move leaves a partition on as many hosts and in as many racks as before."""
+        after = _replaced(assigned, source_id, target_id)
+        return len(set(map(self.host, after))) >= len(set(map(self.host, assigned))) and len(
+            {self.racks.get(broker, broker) for broker in after}
+        ) >= len({self.racks.get(broker, broker) for broker in assigned})
+
+
+def shares_a_host(replicas: Sequence[int], host_of: Mapping[int, str | int]) -> bool:
+    """Return whether one host has two replicas more of a partition than another that has a free broker."""
+    on_host = Counter(dict.fromkeys(host_of.values(), 0))
+    on_host.update(host_of.get(broker, broker) for broker in replicas)
+    free = {host_of[broker] for broker in host_of if broker not in replicas}
+    return max(on_host.values()) > min((on_host[host] for host in free), default=len(replicas)) + 1
+
+
+def _moved_apart(
+    assigned: Replicas, host_of: Mapping[int, str | int], loads: Counter[int]
+) -> Replicas:
+    """Move the last replica on the fullest host to the least loaded broker of the emptiest host that has room."""
+    on_host = Counter(host_of[broker] for broker in assigned)
+    source_id = max(assigned, key=lambda broker: (on_host[host_of[broker]], assigned.index(broker)))
+    free = [broker for broker in host_of if broker not in assigned]
+    target_id = min(free, key=lambda broker: (on_host[host_of[broker]], loads[broker], broker))
+    loads[source_id] -= 1
+    loads[target_id] += 1
+    return _replaced(assigned, source_id, target_id)
 
 
 def _replaced(assigned: Replicas, source_id: int, target_id: int) -> Replicas:

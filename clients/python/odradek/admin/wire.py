@@ -230,6 +230,7 @@ def _broker_description(broker: pb.ClusterBroker) -> BrokerDescription:
         is_fenced=broker.is_fenced,
         is_in_shutdown=broker.is_in_shutdown,
         leader_count=broker.leader_count,
+        host=broker.host_id,
     )
 
 
@@ -246,6 +247,7 @@ def quorum_description(quorum: controller_service_pb2.DescribeQuorumResponse) ->
                 endpoint=voter.endpoint,
                 log_end=voter.log_end if voter.log_end >= 0 else None,
                 heard_ms_ago=voter.last_heard_ms if voter.last_heard_ms >= 0 else None,
+                host=voter.host_id,
             )
             for voter in quorum.voters
         ),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
+from odradek.admin.spreading import shares_a_host
 from odradek.cli.configs import config
 from odradek.cli.connection import with_client
 from odradek.cli.output import (
@@ -62,6 +63,7 @@ def info(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat
             {
                 "broker": broker.broker_id,
                 "epoch": broker.broker_epoch,
+                "host": broker.host or None,
                 "rack": broker.rack or None,
                 "fenced": broker.is_fenced,
                 "leads": broker.leader_count,
@@ -139,7 +141,8 @@ def spread(
 ) -> None:
     """Rebalance replicas and leaders over brokers.
 
-    As few replicas as possible are moved.
+    As few replicas as possible are moved. The replicas of a partition go to different hosts and racks while there are
+    enough of them.
     """
     try:
         brokers = [int(part) for part in over.split(",")]
@@ -152,6 +155,7 @@ def spread(
 
         cluster = await client.admin.describe_cluster()
         racks = {broker.broker_id: broker.rack for broker in cluster.brokers if broker.rack}
+        hosts = {broker.broker_id: broker.host for broker in cluster.brokers if broker.host}
         if unknown_ids := set(brokers) - {broker.broker_id for broker in cluster.brokers}:
             fail(f"there is no broker {min(unknown_ids)}", status=EXIT_USAGE)
         topics = await client.admin.list_topics(include_internal=True)
@@ -166,7 +170,7 @@ def spread(
                     " least as many brokers",
                     status=EXIT_USAGE,
                 )
-        after = plan(before, brokers, racks)
+        after = plan(before, brokers, racks, hosts)
         if after and not dry_run:
             for outcome in await client.admin.reassign_partitions(after):
                 if outcome.error is not None:
@@ -185,6 +189,8 @@ def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputForm
 
     Problems are: no active controller; controllers or brokers that do not respond; data directories that are full
     or offline; partitions without a leader, under-replicated, or with fewer in-sync replicas than acks=all needs.
+    Warnings do not change the status: controllers that share a host, and partitions with two replicas on one host,
+    while there are other hosts.
     """
 
     async def work(client: Client) -> dict[str, Any]:
@@ -195,9 +201,11 @@ def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputForm
     if output is OutputFormat.JSON:
         print_facts(facts, output)
     else:
-        print_facts({name: facts[name] for name in facts if name != "problems"}, output)
-        if problems:
-            say("\n" + "\n".join(problems))
+        lists = ("problems", "warnings")
+        print_facts({name: facts[name] for name in facts if name not in lists}, output)
+        warnings = [f"warning: {warning}" for warning in facts["warnings"]]
+        if problems or warnings:
+            say("\n" + "\n".join((*problems, *warnings)))
     if problems:
         raise typer.Exit(EXIT_UNHEALTHY)
 
@@ -248,6 +256,10 @@ async def examine(admin: Admin) -> dict[str, Any]:
         "active controller": quorum.leader_id if quorum is not None else -1,
         "healthy": not problems,
         "problems": problems,
+        "warnings": [
+            *_shared_by_voters(quorum, cluster),
+            *_shared_by_replicas(topics or (), cluster),
+        ],
     }
 
 
@@ -288,6 +300,47 @@ def _quorum_problems(quorum: QuorumDescription | None) -> Iterator[str]:
         if voter.controller_id != quorum.leader_id and silent_ms > SILENT_MS:
             name = f"controller {voter.controller_id} at {voter.endpoint}"
             yield f"{name} was last heard from {silent_ms / 1000:.0f} s ago"
+
+
+def _shared_by_voters(
+    quorum: QuorumDescription | None, cluster: ClusterDescription | None
+) -> Iterator[str]:
+    voters_of: dict[str, list[int]] = {}
+    for voter in quorum.voters if quorum is not None else ():
+        if voter.host:
+            voters_of.setdefault(voter.host, []).append(voter.controller_id)
+    hosts = {broker.host for broker in cluster.brokers if broker.host} if cluster else set()
+    if len(hosts | voters_of.keys()) < 2:
+        return
+    for host, voters in sorted(voters_of.items()):
+        if len(voters) > 1:
+            yield (
+                f"controllers {' and '.join(map(str, sorted(voters)))} share the host {host}: its loss takes"
+                " several votes at once; run each controller on a host of its own"
+            )
+
+
+def _shared_by_replicas(
+    topics: Iterable[TopicDescription], cluster: ClusterDescription | None
+) -> Iterator[str]:
+    """Warn of partitions with two replicas on one host while a broker of another host has none."""
+    if cluster is None:
+        return
+    host_of = {broker.broker_id: broker.host or broker.broker_id for broker in cluster.brokers}
+    if len(set(host_of.values())) < 2:
+        return
+    sharing = [
+        f"{topic.name}-{partition.partition}"
+        for topic in topics
+        for partition in topic.partitions
+        if shares_a_host(partition.replicas, host_of)
+    ]
+    if sharing:
+        named = ", ".join(sharing[:3]) + (", ..." if len(sharing) > 3 else "")
+        yield (
+            f"{len(sharing)} partitions ({named}) have two replicas on one host while other hosts have"
+            " none: `odradek cluster spread --over` with all brokers moves them apart"
+        )
 
 
 def _broker_problems(cluster: ClusterDescription | None) -> Iterator[str]:

@@ -67,7 +67,7 @@ EXAMPLES: Final = {
         "odradek transaction abort orders-1",
     ),
     "cluster": ("odradek cluster health", "odradek cluster config --set min.insync.replicas=2"),
-    "feature": ("odradek feature list", "odradek feature set metadata.version 2"),
+    "feature": ("odradek feature list", "odradek feature set metadata.version 3"),
     "user": ("odradek user create alice", "odradek user list"),
     "acl": ("odradek acl add --principal User:alice --operation read --topic orders",),
     "dev": ("odradek dev", "odradek dev --brokers 1 --controllers 1 --data-dir /tmp/odradek"),

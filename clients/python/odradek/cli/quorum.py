@@ -51,6 +51,7 @@ def status(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputForm
         {
             "controller": voter.controller_id,
             "endpoint": voter.endpoint,
+            "host": voter.host or None,
             "log end": voter.log_end,
             "behind": None
             if voter.log_end is None

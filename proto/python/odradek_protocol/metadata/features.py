@@ -8,6 +8,7 @@ registered broker and every voter supports it, so that no member is excluded.
 
     1  the records of the first release
     2  the metadata log has an incarnation id; controllers register; registrations have minima
+    3  registrations of brokers and controllers name their host
 
 It never falls, because the records of a level stay in the log. Programs of level 1 registered no features
 at all, and wrote `transaction.version` 2 into new clusters although they had no transactions. So an
@@ -30,7 +31,8 @@ TRANSACTION_VERSION: Final = "transaction.version"
 
 METADATA_VERSION_MIN: Final = 1
 METADATA_VERSION_WITH_IDENTITY: Final = 2
-METADATA_VERSION_MAX: Final = 2
+METADATA_VERSION_WITH_HOSTS: Final = 3
+METADATA_VERSION_MAX: Final = 3
 
 # The levels that this program supports, as (lowest, highest).
 SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(

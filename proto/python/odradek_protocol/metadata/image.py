@@ -42,6 +42,7 @@ from odradek_protocol.identity import (
 from odradek_protocol.metadata.features import (
     METADATA_VERSION,
     METADATA_VERSION_MIN,
+    METADATA_VERSION_WITH_HOSTS,
     METADATA_VERSION_WITH_IDENTITY,
     SUPPORTED_FEATURES,
     TRANSACTION_VERSION,
@@ -101,6 +102,7 @@ class BrokerState:
     in_shutdown: bool = False
     offline_directory_ids: tuple[DirectoryId, ...] = ()
     feature_minima: tuple[tuple[str, int], ...] = ()
+    host_id: str | None = None  # None: a host of its own
 
     @property
     def is_live(self) -> bool:
@@ -165,6 +167,11 @@ class MetadataImage:
     def has_identity(self) -> bool:
         """Whether the level allows the records that identify the metadata log."""
         return self.metadata_version >= METADATA_VERSION_WITH_IDENTITY
+
+    @property
+    def has_hosts(self) -> bool:
+        """Whether the level allows registrations to name their host."""
+        return self.metadata_version >= METADATA_VERSION_WITH_HOSTS
 
     def topic(self, name: str) -> TopicState | None:
         """Return the topic that has this name now."""
@@ -299,6 +306,7 @@ class MetadataImage:
             features=record.features,
             fenced=record.fenced,
             feature_minima=record.feature_minima,
+            host_id=record.host_id,
         )
         assert before is None or before.broker_epoch < after.broker_epoch, (before, after)
         delta.broker_changed(record.broker_id, before)

@@ -95,11 +95,12 @@ class RegisterBroker(Struct, frozen=True, kw_only=True, gc=False, array_like=Tru
 
     `broker_epoch` is written in snapshots only, which do not have the offset of the entry.
     `features` are the highest levels that its program supports, `feature_minima` the lowest above 0.
+    `host_id` names the machine that the broker runs on. A broker without one counts as a host of its own.
     """
 
     TYPE_ID: ClassVar[int] = 2
-    LEVELS: ClassVar[tuple[int, ...]] = (1, 2)
-    SINCE: ClassVar[dict[str, int]] = {"feature_minima": 1}
+    LEVELS: ClassVar[tuple[int, ...]] = (1, 2, 3)
+    SINCE: ClassVar[dict[str, int]] = {"feature_minima": 1, "host_id": 2}
     broker_id: BrokerId
     incarnation_id: IncarnationId
     directory_ids: tuple[DirectoryId, ...]
@@ -110,6 +111,7 @@ class RegisterBroker(Struct, frozen=True, kw_only=True, gc=False, array_like=Tru
     fenced: bool = True
     broker_epoch: BrokerEpoch | None = None
     feature_minima: tuple[tuple[str, int], ...] = ()
+    host_id: str | None = None
 
 
 class BrokerRegistrationChange(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
@@ -303,12 +305,14 @@ class RegisterController(Struct, frozen=True, kw_only=True, gc=False, array_like
     """A controller is registered, active or standby, with the feature levels that its program supports."""
 
     TYPE_ID: ClassVar[int] = 18
-    LEVELS: ClassVar[tuple[int, ...]] = (2,)
+    LEVELS: ClassVar[tuple[int, ...]] = (2, 3)
+    SINCE: ClassVar[dict[str, int]] = {"host_id": 1}
     controller_id: ControllerId
     incarnation_id: IncarnationId
     endpoints: tuple[Endpoint, ...] = ()
     features: tuple[tuple[str, int], ...] = ()
     feature_minima: tuple[tuple[str, int], ...] = ()
+    host_id: str | None = None
 
 
 MetadataRecord = (

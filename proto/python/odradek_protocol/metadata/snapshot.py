@@ -212,6 +212,7 @@ def _broker_records(image: MetadataImage) -> Iterator[MetadataRecord]:
             fenced=broker.fenced,
             broker_epoch=broker.broker_epoch,
             feature_minima=broker.feature_minima,
+            host_id=broker.host_id,
         )
         if broker.in_shutdown or broker.offline_directory_ids:
             yield BrokerRegistrationChange(

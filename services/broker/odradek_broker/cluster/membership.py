@@ -198,6 +198,7 @@ class Membership:
             previous_broker_epoch=previous,
             listeners=listeners,
             rack=settings.rack,
+            host_id=settings.host_id_or_name,
             lost_partitions=wire_partitions(report.power_loss) if report is not None else (),
             features=dict(OWN_MAXIMA),
             feature_minima=dict(OWN_MINIMA),

@@ -156,6 +156,7 @@ def register_controller(work: Workspace, request: RegisterControllerRequest) -> 
         endpoints=request.endpoints,
         features=request.features,
         feature_minima=request.feature_minima,
+        host_id=request.host_id if work.image.has_hosts else None,
     )
     registered = work.image.controllers.get(request.controller_id)
     if work.image.has_identity and registered != registration:

@@ -62,6 +62,7 @@ def register(work: Workspace, request: RegisterRequest) -> RegisterResponse:
             rack=request.rack,
             features=request.features,
             feature_minima=request.feature_minima if work.image.has_identity else (),
+            host_id=request.host_id if work.image.has_hosts else None,
         )
     )
     work.write(*_registration_changes(work, request, restart_class))

@@ -123,6 +123,7 @@ class RegisterRequest:
     previous_broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
     endpoints: tuple[Endpoint, ...] = ()
     rack: str | None = None
+    host_id: str | None = None
     features: FeatureLevels = ()  # the highest levels it supports
     feature_minima: FeatureLevels = ()
     lost_partitions: frozenset[TopicIdPartition] = frozenset()
@@ -148,6 +149,7 @@ class RegisterControllerRequest:
     endpoints: tuple[Endpoint, ...] = ()
     features: FeatureLevels = ()
     feature_minima: FeatureLevels = ()
+    host_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

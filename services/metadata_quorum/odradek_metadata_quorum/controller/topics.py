@@ -6,27 +6,23 @@ because metrics write both as `_`.
 A topic is created whole in one batch: its record, its configs, its partitions. Deleting removes the
 id; brokers delete the files. A topic that is created again under the name has another id.
 
-Placement puts the live brokers on a ring on which racks alternate (r1 r2 r3 r1 r2 ...). Each
-partition takes the next broker as its preferred leader, so within a topic no broker leads more than
-one partition more than another. Followers are the next ones on the ring, from a start that shifts
-with every lap. They skip racks that the partition has already, until it has every rack, and always skip
-brokers that it has already. The ring begins at the broker with the fewest leaderships (a draw breaks
-ties), so that many topics with one partition each are spread, too. (This is Kafka's AdminUtils; KRaft's
-StripedReplicaPlacer draws the order of racks instead, which balances leaders only on average.)
-
-Fenced brokers and those in shutdown get replicas only if there are too few live ones, and never
-lead. A replica on a fenced broker does not begin in the ISR.
+`placement.py` says where replicas go.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 from odradek_metadata_quorum.controller.election import Standing
 from odradek_metadata_quorum.controller.partitions import assignment_refusal
+from odradek_metadata_quorum.controller.placement import (
+    Assignments,
+    Candidate,
+    PlacementError,
+    place,
+)
 from odradek_metadata_quorum.controller.requests import (
     GOOD,
     CreatePartitionsRequest,
@@ -53,7 +49,7 @@ from odradek_protocol.metadata.configs import (
     check_config,
     check_together,
 )
-from odradek_protocol.metadata.image import TopicState
+from odradek_protocol.metadata.image import PartitionState, TopicState
 from odradek_protocol.metadata.records import (
     NO_LEADER,
     Config,
@@ -64,7 +60,6 @@ from odradek_protocol.metadata.records import (
 )
 from odradek_protocol.topic_names import topic_name_error
 
-Assignments = list[tuple[BrokerId, ...]]
 # A directory `<topic>-<partition>` is at most 255 characters long: 249, the dash, five digits.
 TOPIC_PARTITIONS_MAX: Final = 100_000
 
@@ -134,14 +129,23 @@ class _Survey:
             }
         return self._by_metric_name.get(_metric_name(name))
 
-    def placed(self, partition_count: int, replication_factor: int) -> Assignments:
-        """Place replicas for new partitions, by the number of partitions that prefer each broker."""
+    def placed(
+        self,
+        partition_count: int,
+        replication_factor: int,
+        *,
+        present: Sequence[PartitionState] = (),
+    ) -> Assignments:
+        """Place replicas for new partitions of a topic, which has the partitions `present` already."""
+        led_in_topic = Counter(state.replicas[0] for state in present)
         candidates = [
             Candidate(
                 broker_id=broker.broker_id,
+                host=broker.host_id,
                 rack=broker.rack,
                 is_live=broker.is_live,
                 leader_count=self._led[broker.broker_id],
+                topic_leader_count=led_in_topic[broker.broker_id],
             )
             for broker in self._work.image.brokers.values()
         ]
@@ -399,7 +403,7 @@ def _grow(
             )
         assignments = _by_hand(work, new.name, new.assignments)
     else:
-        assignments = survey.placed(more, replication_factor)
+        assignments = survey.placed(more, replication_factor, present=topic.partitions)
     survey.accept(new.name, assignments, validate_only=validate_only)
     if not validate_only:
         _write_partitions(work, topic.topic_id, present, assignments)
@@ -441,93 +445,3 @@ def _delete(
         return TopicResult(name=topic.name, outcome=internal)
     work.write(RemoveTopic(topic_id=topic.topic_id))
     return TopicResult(name=topic.name, topic_id=topic.topic_id, outcome=GOOD)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A broker that may get replicas. `leader_count`: the number of partitions that prefer it as leader."""
-
-    broker_id: BrokerId
-    rack: str | None
-    is_live: bool
-    leader_count: int = 0
-
-
-class PlacementError(ValueError):
-    """There are too few brokers; the message says how many are needed and how many exist."""
-
-
-def place(
-    partition_count: int, replication_factor: int, candidates: Iterable[Candidate], *, draw: int
-) -> list[tuple[BrokerId, ...]]:
-    """Return the replicas of each new partition, the preferred leader first.
-
-    Raises:
-        PlacementError: there are fewer brokers than replicas, or none that is live.
-    """
-    brokers = sorted(candidates, key=lambda candidate: candidate.broker_id)
-    live = [candidate for candidate in brokers if candidate.is_live]
-    if len(brokers) < replication_factor:
-        raise PlacementError(
-            f"replication factor {replication_factor} needs as many brokers, "
-            f"{len(brokers)} are registered"
-        )
-    if not live:
-        raise PlacementError("no broker is live: all are fenced, or none has registered yet")
-    ring = _ring(live)
-    start = _start(ring, draw)
-    reserve = [] if len(live) >= replication_factor else [c for c in brokers if not c.is_live]
-    placed: Assignments = []
-    # After so many partitions, positions and shifts repeat.
-    period = len(ring) * max(1, len(ring) - 1)
-    for index in range(min(partition_count, period)):
-        lap, position = divmod(index, len(ring))
-        first = (start + position) % len(ring)
-        followers = ring[first + 1 :] + ring[:first]
-        if followers:
-            shift = (draw + lap) % len(followers)
-            followers = followers[shift:] + followers[:shift]
-        chosen = [ring[first]]
-        _fill(chosen, followers, replication_factor)
-        _fill(chosen, reserve, replication_factor)
-        placed.append(tuple(candidate.broker_id for candidate in chosen))
-    laps = -(-partition_count // period)
-    return (placed * laps)[:partition_count]
-
-
-def _ring(live: Sequence[Candidate]) -> list[Candidate]:
-    """Order the brokers so that racks alternate; brokers without a rack are one rack."""
-    by_rack: dict[str, list[Candidate]] = {}
-    for candidate in live:
-        by_rack.setdefault(candidate.rack or "", []).append(candidate)
-    racks = [by_rack[name] for name in sorted(by_rack)]
-    longest = max(len(rack) for rack in racks)
-    return [rack[i] for i in range(longest) for rack in racks if i < len(rack)]
-
-
-def _start(ring: Sequence[Candidate], draw: int) -> int:
-    fewest = min(candidate.leader_count for candidate in ring)
-    positions = [i for i, c in enumerate(ring) if c.leader_count == fewest]
-    return positions[draw % len(positions)]
-
-
-def _fill(chosen: list[Candidate], others: Sequence[Candidate], replication_factor: int) -> None:
-    """Fill up the replicas with further brokers: the least used rack first, and within a rack in the given order."""
-    wanted = replication_factor - len(chosen)
-    if not wanted:
-        return
-    if len({candidate.rack for candidate in (*chosen, *others)}) == 1:
-        chosen += others[:wanted]
-        return
-    remaining = list(others)
-    per_rack = Counter({candidate.rack: 0 for candidate in remaining})
-    per_rack.update(candidate.rack for candidate in chosen)
-    while remaining and len(chosen) < replication_factor:
-        floor = min(per_rack.values())
-        best = next((c for c in remaining if per_rack[c.rack] == floor), None)
-        # None: the least used rack has no broker left.
-        if best is None:
-            best = min(remaining, key=lambda candidate: per_rack[candidate.rack])
-        remaining.remove(best)
-        per_rack[best.rack] += 1
-        chosen.append(best)

@@ -400,6 +400,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
                     is_fenced=broker.fenced,
                     is_in_shutdown=broker.in_shutdown,
                     leader_count=led[broker.broker_id],
+                    host_id=broker.host_id or "",
                 )
                 for _, broker in sorted(image.brokers.items())
             ],

@@ -42,6 +42,7 @@ class OwnRegistration:
         self,
         *,
         node_id: int,
+        host_id: str,
         peers: Mapping[int, tuple[str, int]],
         listeners: Callable[[], list[common_pb2.Listener]],
         host: ControllerHost,
@@ -51,6 +52,7 @@ class OwnRegistration:
     ) -> None:
         """`peers` has the addresses of all controller services; `identity` is read at each call."""
         self._node_id = node_id
+        self._host_id = host_id
         self._peers = peers
         self._listeners = listeners
         self._host = host
@@ -80,6 +82,7 @@ class OwnRegistration:
             listeners=self._listeners(),
             features=dict(OWN_MAXIMA),
             feature_minima=dict(OWN_MINIMA),
+            host_id=self._host_id,
         )
         if leader_id == self._node_id:
             return await self._register_here(request)

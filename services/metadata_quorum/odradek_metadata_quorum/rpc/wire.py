@@ -50,6 +50,7 @@ def register_request(message: pb.RegisterRequest) -> RegisterRequest:
         previous_broker_epoch=BrokerEpoch(message.previous_broker_epoch),
         endpoints=_endpoints(message.listeners),
         rack=message.rack or None,
+        host_id=message.host_id or None,
         features=tuple(sorted(message.features.items())),
         feature_minima=tuple(sorted(message.feature_minima.items())),
         lost_partitions=frozenset(map(partition, message.lost_partitions)),
@@ -68,6 +69,7 @@ def register_controller_request(
         endpoints=_endpoints(message.listeners),
         features=tuple(sorted(message.features.items())),
         feature_minima=tuple(sorted(message.feature_minima.items())),
+        host_id=message.host_id or None,
     )
 
 
