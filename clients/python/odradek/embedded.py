@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 from odradek.extras import what_is_missing
 from odradek_protocol.process_settings import SETTINGS_OF, Process
@@ -44,7 +44,10 @@ class ChildProcessFailed(RuntimeError):
 class ChildProcess:
     """A process `python -m MODULE` with its log file; it can be started again after it ended."""
 
-    def __init__(self, *, name: str, module: str, arguments: Sequence[str], log_path: Path) -> None:
+    def __init__(
+        self, *, name: str, module: str, arguments: Sequence[str], log_path: Path | None
+    ) -> None:
+        """Without `log_path` the process writes to this program's standard error."""
         self.name = name
         self.module = module
         self.arguments = list(arguments)
@@ -71,6 +74,11 @@ class ChildProcess:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def is_ready(self) -> bool:
+        """Whether the running process has said that it is ready."""
+        return self._ready.is_set() and self.is_running
+
+    @property
     def resident_bytes(self) -> int:
         """Resident memory of the running process; 0 without /proc."""
         try:
@@ -84,8 +92,8 @@ class ChildProcess:
         """Start the process, without waiting until it is ready."""
         assert not self.is_running, f"{self.name} runs already, as pid {self.pid}"
         self._ready = threading.Event()
-        with self.log_path.open("ab") as log:
-            self._log_start_bytes = log.tell()
+        with self._open_log() as log:
+            self._log_start_bytes = log.tell() if self.log_path is not None else 0
             self._process = subprocess.Popen(
                 [*self.command, "--exit-with-parent"],
                 stdin=subprocess.PIPE,
@@ -98,9 +106,14 @@ class ChildProcess:
             target=self._read_output, args=(self._process, self._ready), daemon=True
         ).start()
 
+    def _open_log(self) -> BinaryIO:
+        if self.log_path is None:
+            return os.fdopen(os.dup(sys.stderr.fileno()), "wb")
+        return self.log_path.open("ab")
+
     def _read_output(self, process: subprocess.Popen[bytes], ready: threading.Event) -> None:
         assert process.stdout is not None
-        with process.stdout, self.log_path.open("ab") as log:
+        with process.stdout, self._open_log() as log:
             for line in process.stdout:
                 if not ready.is_set() and line.startswith(b"{"):
                     try:
@@ -137,7 +150,7 @@ class ChildProcess:
 
     def log_tail(self) -> str:
         """The last lines of the log of the last process."""
-        if not self.log_path.exists():
+        if self.log_path is None or not self.log_path.exists():
             return ""
         output = self.log_path.read_bytes()[self._log_start_bytes :]
         lines = output.decode(errors="replace").splitlines()

@@ -9,8 +9,9 @@ from odradek_runtime.tls import TlsRefused
 
 def main() -> int:
     """Run a broker and return the exit status."""
-    arguments = parse_arguments("odradek broker", settings_help=_settings_help)
+    arguments = parse_arguments("odradek broker", settings_help=_settings_help, runs_many=True)
     keep_freed_memory()
+    from odradek_broker.host_plan import plan_host
     from odradek_broker.process import BrokerProcess
     from odradek_broker.settings import ENV_PREFIX, BrokerSettings
 
@@ -21,6 +22,7 @@ def main() -> int:
         env_prefix=ENV_PREFIX,
         log_fields=lambda settings: {"broker_id": settings.node_id},
         make=lambda settings: BrokerProcess(settings, insecure=arguments.insecure).run,
+        plan=lambda settings: plan_host(settings, arguments.processes),
         refusals=(ListenRefused, TlsRefused),
     )
 

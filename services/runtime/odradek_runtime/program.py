@@ -28,14 +28,21 @@ class Arguments:
     lists_settings: bool
     exit_with_parent: bool
     insecure: bool
+    processes: int = 1
+    prints_plan: bool = False
 
 
 def parse_arguments(
-    program: str, argv: Sequence[str] | None = None, *, settings_help: Callable[[], str]
+    program: str,
+    argv: Sequence[str] | None = None,
+    *,
+    settings_help: Callable[[], str],
+    runs_many: bool = False,
 ) -> Arguments:
     """Read the command line; exits with status 2 and the usage if it is wrong.
 
-    `--help` prints `settings_help()` after the options.
+    `--help` prints `settings_help()` after the options. With `runs_many` the command `odradek` can run several
+    processes of this program, which then prints their settings (`--plan`).
     """
     parser = argparse.ArgumentParser(prog=program, add_help=False)
     parser.add_argument(
@@ -66,7 +73,24 @@ def parse_arguments(
         action="store_true",
         help="listen beyond loopback without TLS (everybody on the network may read and write)",
     )
+    if runs_many:
+        parser.add_argument(
+            "--processes",
+            type=int,
+            default=1,
+            metavar="N",
+            help="run N brokers on this host: ids, ports and directories are derived, and all are supervised",
+        )
+        parser.add_argument(
+            "--status-port",
+            metavar="PORT",
+            help="with --processes: serve /livez and /readyz of all of them at this port of metrics.host",
+        )
+        parser.add_argument("--plan", action="store_true", help=argparse.SUPPRESS)
     parsed = parser.parse_args(argv)
+    processes, prints_plan = (parsed.processes, parsed.plan) if runs_many else (1, False)
+    if not prints_plan and (processes != 1 or (runs_many and parsed.status_port is not None)):
+        parser.error(f"--processes and --status-port are options of the command `{program}`")
     if parsed.help:
         example = f"Example: {program} --config FILE --set log.level=DEBUG"
         print(f"{parser.format_help()}\n{example}\n\n{settings_help()}")
@@ -78,6 +102,8 @@ def parse_arguments(
         lists_settings=parsed.list_settings,
         exit_with_parent=parsed.exit_with_parent,
         insecure=parsed.insecure,
+        processes=processes,
+        prints_plan=prints_plan,
     )
 
 
@@ -117,12 +143,13 @@ def run_program(
     env_prefix: str,
     log_fields: Callable[[S], Mapping[str, object]],
     make: Callable[[S], Run],
+    plan: Callable[[S], object] | None = None,
     refusals: tuple[type[Exception], ...] = (),
 ) -> int:
     """Read the settings, make the process, run it, and return the exit status.
 
-    `log_fields` are added to every log event. If `make` raises SettingsError or one of `refusals`, the error is
-    printed, and nothing is started.
+    `plan` returns what `--plan` prints, as JSON. `log_fields` are added to every log event. If `make` raises
+    SettingsError or one of `refusals`, the error is printed, and nothing is started.
     """
     if arguments.lists_settings:
         names = {name: list(spec.aliases) for name, (_, spec) in specs_of(settings_class).items()}
@@ -139,6 +166,9 @@ def run_program(
             config_file=arguments.config_file,
             assignments=arguments.assignments,
         )
+        if plan is not None and arguments.prints_plan:
+            print(json.dumps(plan(settings)))
+            return 0
         configure_logs(
             level=settings.log_level, log_format=settings.log_format, bound=log_fields(settings)
         )

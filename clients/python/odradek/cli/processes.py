@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from odradek.cli.output import EXIT_ERROR, fail
+from odradek.cli.output import EXIT_ERROR, EXIT_USAGE, fail
 from odradek.extras import what_is_missing
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 
 def add_commands(app: typer.Typer) -> None:
     """Add a command for each program that takes all of its arguments itself."""
-    _add(app, "broker", "odradek_broker", "server", "Run a broker in the foreground.")
+    app.command("broker", context_settings=_PASS_ON)(broker)
     _add(app, "gateway", "odradek_gateway", "server", "Run a REST gateway in the foreground.")
     _add(
         app,
@@ -52,6 +52,45 @@ def _add(app: typer.Typer, name: str, module: str, extra: str, help_text: str) -
         run_module(module, extra, context.args)
 
     app.command(name, help=help_text, context_settings=_PASS_ON)(run)
+
+
+def broker(
+    context: typer.Context,
+    processes: Annotated[int, typer.Option(min=1, max=64, metavar="N")] = 1,
+    status_port: Annotated[int | None, typer.Option(min=0, max=65_535, metavar="PORT")] = None,
+) -> None:
+    """Run a broker in the foreground; --processes N runs several on this host."""
+    # `python -m odradek_broker --help` describes these two options as well: it has the help of all others.
+    if processes == 1 and status_port is None:
+        run_module("odradek_broker", "server", context.args)
+    if missing := what_is_missing("odradek_broker", "server"):
+        fail(missing, status=EXIT_ERROR)
+    from odradek.embedded import ChildProcessFailed
+    from odradek.supervisor import HostSupervisor, SupervisedBroker, plan_host, serve_probes
+
+    arguments = [word for word in context.args if word != "--exit-with-parent"]
+    try:
+        plan = plan_host(processes, arguments)
+    except ChildProcessFailed as refused:
+        fail(str(refused).removeprefix("odradek broker: "), status=EXIT_USAGE)
+    supervisor = HostSupervisor([SupervisedBroker(process, arguments) for process in plan])
+    if status_port is not None:
+        try:
+            serve_probes(supervisor, plan[0]["metrics_host"], status_port)
+        except OSError as error:
+            fail(f"--status-port {status_port}: {error.strerror}", status=EXIT_USAGE)
+
+    def stop(*_: object) -> None:
+        if supervisor.stop.is_set():
+            supervisor.kill_all()
+        supervisor.stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    signal.signal(signal.SIGHUP, lambda *_: supervisor.roll.set())
+    if "--exit-with-parent" in context.args:
+        threading.Thread(target=_stop_at_end_of_input, args=(supervisor.stop,), daemon=True).start()
+    raise typer.Exit(supervisor.run())
 
 
 def dev(

@@ -1,0 +1,111 @@
+"""The settings of several brokers on one host, derived from one configuration (`odradek broker --processes N`).
+
+Process k of N, counted from 0, differs from the configuration in this:
+
+    node.id                                      node.id + k
+    {id} in any value                            that id
+    log.dirs without {id}                        log.dirs/broker-ID
+    ports of listeners and advertised.listeners  the port + 10 k; port 0 stays 0
+    metrics.port, health.port                    likewise; -1 stays -1
+
+The steps are fixed, so a broker finds its directory and its address again after any restart. Everything else is the
+same in all processes, `host.id` too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Final
+
+from odradek_broker.settings import BrokerSettings
+from odradek_runtime.listeners import ListenerAddress, host_port
+from odradek_runtime.settings import SettingsError, specs_of
+
+PORT_STEP: Final = 10
+PROCESSES_MAX: Final = 64
+_ID: Final = "{id}"
+_PORT_MAX: Final = 65_535
+
+
+def plan_host(settings: BrokerSettings, processes: int) -> list[dict[str, Any]]:
+    """Return `id`, `metrics_host` and `settings`, by name, of each process.
+
+    Raises:
+        SettingsError: a derived setting is not possible; the message says what to change.
+    """
+    settings.check()
+    if not 1 <= processes <= PROCESSES_MAX:
+        raise SettingsError(f"--processes {processes}: a host runs 1 to {PROCESSES_MAX} brokers")
+    if settings.metrics_port < 0:
+        raise SettingsError(
+            "metrics.port=-1: with --processes, each broker is asked for its readiness at /readyz; set 0 or a port"
+        )
+    if _ID not in str(settings.log_dir) and (settings.log_dir / "meta.properties").exists():
+        raise SettingsError(
+            f"log.dirs={settings.log_dir} is the directory of one broker: stop it, and move what is in it to"
+            f" {settings.log_dir / f'broker-{settings.node_id}'}"
+        )
+    plans = [_process(settings, index) for index in range(processes)]
+    _refuse_shared_ports([plan["settings"] for plan in plans])
+    return plans
+
+
+def _process(settings: BrokerSettings, index: int) -> dict[str, Any]:
+    broker_id, shift = settings.node_id + index, PORT_STEP * index
+    derived = {"node.id": str(broker_id)}
+    for name, (field, _) in specs_of(BrokerSettings).items():
+        value = getattr(settings, field.name)
+        if isinstance(value, str | Path) and _ID in str(value):
+            derived[name] = str(value).replace(_ID, str(broker_id))
+    derived.setdefault("log.dirs", str(settings.log_dir / f"broker-{broker_id}"))
+    for name, listeners in (
+        ("listeners", settings.listeners),
+        ("advertised.listeners", settings.advertised_listeners),
+    ):
+        if listeners:
+            derived[name] = ",".join(
+                _shifted(name, listener, broker_id, shift) for listener in listeners
+            )
+    for name, port in (
+        ("metrics.port", settings.metrics_port),
+        ("health.port", settings.health_port),
+    ):
+        derived[name] = str(_shifted_port(name, port, shift))
+    return {"id": broker_id, "metrics_host": settings.metrics_host, "settings": derived}
+
+
+def _shifted(name: str, listener: ListenerAddress, broker_id: int, shift: int) -> str:
+    moved = dataclasses.replace(
+        listener,
+        host=listener.host.replace(_ID, str(broker_id)),
+        port=_shifted_port(name, listener.port, shift),
+    )
+    return f"{moved.name}://{host_port(moved.host, moved.port)}"
+
+
+def _shifted_port(name: str, port: int, shift: int) -> int:
+    if port <= 0:
+        return port
+    if port + shift > _PORT_MAX:
+        raise SettingsError(
+            f"{name}: port {port} + {shift} is above {_PORT_MAX}: choose a lower one"
+        )
+    return port + shift
+
+
+def _refuse_shared_ports(plans: list[dict[str, str]]) -> None:
+    users: dict[int, str] = {}
+    for plan in plans:
+        ports = [("listeners", entry.rpartition(":")[2]) for entry in plan["listeners"].split(",")]
+        ports += [(name, plan[name]) for name in ("metrics.port", "health.port")]
+        for name, text in ports:
+            port, user = int(text), f"{name} of broker {plan['node.id']}"
+            if port <= 0:
+                continue
+            if port in users:
+                raise SettingsError(
+                    f"port {port} would be used twice, by {users[port]} and {user}: each process uses the ports"
+                    f" {PORT_STEP} above those of the one before it, so choose ports that stay apart"
+                )
+            users[port] = user
