@@ -13,45 +13,18 @@ from odradek_broker.coordination.producer_resolver import CallResolve, respond_t
 from odradek_broker.coordination.transaction_coordinator import TransactionCoordinator
 from odradek_broker.replication.streams.follower_sessions import StreamRefused
 from odradek_broker.replication.streams.follower_stream import StreamBroken
+from odradek_broker.rpc.broker_streams import REFUSAL_STATUS, OpenedStream, ServedStream
 from odradek_broker.rpc.callers import MethodHandler, ServerContext
-from odradek_broker.rpc.replication_servicer import ENDED, REFUSAL_STATUS
 from odradek_protocol.identity import (
     BrokerId,
     ClusterId,
 )
 from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
 from odradek_protocol.rpc.v1 import transaction_service_pb2_grpc as pb_grpc
-from odradek_runtime.grpc_endpoints import InternalChannels, internal_channel
-from odradek_runtime.tls import TlsFiles, peer_identity
+from odradek_runtime.grpc_endpoints import InternalChannels
+from odradek_runtime.tls import TlsFiles
 
 _SERVICE: Final = "odradek.v1.TransactionLinkService"
-
-
-class _GrpcLinkPeer:
-    """The serving end of one call."""
-
-    def __init__(self, context: ServerContext, *, is_mutual_tls: bool) -> None:
-        self._context = context
-        self._is_mutual_tls = is_mutual_tls
-
-    def is_from(self, broker_id: int) -> bool:
-        return not self._is_mutual_tls or peer_identity(self._context.auth_context) == (
-            "broker",
-            broker_id,
-        )
-
-    async def read(self) -> bytes | None:
-        request = await self._context.read()
-        if request is grpc.aio.EOF:
-            return None
-        assert isinstance(request, bytes)
-        return request
-
-    async def accept(self) -> None:
-        await self._context.send_initial_metadata(())
-
-    async def write(self, message: bytes) -> None:
-        await self._context.write(message)
 
 
 class TransactionLinkServicer:
@@ -83,7 +56,7 @@ class TransactionLinkServicer:
     # Any: sessions of both kinds.
     async def _serve(self, sessions: LinkSessions[Any, Any], context: ServerContext) -> None:
         try:
-            await sessions.serve(_GrpcLinkPeer(context, is_mutual_tls=self._is_mutual_tls))
+            await sessions.serve(ServedStream(context, bytes, is_mutual_tls=self._is_mutual_tls))
         except StreamRefused as refused:
             await context.abort(REFUSAL_STATUS[refused.refusal], str(refused))
 
@@ -115,47 +88,11 @@ def add_to(server: grpc.aio.Server, servicer: TransactionLinkServicer) -> str:
     return _SERVICE
 
 
-class GrpcLinkConnection:
-    """The opening end of one stream."""
-
-    def __init__(
-        self, kind: LinkKind, peer: BrokerId, host: str, port: int, tls: TlsFiles | None
-    ) -> None:
-        self._channel = internal_channel(host, port, tls, peer=f"broker-{peer}")
-        # Any: the stubs do not know that a call without serializers takes and yields bytes.
-        opener: Any = self._channel.stream_stream(f"/{_SERVICE}/{kind.value}")
-        self._call: grpc.aio.StreamStreamCall[bytes, bytes] = opener()
-
-    async def write(self, message: bytes) -> None:
-        try:
-            await self._call.write(message)
-        except ENDED as error:
-            raise StreamBroken(repr(error)) from error
-
-    async def accepted(self) -> None:
-        try:
-            await self._call.initial_metadata()
-        except ENDED as error:
-            raise StreamBroken(repr(error)) from error
-
-    async def read(self) -> bytes:
-        try:
-            response = await self._call.read()
-        except ENDED as error:
-            raise StreamBroken(repr(error)) from error
-        if response is grpc.aio.EOF:
-            raise StreamBroken("the peer ended the stream")
-        assert isinstance(response, bytes)
-        return response
-
-    async def close(self) -> None:
-        self._call.cancel()
-        await self._channel.close()
-
-
 def grpc_dial_link(tls: TlsFiles | None) -> DialLink:
     """Return the function that opens links to other brokers over gRPC."""
-    return lambda kind, peer, host, port: GrpcLinkConnection(kind, peer, host, port, tls)
+    return lambda kind, peer, host, port: OpenedStream(
+        peer, host, port, method=f"/{_SERVICE}/{kind.value}", tls=tls
+    )
 
 
 def grpc_resolve(channels: InternalChannels) -> CallResolve:

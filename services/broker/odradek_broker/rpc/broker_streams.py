@@ -1,0 +1,103 @@
+"""Both ends of a gRPC stream between two brokers, as the sessions and the streams of the broker use them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+import grpc
+import grpc.aio
+
+from odradek_broker.replication.streams.follower_sessions import Refusal
+from odradek_broker.replication.streams.follower_stream import StreamBroken
+from odradek_broker.rpc.callers import ServerContext
+from odradek_protocol.identity import BrokerId
+from odradek_runtime.grpc_endpoints import internal_channel
+from odradek_runtime.tls import TlsFiles, peer_identity
+
+RequestT = TypeVar("RequestT")
+
+REFUSAL_STATUS: Final = {
+    Refusal.NO_HELLO: grpc.StatusCode.INVALID_ARGUMENT,
+    Refusal.NOT_PERMITTED: grpc.StatusCode.PERMISSION_DENIED,
+    Refusal.SUPERSEDED: grpc.StatusCode.ABORTED,
+}
+# A write that meets a call which has just ended raises one of the last two.
+_ENDED: Final = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
+
+
+class ServedStream(Generic[RequestT]):
+    """The end of the broker that was called. `read` yields requests, and `write` takes encoded responses."""
+
+    def __init__(
+        self, context: ServerContext, request_type: type[RequestT], *, is_mutual_tls: bool
+    ) -> None:
+        self._context = context
+        self._request_type = request_type
+        self._is_mutual_tls = is_mutual_tls
+
+    def is_from(self, broker_id: int) -> bool:
+        return not self._is_mutual_tls or peer_identity(self._context.auth_context) == (
+            "broker",
+            broker_id,
+        )
+
+    async def read(self) -> RequestT | None:
+        request = await self._context.read()
+        if request is grpc.aio.EOF:
+            return None
+        assert isinstance(request, self._request_type)
+        return request
+
+    async def accept(self) -> None:
+        await self._context.send_initial_metadata(())
+
+    async def write(self, message: bytes) -> None:
+        await self._context.write(message)
+
+
+class OpenedStream(Generic[RequestT]):
+    """The end of the broker that called. Responses are not decoded, so that batches are not copied out of them."""
+
+    def __init__(
+        self,
+        peer: BrokerId,
+        host: str,
+        port: int,
+        *,
+        method: str,
+        tls: TlsFiles | None,
+        encode: Callable[[RequestT], bytes] | None = None,
+    ) -> None:
+        """`method` is the method's path. Without `encode`, requests are bytes."""
+        self._channel = internal_channel(host, port, tls, peer=f"broker-{peer}")
+        # Any: the stubs do not know that a call without a deserializer yields bytes.
+        opener: Any = self._channel.stream_stream(method, request_serializer=encode)
+        self._call: grpc.aio.StreamStreamCall[RequestT, bytes] = opener()
+
+    async def write(self, request: RequestT) -> None:
+        try:
+            await self._call.write(request)
+        except _ENDED as error:
+            raise StreamBroken(repr(error)) from error
+
+    async def accepted(self) -> None:
+        try:
+            await self._call.initial_metadata()
+        except _ENDED as error:
+            raise StreamBroken(repr(error)) from error
+
+    async def read(self) -> bytes:
+        try:
+            response = await self._call.read()
+        except _ENDED as error:
+            raise StreamBroken(repr(error)) from error
+        if response is grpc.aio.EOF:
+            raise StreamBroken("the other broker ended the stream")
+        assert isinstance(response, bytes)
+        return response
+
+    async def close(self) -> None:
+        self._call.cancel()
+        await self._channel.close()
