@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -16,25 +15,33 @@ import typer
 from odradek.cli.connection import chosen_partitions, complete_groups, complete_topics, with_client
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
-    ESCAPES,
     EXIT_USAGE,
     Bootstrap,
     Output,
     OutputFormat,
+    Progress,
     fail,
 )
+from odradek.cli.record_format import FORMAT_HELP, Encoding, json_renderer, renderer
+from odradek.cli.times import FORMS_OF_TIMES, time_ms
+from odradek.partitions import TopicPartition
 
 if TYPE_CHECKING:
     from odradek.client import Client
+    from odradek.consumer.consumer import Consumer
 
 WITHOUT_PARTITIONS_S_MAX: Final = 10.0
 """How long a group member with --exit-at-end waits for its first partition."""
-_TOKEN = re.compile(r"%(.)|\\(.)", re.DOTALL)
-_FORMAT_HELP = (
-    "Print each record by this pattern: %t topic, %p partition, %o offset, %d timestamp in ms, "
-    "%k key, %v value, "
-    "%h headers, %% percent sign, \\n newline, \\t tab."
-)
+RECORDS_AT_ONCE: Final = 5_000
+_OFFSETS: Final = re.compile(r"(?P<last>-\d+)|(?P<start>\d+)(?P<range>:(?P<stop>\d*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """The offsets of --offset. A negative start counts from the end; a stop of None is no limit."""
+
+    start: int
+    stop: int | None = None
 
 
 def consume(
@@ -42,6 +49,12 @@ def consume(
         list[str],
         typer.Argument(help="Names of the topics to read.", autocompletion=complete_topics),
     ],
+    regex: Annotated[
+        bool,
+        typer.Option(
+            "--regex", help="Read all topics whose whole name matches one of these patterns."
+        ),
+    ] = False,
     from_beginning: Annotated[
         bool,
         typer.Option(
@@ -68,20 +81,41 @@ def consume(
         ),
     ] = None,
     offset: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            min=0, metavar="OFFSET", help="Start at this offset in every partition that is read."
+            metavar="N|-N|N:M",
+            help="In every partition, start at offset N, N records before the end (-N), or read the offsets"
+            " from N up to but not including M.",
         ),
     ] = None,
     since: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            min=0,
-            metavar="MS",
-            help="Start at the first record with this timestamp or a later one, in ms since the epoch.",
+            metavar="TIME",
+            help=f"Start at the first record with this timestamp or a later one: {FORMS_OF_TIMES}.",
         ),
     ] = None,
-    form: Annotated[str, typer.Option("-f", "--format", help=_FORMAT_HELP)] = "%v\\n",
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Stop before the first record with this timestamp or a later one; if there is none yet, at the end.",
+        ),
+    ] = None,
+    grep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Print only records whose key or value has text that matches this pattern.",
+        ),
+    ] = None,
+    form: Annotated[str, typer.Option("-f", "--format", help=FORMAT_HELP)] = "%v\\n",
+    key_as: Annotated[
+        Encoding, typer.Option("--key-as", help="Print keys in this encoding.")
+    ] = "text",
+    value_as: Annotated[
+        Encoding, typer.Option("--value-as", help="Print values in this encoding.")
+    ] = "text",
     read_committed: Annotated[
         bool,
         typer.Option(
@@ -106,132 +140,159 @@ def consume(
     """Print records of topics as they arrive.
 
     The default is one value per line. With -o json it is one object per line, in which bytes that are not UTF-8 are
-    {"base64": "..."}.
+    {"base64": "..."}; `odradek produce --json` reads it.
     """
     if sum((from_beginning, offset is not None, since is not None)) > 1:
         fail("only one of --from-beginning, --offset and --since can be used", status=EXIT_USAGE)
-    if group is not None and (partition or offset is not None or since is not None):
+    if group is not None and (partition or offset or since or until):
         fail(
-            "a group assigns partitions and keeps offsets, so --group cannot be used with "
-            "--partition, --offset "
-            "or"
-            " --since; `odradek group seek` changes where a group starts",
+            "a group assigns partitions and keeps offsets, so --group cannot be used with --partition, --offset,"
+            " --since or --until; `odradek group seek` changes where a group starts",
             status=EXIT_USAGE,
         )
-    render = _json_line if output is OutputFormat.JSON else _renderer(form)
+    offsets = None if offset is None else _range(offset)
+    since_ms = None if since is None else time_ms(since, option="--since")
+    until_ms = None if until is None else time_ms(until, option="--until")
+    is_wanted = _filter(grep)
+    render = (
+        json_renderer(key_as=key_as, value_as=value_as)
+        if output is OutputFormat.JSON
+        else renderer(form, key_as=key_as, value_as=value_as)
+    )
+    progress = Progress("records")
+
+    async def starts_and_stops(
+        client: Client, consumer: Consumer, topics: list[str]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """Return where to start each partition, and where to stop, as far as the options say that."""
+        partitions = await chosen_partitions(client, topics, partition)
+        consumer.assign(partitions)
+        ends = await consumer.end_offsets(partitions)
+        starts = ends
+        if from_beginning or until_ms is not None:
+            starts = await consumer.beginning_offsets(partitions)
+        if since_ms is not None:
+            found = await consumer.offsets_for_times(dict.fromkeys(partitions, since_ms))
+            starts = {name: ends[name] if at is None else at.offset for name, at in found.items()}
+        if offsets is not None:
+            first = await consumer.beginning_offsets(partitions)
+            starts = {
+                name: offsets.start if offsets.start >= 0 else max(first[name], end + offsets.start)
+                for name, end in ends.items()
+            }
+        stops = dict(ends) if exit_at_end else {}
+        if offsets is not None and offsets.stop is not None:
+            stops = {name: min(offsets.stop, stops.get(name, offsets.stop)) for name in ends}
+        if until_ms is not None:
+            found = await consumer.offsets_for_times(dict.fromkeys(partitions, until_ms))
+            for name, at in found.items():
+                stop = ends[name] if at is None else at.offset
+                stops[name] = min(stop, stops.get(name, stop))
+        return starts, stops
 
     async def work(client: Client) -> None:
+        topics = await _matching_topics(client, topic) if regex else topic
         arguments: dict[str, Any] = {
             "auto_offset_reset": "earliest" if from_beginning else "latest",
             "isolation_level": "read_committed" if read_committed else "read_uncommitted",
         }
         if group is not None:
             arguments["group"] = group
-        async with client.consumer(*topic, **arguments) as consumer:
-            ends: dict[Any, int] = {}
+        async with client.consumer(*topics, **arguments) as consumer:
+            stops: dict[TopicPartition, int] = {}
             if group is None:
-                partitions = await chosen_partitions(client, topic, partition)
-                consumer.assign(partitions)
-                starts = await consumer.end_offsets(partitions)
-                if exit_at_end:
-                    ends = {(t, p): end for (t, p), end in starts.items()}
-                if from_beginning:
-                    starts = await consumer.beginning_offsets(partitions)
-                for (name, index), start in starts.items():
-                    consumer.seek((name, index), start if offset is None else offset)
-                if since is not None:
-                    consumer.seek_to_timestamp(since)
-                ends = await _unread(consumer, ends)
+                starts, stops = await starts_and_stops(client, consumer, topics)
+                for name, start in starts.items():
+                    consumer.seek(name, start)
+            unread = await _unread(consumer, stops)
             remaining = count if count is not None else -1
             settled_s = time.monotonic() + WITHOUT_PARTITIONS_S_MAX
-            while remaining != 0 and not (exit_at_end and not ends and group is None):
-                batch = min(remaining, 5_000) if remaining > 0 else 5_000
+            while remaining != 0 and not (stops and not unread):
+                batch = min(remaining, RECORDS_AT_ONCE) if remaining > 0 else RECORDS_AT_ONCE
                 records = await consumer.getmany(timeout_ms=500, max_records=batch)
+                printed = 0
                 for record in records:
-                    sys.stdout.buffer.write(render(record))
-                    key = (record.topic, record.partition)
-                    if key in ends and record.offset + 1 >= ends[key]:
-                        del ends[key]
-                remaining -= len(records) if remaining > 0 else 0
+                    if stops:
+                        name = TopicPartition(record.topic or "", record.partition)
+                        if record.offset + 1 >= stops[name] and name in unread:
+                            del unread[name]
+                            consumer.pause(name)
+                        if record.offset >= stops[name]:
+                            continue
+                    if is_wanted(record):
+                        sys.stdout.buffer.write(render(record))
+                        printed += 1
+                remaining -= printed if remaining > 0 else 0
                 sys.stdout.buffer.flush()
-                if not records and exit_at_end:
-                    if group is None:
-                        ends = await _unread(consumer, ends)
-                    elif await _is_at_end(consumer) or (
-                        not consumer.assignment() and time.monotonic() > settled_s
-                    ):
-                        break
+                progress.add(printed)
+                if records:
+                    continue
+                if stops:
+                    unread = await _unread(consumer, unread)
+                elif exit_at_end and (
+                    await _is_at_end(consumer)
+                    or (not consumer.assignment() and time.monotonic() > settled_s)
+                ):
+                    break
 
     try:
-        with_client(bootstrap, work, is_quick=False)
+        with progress:
+            with_client(bootstrap, work, is_quick=False)
     except BrokenPipeError:  # the reader of the output has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-async def _unread(consumer: Any, ends: dict[Any, int]) -> dict[Any, int]:
-    """The ends that the consumer has not reached. Offsets without records (markers, compaction) count as read."""
-    return {key: end for key, end in ends.items() if await consumer.position(key) < end}
+def _range(text: str) -> _Range:
+    matched = _OFFSETS.fullmatch(text)
+    if matched is None:
+        fail(
+            f"--offset {text}: write an offset, -N for the last N records, or N:M for a range",
+            status=EXIT_USAGE,
+        )
+    if matched["last"]:
+        return _Range(int(matched["last"]))
+    return _Range(int(matched["start"]), int(matched["stop"]) if matched["stop"] else None)
 
 
-async def _is_at_end(consumer: Any) -> bool:
+def _filter(pattern: str | None) -> Callable[[Any], bool]:
+    if pattern is None:
+        return lambda record: True
+    search = _compiled(pattern, "--grep").search
+
+    def is_wanted(record: Any) -> bool:
+        return any(part is not None and search(part) for part in (record.value, record.key))
+
+    return is_wanted
+
+
+def _compiled(pattern: str, option: str) -> re.Pattern[bytes]:
+    try:
+        return re.compile(pattern.encode())
+    except re.error as error:
+        fail(f"{option} {pattern}: {error}", status=EXIT_USAGE)
+
+
+async def _matching_topics(client: Client, patterns: Iterable[str]) -> list[str]:
+    """Return the names of the topics that match; internal topics are left out."""
+    matches = [_compiled(pattern, "--regex").fullmatch for pattern in patterns]
+    names = [
+        topic.name
+        for topic in await client.admin.list_topics()
+        if any(match(topic.name.encode()) for match in matches)
+    ]
+    if not names:
+        fail(f"no topic has a name that matches {', '.join(patterns)}")
+    return names
+
+
+async def _unread(
+    consumer: Consumer, stops: dict[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """The stops that the consumer has not reached. Offsets without records (markers, compaction) count as read."""
+    return {name: stop for name, stop in stops.items() if await consumer.position(name) < stop}
+
+
+async def _is_at_end(consumer: Consumer) -> bool:
     """Whether the member has partitions and has read all of their records."""
     lag = await consumer.lag()
     return 0 < len(lag) == len(consumer.assignment()) and not any(lag.values())
-
-
-def _renderer(form: str) -> Callable[[Any], bytes]:
-    def token(record: Any, letter: str) -> bytes:
-        match letter:
-            case "t":
-                return str(record.topic).encode()
-            case "p":
-                return str(record.partition).encode()
-            case "o":
-                return str(record.offset).encode()
-            case "d":
-                return str(record.timestamp_ms).encode()
-            case "k":
-                return record.key or b""
-            case "v":
-                return record.value or b""
-            case "h":
-                return b",".join(n.encode() + b"=" + (v or b"") for n, v in record.headers)
-        return b"%"
-
-    pieces: list[bytes | str] = []  # bytes are printed as they are; a str is the letter of a field
-    position = 0
-    for match in _TOKEN.finditer(form):
-        pieces.append(form[position : match.start()].encode())
-        if match[1]:
-            if match[1] not in "tpodkvh%":
-                fail(f"--format: there is no %{match[1]}; {_FORMAT_HELP}", status=EXIT_USAGE)
-            pieces.append(match[1])
-        else:
-            pieces.append(ESCAPES.get(match[2], match[2]).encode())
-        position = match.end()
-    pieces.append(form[position:].encode())
-    return lambda record: b"".join(
-        piece if isinstance(piece, bytes) else token(record, piece) for piece in pieces
-    )
-
-
-def _json_line(record: Any) -> bytes:
-    row = {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
-        "key": _text(record.key),
-        "value": _text(record.value),
-        "headers": [[name, _text(value)] for name, value in record.headers],
-    }
-    return json.dumps(row, ensure_ascii=False).encode() + b"\n"
-
-
-def _text(data: bytes | None) -> str | dict[str, str] | None:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}

@@ -7,9 +7,10 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, Final, NoReturn, Self
 
 import typer
 
@@ -24,6 +25,7 @@ __all__ = [
     "Bootstrap",
     "Output",
     "OutputFormat",
+    "Progress",
     "console",
     "fail",
     "one_line_errors",
@@ -136,6 +138,41 @@ def say(text: str, *, is_error: bool = False) -> None:
     """Print lines for a person, with control characters escaped."""
     for line in text.split("\n"):
         print(printable(line), file=sys.stderr if is_error else sys.stdout)
+
+
+class Progress:
+    """Counts for a person at a terminal: a line on stderr once a second, and a summary at the end.
+
+    If standard output is a terminal as well, the records themselves show the progress, so only the summary is printed.
+    """
+
+    def __init__(self, what: str) -> None:
+        """`what` names the things that are counted, in the plural."""
+        self.count = 0
+        self._what = what
+        self._has_summary = sys.stderr.isatty()
+        self._has_line = self._has_summary and not sys.stdout.isatty()
+        self._started_s = self._shown_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._has_line:
+            print("\r\033[K", end="", file=sys.stderr)
+        if self._has_summary:
+            say(self._text(), is_error=True)
+
+    def add(self, count: int) -> None:
+        """Count some more."""
+        self.count += count
+        if self._has_line and time.monotonic() - self._shown_s >= 1:
+            self._shown_s = time.monotonic()
+            print(f"\r\033[K{self._text()}", end="", file=sys.stderr, flush=True)
+
+    def _text(self) -> str:
+        elapsed_s = time.monotonic() - self._started_s
+        return f"{self.count:,} {self._what} in {elapsed_s:.1f} s"
 
 
 def _snake_case(facts: Mapping[str, Any]) -> dict[str, Any]:

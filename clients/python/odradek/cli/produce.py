@@ -19,12 +19,14 @@ from odradek.cli.output import (
     Bootstrap,
     Output,
     OutputFormat,
+    Progress,
     fail,
     print_facts,
     say,
     unescaped,
 )
-from odradek.errors import RecordTooLarge
+from odradek.cli.record_format import InputRecord, InvalidRecord, record_of
+from odradek.errors import InvalidRequest, RecordTooLarge
 
 if TYPE_CHECKING:
     from odradek.client import Client
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 REQUEST_BYTES_MAX: Final = 32 * 1024 * 1024
 """The limit of one record, too; the topic's max.message.bytes is usually lower."""
 INTERRUPTED_FLUSH_S_MAX: Final = 5.0
-"""How long an interrupted command tries to send the lines that it has read."""
+"""How long a command that ends before the end of its input tries to send the lines that it has read."""
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 _CHUNK_BYTES: Final = 256 * 1024
 _CHUNKS_WAITING_MAX: Final = 4
@@ -127,6 +129,30 @@ def produce(
             help="Write all records to this partition. [default: chosen by the key]",
         ),
     ] = None,
+    null: Annotated[
+        str | None,
+        typer.Option(
+            "-Z",
+            "--null",
+            metavar="TEXT",
+            help="Send a tombstone, a record without a value, for each line whose value is this text.",
+        ),
+    ] = None,
+    is_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Read lines of JSON with key, value, headers, partition and timestamp_ms,"
+            " as `odradek consume -o json` prints them.",
+        ),
+    ] = False,
+    repartition: Annotated[
+        bool,
+        typer.Option(
+            "--repartition",
+            help="With --json, choose partitions by key instead of using those of the input.",
+        ),
+    ] = False,
     header: Annotated[
         list[str] | None,
         typer.Option(
@@ -149,19 +175,34 @@ def produce(
     """Send each line of a file or of standard input as a record.
 
     The exit status is 0 only if all records were acknowledged.
+
+    A line of --json is an object such as {"key": "k", "value": "v", "headers": [["n", "v"]]}. A value of null is a
+    tombstone, {"base64": "..."} stands for bytes, and JSON that is not text is sent as JSON.
     """
     if acks not in ("0", "1", "all"):
         fail(f"--acks {acks}: allowed are 0, 1, all", status=EXIT_USAGE)
     if key_separator == "":
         fail("--key-separator must not be empty", status=EXIT_USAGE)
-    headers = [_header(text) for text in header or ()]
+    if is_json and (key_separator is not None or null is not None):
+        fail(
+            "--json has its own keys and tombstones, so -k and -Z cannot be used with it",
+            status=EXIT_USAGE,
+        )
+    if repartition and (not is_json or partition is not None):
+        fail(
+            "--repartition can be used only with --json and without --partition", status=EXIT_USAGE
+        )
+    headers = tuple(_header(text) for text in header or ())
     source = _open(file)
-
-    separator = None if key_separator is None else unescaped(key_separator).encode()
-    run = _Run(topic)
+    run = _Run(
+        separator=None if key_separator is None else unescaped(key_separator).encode(),
+        null=None if null is None else unescaped(null).encode(),
+        is_json=is_json,
+    )
+    keeps_partitions = partition is None and not repartition
+    progress = Progress("lines")
 
     async def work(client: Client) -> None:
-
         acks_wanted: Literal[0, 1, "all"] = "all" if acks == "all" else (1 if acks == "1" else 0)
         producer = client.producer(
             acks=acks_wanted,
@@ -172,14 +213,20 @@ def produce(
         async with _explained(run, producer):
             async for lines in lines_of(source.fileno(), line_bytes_max=REQUEST_BYTES_MAX):
                 for line in lines:
-                    key, value = run.split(line, separator)
+                    record = run.record(line)
                     future = await producer.send(
-                        topic, value, key=key, headers=headers or None, partition=partition
+                        topic,
+                        record.value,
+                        key=record.key,
+                        headers=(*record.headers, *headers) or None,
+                        partition=record.partition if keeps_partitions else partition,
+                        timestamp_ms=record.timestamp_ms,
                     )
                     future.add_done_callback(run.count)
+                progress.add(len(lines))
             await producer.flush()
 
-    with source:
+    with source, progress:
         with_client(bootstrap, work, is_quick=False)
     if run.error is not None:
         fail(f"{run.failed} of {run.sent} records were not acknowledged: {run.error}")
@@ -190,15 +237,15 @@ def produce(
         )
     if output is OutputFormat.JSON:
         print_facts({"topic": topic, "records": run.sent}, output)
-    elif sys.stderr.isatty():
-        say(f"{run.sent} records sent to {topic}", is_error=True)
 
 
 class _Run:
     """Counts of the records that one `odradek produce` has sent, and of their outcomes."""
 
-    def __init__(self, topic: str) -> None:
-        self.topic = topic
+    def __init__(self, *, separator: bytes | None, null: bytes | None, is_json: bool) -> None:
+        self._separator = separator
+        self._null = null
+        self._is_json = is_json
         self.sent = 0
         self.acknowledged = 0
         self.failed = 0
@@ -206,16 +253,30 @@ class _Run:
         self.error: BaseException | None = None
         """The error of the first record that failed."""
 
-    def split(self, line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes]:
-        """Split a line into key and value, and count it as sent."""
+    def record(self, line: bytes) -> InputRecord:
+        """Return the record of a line, and count it as sent.
+
+        Raises:
+            InvalidRequest: the line of JSON is not a record.
+        """
+        if self._is_json:
+            try:
+                record = record_of(line)
+            except InvalidRecord as error:
+                raise InvalidRequest(f"line {self.sent + 1} of the input: {error}") from None
+            self.sent += 1
+            return record
         self.sent += 1
-        if separator is None:
-            return None, line
-        key, was_split, value = line.partition(separator)
-        if was_split:
-            return key, value
-        self.without_key += 1
-        return None, line
+        key, value = None, line
+        if self._separator is not None:
+            first, was_split, rest = line.partition(self._separator)
+            if was_split:
+                key, value = first, rest
+            else:
+                self.without_key += 1
+        if value == self._null:
+            return InputRecord(key=key, value=None)
+        return InputRecord(key=key, value=value)
 
     def count(self, done: DeliveryFuture) -> None:
         """Count the outcome of one record."""
@@ -255,10 +316,11 @@ async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
     try:
         yield
         await producer.close()
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, InvalidRequest, RecordTooLarge) as error:
+        # The lines before the interruption, or before the line that is no record, count as read: they are sent.
         await producer.close(INTERRUPTED_FLUSH_S_MAX)
-        if run.sent > run.acknowledged:
-            missing = run.sent - run.acknowledged
+        missing = run.sent - run.acknowledged
+        if isinstance(error, asyncio.CancelledError) and missing:
             print(
                 f"odradek: interrupted; {missing} of {run.sent} records were not acknowledged",
                 file=sys.stderr,

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from odradek.cli.connection import with_client
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
-    EXIT_USAGE,
     Bootstrap,
     Output,
     OutputFormat,
-    fail,
     print_facts,
     print_rows,
 )
+from odradek.cli.times import duration_ms
 
 if TYPE_CHECKING:
     from odradek.client import Client
@@ -26,7 +24,6 @@ app = typer.Typer(help="List, describe and abort transactions.", no_args_is_help
 TransactionalId = Annotated[
     str, typer.Argument(metavar="ID", help="Transactional id of the producer.")
 ]
-_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @app.command("list")
@@ -56,7 +53,7 @@ def list_transactions(
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """List transactional ids."""
-    older_than_ms = _duration_ms(older_than) if older_than else -1
+    older_than_ms = duration_ms(older_than, option="--older-than") if older_than else -1
 
     async def work(client: Client) -> list[dict[str, Any]]:
         listings = await client.admin.transactions.list(
@@ -172,11 +169,3 @@ def steps(
     print_facts(facts, output)
     print()
     print_rows(rows, output, empty="no task is open")
-
-
-def _duration_ms(text: str) -> int:
-    matched = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text)
-    if matched is None:
-        fail(f"--older-than {text}: write a number and ms, s, m, h or d", status=EXIT_USAGE)
-    number, unit = matched.groups()
-    return int(number) * _UNITS_MS[unit]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -53,7 +54,7 @@ class MemoryState:
         self.requests: list[str] = []
         """Names of the methods that clients called, in order."""
         self._next_producer_id = 1000
-        self._changed = asyncio.Event()
+        self._waiting: set[asyncio.Future[None]] = set()
         self._faults: dict[tuple[str, TopicPartition], deque[ErrorCode]] = defaultdict(deque)
         self._responses_to_lose: dict[TopicPartition, int] = defaultdict(int)
         self._disconnect: dict[int, list[Callable[[], None]]] = defaultdict(list)
@@ -116,12 +117,20 @@ class MemoryState:
 
     def wake(self) -> None:
         """Wake streams that wait for records, leaders or brokers."""
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            # A client of another thread has a loop of its own, which may be closed by now.
+            with contextlib.suppress(RuntimeError):
+                future.get_loop().call_soon_threadsafe(_end_wait, future)
 
     async def wait_change(self) -> None:
         """Wait for the next `wake`."""
-        await self._changed.wait()
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            await future
+        finally:
+            self._waiting.discard(future)
 
     def on_disconnect(self, broker_id: int, callback: Callable[[], None]) -> None:
         """Call `callback` when the connections of a broker break."""
@@ -166,3 +175,8 @@ class MemoryState:
             leader_epoch=partition.leader_epoch,
             endpoint=self.endpoints.get(partition.leader_id, ""),
         )
+
+
+def _end_wait(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,208 @@
+"""Records as text: the output of `odradek consume`, and the JSON lines that `odradek produce --json` reads back."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from odradek.cli.output import ESCAPES, EXIT_USAGE, fail
+
+Encoding = Literal["text", "json", "hex", "base64", "int", "double"]
+"""How bytes are shown: as they are, as JSON in one line, in hexadecimal digits, in base64, or as Kafka's serializers
+of numbers (big-endian; 1, 2, 4 or 8 bytes) wrote them."""
+FORMAT_HELP: Final = (
+    "Print each record by this pattern: %t topic, %p partition, %o offset, %d timestamp in ms, %k key, %v value, "
+    "%h headers, %s size of the value in bytes, %% percent sign, \\n newline, \\t tab."
+)
+_TOKEN: Final = re.compile(r"%(.)|\\(.)", re.DOTALL)
+_FIELDS: Final = frozenset("tpodkvhs%")
+_FLOATS: Final = {4: ">f", 8: ">d"}
+
+Show = Callable[[bytes], str | None]
+
+
+class InvalidRecord(Exception):
+    """A line of JSON is not a record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRecord:
+    """One record of `odradek produce --json`. A value of None is a tombstone."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+def shown(data: bytes, encoding: Encoding) -> str | None:
+    """Return bytes in an encoding; None if they do not have that form."""
+    try:
+        match encoding:
+            case "hex":
+                return data.hex()
+            case "base64":
+                return base64.b64encode(data).decode()
+            case "json":
+                return json.dumps(json.loads(data), ensure_ascii=False, separators=(",", ":"))
+            case "int" if len(data) in (1, 2, 4, 8):
+                return str(int.from_bytes(data, "big", signed=True))
+            case "double" if len(data) in _FLOATS:
+                return str(struct.unpack(_FLOATS[len(data)], data)[0])
+            case "text":
+                return data.decode()
+    except ValueError:
+        pass
+    return None
+
+
+def renderer(form: str, *, key_as: Encoding, value_as: Encoding) -> Callable[[Any], bytes]:
+    """Return the function that renders records by a format such as `%k: %v\\n`.
+
+    Keys and values that do not have the form of their encoding are printed as they are.
+    """
+
+    def encoded(data: bytes | None, encoding: Encoding) -> bytes:
+        if data is None:
+            return b""
+        text = None if encoding == "text" else shown(data, encoding)
+        return data if text is None else text.encode()
+
+    def token(record: Any, letter: str) -> bytes:
+        match letter:
+            case "t":
+                return str(record.topic).encode()
+            case "p":
+                return str(record.partition).encode()
+            case "o":
+                return str(record.offset).encode()
+            case "d":
+                return str(record.timestamp_ms).encode()
+            case "k":
+                return encoded(record.key, key_as)
+            case "v":
+                return encoded(record.value, value_as)
+            case "h":
+                return b",".join(n.encode() + b"=" + (v or b"") for n, v in record.headers)
+            case "s":
+                return str(len(record.value or b"")).encode()
+        return b"%"
+
+    pieces: list[bytes | str] = []  # bytes are printed as they are; a str is the letter of a field
+    position = 0
+    for match in _TOKEN.finditer(form):
+        pieces.append(form[position : match.start()].encode())
+        if match[1]:
+            if match[1] not in _FIELDS:
+                fail(f"--format: there is no %{match[1]}; {FORMAT_HELP}", status=EXIT_USAGE)
+            pieces.append(match[1])
+        else:
+            pieces.append(ESCAPES.get(match[2], match[2]).encode())
+        position = match.end()
+    pieces.append(form[position:].encode())
+    return lambda record: b"".join(
+        piece if isinstance(piece, bytes) else token(record, piece) for piece in pieces
+    )
+
+
+def json_renderer(*, key_as: Encoding, value_as: Encoding) -> Callable[[Any], bytes]:
+    """Return the function that renders records as lines of JSON, which `record_of` reads.
+
+    With the encoding json, keys and values are JSON themselves; bytes that do not have the form of their encoding
+    become {"base64": "..."}.
+    """
+
+    def field(data: bytes | None, encoding: Encoding) -> Any:
+        if data is None:
+            return None
+        text = shown(data, encoding)
+        if text is None:
+            return {"base64": base64.b64encode(data).decode()}
+        return json.loads(text) if encoding == "json" else text
+
+    def render(record: Any) -> bytes:
+        row = {
+            "topic": record.topic,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp_ms": record.timestamp_ms,
+            "key": field(record.key, key_as),
+            "value": field(record.value, value_as),
+            "headers": [[name, field(value, "text")] for name, value in record.headers],
+        }
+        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+
+    return render
+
+
+def record_of(line: bytes) -> InputRecord:
+    """Read a line of `odradek consume -o json`, or of the same form written by hand. Only `value` is required.
+
+    Text stands for its UTF-8 bytes, {"base64": "..."} for other bytes, null for none, and any other JSON for itself.
+    `headers` may also be an object. `topic` and `offset` are not used.
+
+    Raises:
+        InvalidRecord: the line is no JSON object, or a field does not have its form.
+    """
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise InvalidRecord(f"not JSON: {error}") from None
+    if not isinstance(row, dict) or "value" not in row:
+        raise InvalidRecord('write a JSON object with "value"')
+    if unknown := sorted(row.keys() - _JSON_FIELDS):
+        raise InvalidRecord(
+            f"there is no field {unknown[0]!r}; there are {', '.join(sorted(_JSON_FIELDS))}"
+        )
+    headers = row.get("headers") or []
+    pairs = list(headers.items()) if isinstance(headers, dict) else headers
+    if not isinstance(pairs, list) or not all(
+        isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)
+        for pair in pairs
+    ):
+        raise InvalidRecord('"headers" is neither an object nor a list of [name, value]')
+    return InputRecord(
+        value=_bytes(row["value"]),
+        key=_bytes(row.get("key")),
+        headers=tuple((name, _bytes(value)) for name, value in pairs),
+        partition=_number(row, "partition"),
+        timestamp_ms=_number(row, "timestamp_ms"),
+    )
+
+
+_JSON_FIELDS: Final = frozenset(
+    {"topic", "partition", "offset", "timestamp_ms", "key", "value", "headers"}
+)
+
+
+def _bytes(item: Any) -> bytes | None:
+    match item:
+        case None:
+            return None
+        case str():
+            return item.encode()
+        case {"base64": str(text)} if len(item) == 1:
+            try:
+                return base64.b64decode(text, validate=True)
+            except binascii.Error:
+                raise InvalidRecord(f"{text!r} is not base64") from None
+    return json.dumps(item, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _number(row: dict[str, Any], name: str) -> int | None:
+    number = row.get(name)
+    if number in (None, -1):  # a record without a timestamp is shown with -1
+        return None
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise InvalidRecord(f'"{name}" is {number!r}, not a number from 0')
+    return number
+
+
+ENCODINGS: Final = get_args(Encoding)

@@ -1,0 +1,37 @@
+"""Times and durations as the options of commands take them."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from typing import Final
+
+from odradek.cli.output import EXIT_USAGE, fail
+
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
+FORMS_OF_TIMES: Final = "a duration before now such as 10m, 2026-11-22T10:00, or ms since the epoch"
+
+
+def duration_ms(text: str, *, option: str) -> int:
+    """Return the milliseconds of a duration such as 90s, 10m or 2d; another text ends the command."""
+    matched = _DURATION.fullmatch(text)
+    if matched is None:
+        fail(f"{option} {text}: write a number and ms, s, m, h or d", status=EXIT_USAGE)
+    return int(matched[1]) * _UNITS_MS[matched[2]]
+
+
+def time_ms(text: str, *, option: str) -> int:
+    """Return a time in milliseconds since the epoch; a text in none of `FORMS_OF_TIMES` ends the command.
+
+    A date and time without a zone is in the zone of this machine.
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    if _DURATION.fullmatch(text):
+        return max(0, int(time.time() * 1000) - duration_ms(text, option=option))
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        fail(f"{option} {text}: write {FORMS_OF_TIMES}", status=EXIT_USAGE)

@@ -1,0 +1,266 @@
+"""`odradek produce` and `odradek consume`: the forms of records, ranges of offsets and times, and filters."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from odradek import Client, sync
+from odradek.cli import connection
+from odradek.cli.main import app
+from odradek.cli.record_format import InvalidRecord, json_renderer, record_of
+from odradek.consumer.consumer_record import DeserializedRecord
+from odradek.testing import MemoryCluster
+
+START_MS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    """A cluster in memory that the commands reach."""
+    cluster = MemoryCluster()
+    cluster.create_topic("in", partitions=2)
+    cluster.create_topic("out", partitions=2)
+
+    def open_client(bootstrap: str) -> Client:
+        return cluster.client()
+
+    monkeypatch.setattr(connection, "open_client", open_client)
+    return cluster
+
+
+@pytest.fixture
+def numbered(cluster: MemoryCluster) -> MemoryCluster:
+    """Ten records on each partition of `in`, one each second from the start of 2026."""
+    with (
+        sync.Client(cluster.bootstrap, transport=cluster.transport()) as client,
+        client.producer() as producer,
+    ):
+        for number in range(20):
+            producer.send(
+                "in",
+                f"value {number}".encode(),
+                key=f"key {number}".encode(),
+                partition=number % 2,
+                timestamp_ms=START_MS + number * 1000,
+            )
+    return cluster
+
+
+def run(*words: str, given: bytes | None = None) -> Any:
+    return CliRunner().invoke(app, words, input=given)
+
+
+def consumed(*words: str) -> list[str]:
+    """Return the lines that `odradek consume --exit-at-end` prints, in order of their numbers."""
+    result = run("consume", *words, "--exit-at-end")
+    assert result.exit_code == 0, result.output
+    return sorted(result.stdout.splitlines(), key=lambda line: int(line.split()[-1]))
+
+
+def values(numbers: Sequence[int]) -> list[str]:
+    return [f"value {number}" for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        (["--offset", "8"], range(16, 20)),
+        (["--offset", "-2"], range(16, 20)),
+        (["--offset", "-100"], range(20)),
+        (["--offset", "2:4"], range(4, 8)),
+        (["--offset", "2:2"], ()),
+        (["--offset", "9:100"], (18, 19)),
+        (["--offset", "3:", "-p", "1"], range(7, 20, 2)),
+        (["--since", "2026-01-01T00:00:18+00:00"], (18, 19)),
+        (["--since", str(START_MS + 17_500)], (18, 19)),
+        (["--until", "2026-01-01T00:00:02Z"], (0, 1)),
+        (["--since", str(START_MS + 5_000), "--until", str(START_MS + 7_000)], (5, 6)),
+        (["--since", "1m"], ()),
+        (["--from-beginning", "--grep", "value 1[25]$"], (12, 15)),
+        (["--from-beginning", "--grep", "key 7"], (7,)),
+    ],
+)
+def test_records_are_chosen_by_offset_time_and_text(
+    numbered: MemoryCluster, options: list[str], numbers: Sequence[int]
+) -> None:
+    assert consumed("in", *options) == values(numbers)
+
+
+def test_a_range_ends_without_waiting_for_the_end_of_the_topic(numbered: MemoryCluster) -> None:
+    result = run("consume", "in", "-p", "0", "--offset", "1:3")
+    assert result.stdout.splitlines() == values([2, 4])
+
+
+def test_topics_are_chosen_by_pattern(numbered: MemoryCluster) -> None:
+    assert consumed("--regex", "i.", "nothing", "--offset", "9:10") == values([18, 19])
+    result = run("consume", "--regex", "i")
+    assert result.exit_code == 1
+    assert "no topic has a name that matches i" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--offset", "5-7"], "--offset 5-7"),
+        (["--since", "yesterday"], "--since yesterday"),
+        (["--until", "10 m"], "--until 10 m"),
+        (["--grep", "("], "--grep ("),
+        (["--regex"], "--regex *"),
+        (["--offset", "1", "--since", "1m"], "only one of"),
+        (["--group", "g", "--until", "1m"], "--group cannot be used"),
+    ],
+)
+def test_options_without_sense_are_refused(
+    numbered: MemoryCluster, options: list[str], text: str
+) -> None:
+    result = run("consume", "*" if options == ["--regex"] else "in", *options)
+    assert result.exit_code == 2
+    assert text in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("encoding", "value", "shown"),
+    [
+        ("hex", b"\x00\xff", "00ff"),
+        ("base64", b"\x00\xff", "AP8="),
+        ("json", b'{ "a":\n1 }', '{"a":1}'),
+        ("int", (-5).to_bytes(8, "big", signed=True), "-5"),
+        ("int", b"\x01\x00", "256"),
+        ("double", b"\x3f\xf8" + bytes(6), "1.5"),
+        ("int", b"abc", "abc"),
+    ],
+)
+def test_values_are_shown_in_an_encoding(
+    cluster: MemoryCluster, encoding: str, value: bytes, shown: str
+) -> None:
+    with (
+        sync.Client(cluster.bootstrap, transport=cluster.transport()) as client,
+        client.producer() as producer,
+    ):
+        producer.send("in", value)
+    result = run("consume", "in", "--from-beginning", "--exit-at-end", "--value-as", encoding)
+    assert result.stdout.splitlines() == [shown]
+
+
+def test_what_consume_prints_produce_reads(cluster: MemoryCluster, tmp_path: Path) -> None:
+    with (
+        sync.Client(cluster.bootstrap, transport=cluster.transport()) as client,
+        client.producer() as producer,
+    ):
+        producer.send("in", None, key=b"gone", partition=1, timestamp_ms=START_MS)
+        producer.send(
+            "in", b"\xff\x00", headers=[("a", b"\x80"), ("a", None), ("b", b"text")], partition=1
+        )
+    printed = run("consume", "in", "--from-beginning", "--exit-at-end", "-o", "json").stdout
+    dump = tmp_path / "dump.json"
+    dump.write_text(printed)
+    done = run("produce", "out", str(dump), "--json", "-o", "json")
+    assert json.loads(done.stdout) == {"topic": "out", "records": 2}
+    again = run("consume", "out", "--from-beginning", "--exit-at-end", "-o", "json").stdout
+    assert again == printed.replace('"topic": "in"', '"topic": "out"')
+    assert '"value": null' in again
+
+
+def test_tombstones_are_sent_for_a_text(cluster: MemoryCluster, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"a:1\na:NULL\nb:\n")
+    assert run("produce", "out", str(lines), "-k", ":", "-Z", "NULL").exit_code == 0
+    shown = run("consume", "out", "--from-beginning", "--exit-at-end", "-o", "json").stdout
+    rows = [json.loads(line) for line in shown.splitlines()]
+    assert sorted((row["key"], row["value"] or "") for row in rows) == [
+        ("a", ""),
+        ("a", "1"),
+        ("b", ""),
+    ]
+    assert [row["value"] for row in rows].count(None) == 1
+
+
+def test_a_line_that_is_no_record_is_named(cluster: MemoryCluster, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text('{"value": "a"}\n{"valeu": "b"}\n')
+    result = run("produce", "out", str(lines), "--json")
+    assert "line 2 of the input" in str(result.exception)
+    assert consumed_values("out") == ["a"], "the line before it was sent"
+
+
+def consumed_values(topic: str) -> list[str]:
+    return run("consume", topic, "--from-beginning", "--exit-at-end").stdout.splitlines()
+
+
+def test_partitions_of_the_input_are_used_or_chosen_again(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    lines = tmp_path / "lines"
+    lines.write_text('{"value": "a", "key": "k", "partition": 0}\n' * 2)
+    for options in ([], ["--repartition"], ["-p", "1"]):
+        assert run("produce", "out", str(lines), "--json", *options).exit_code == 0
+    printed = run("consume", "out", "--from-beginning", "--exit-at-end", "-f", "%p ").stdout.split()
+    by_key = run("produce", "in", str(lines), "--json", "--repartition")
+    assert by_key.exit_code == 0
+    of_key = run("consume", "in", "--from-beginning", "--exit-at-end", "-f", "%p ").stdout.split()
+    assert sorted(printed) == sorted(["0", "0", *of_key, "1", "1"])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"[]",
+        b'{"key": "k"}',
+        b'{"value": {"base64": "?"}}',
+        b'{"value": 1, "partition": "0"}',
+        b'{"value": 1, "partition": true}',
+        b'{"value": 1, "headers": [["a"]]}',
+        b'{"value": 1, "headers": 5}',
+        b'{"value": 1, "more": 2}',
+        b"\xff",
+    ],
+)
+def test_lines_that_are_no_records_are_refused(line: bytes) -> None:
+    with pytest.raises(InvalidRecord):
+        record_of(line)
+
+
+some_bytes = st.binary(max_size=20) | st.text(max_size=10).map(str.encode) | st.none()
+
+
+@given(
+    some_bytes,
+    some_bytes,
+    st.lists(st.tuples(st.text(max_size=5), some_bytes), max_size=3),
+    st.integers(0, 1 << 40),
+)
+def test_every_record_survives_the_round_trip(
+    key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]], number: int
+) -> None:
+    record = DeserializedRecord(
+        topic="t",
+        partition=number % 1000,
+        offset=number,
+        timestamp_ms=number,
+        key=key,
+        value=value,
+        headers=tuple(headers),
+        leader_epoch=0,
+        timestamp_type=0,
+    )
+    line = json_renderer(key_as="text", value_as="text")(record)
+    read = record_of(line)
+    assert (read.key, read.value, read.headers) == (key, value, tuple(headers))
+    assert (read.partition, read.timestamp_ms) == (record.partition, number)
+
+
+def test_bytes_that_look_like_an_encoding_stay_apart() -> None:
+    """Text that happens to be the JSON of an encoded value is text."""
+    text = json.dumps({"base64": base64.b64encode(b"x").decode()})
+    assert record_of(json.dumps({"value": text}).encode()).value == text.encode()
