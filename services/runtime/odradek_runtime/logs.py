@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
@@ -46,13 +45,18 @@ class EventLog:
 
     def error(self, message: str, *, exc: BaseException | None = None, **fields: object) -> None:
         """Log an event on which an operator must act; `exc` adds its traceback."""
-        if exc is not None:
-            fields["exception"] = "".join(traceback.format_exception(exc))
-        self._emit(logging.ERROR, message, fields)
+        self._emit(logging.ERROR, message, fields, exc)
 
-    def _emit(self, level: int, message: str, fields: Mapping[str, object]) -> None:
+    def _emit(
+        self,
+        level: int,
+        message: str,
+        fields: Mapping[str, object],
+        exc: BaseException | None = None,
+    ) -> None:
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, "%s", message, extra={_FIELDS: {**self._bound, **fields}})
+            extra = {_FIELDS: {**self._bound, **fields}}
+            self._logger.log(level, "%s", message, extra=extra, exc_info=exc)
 
 
 def event_log(name: str) -> EventLog:
@@ -111,12 +115,10 @@ class _TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {**getattr(record, _FIELDS, {}), **self._bound}
-        trace = fields.pop("exception", "")
-        if record.exc_info:
-            trace = self.formatException(record.exc_info)
+        trace = self.formatException(record.exc_info) if record.exc_info else ""
         text = " ".join(f"{name}={_visible(_plain(value))}" for name, value in fields.items())
         # Indented: a line that begins with a time is an event.
-        trace = "\n".join(f"    {_visible(line)}" for line in str(trace).rstrip().split("\n"))
+        trace = "\n".join(f"    {_visible(line)}" for line in trace.rstrip().split("\n"))
         time, event = _timestamp(record).replace("T", " "), _visible(record.getMessage())
         line = f"{time} {record.levelname:<7} {event}  {text}".rstrip()
         return f"{line}\n{trace}" if trace.strip() else line
