@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from odradek_broker.coordination.shard_loading import load_partition
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.storage import LogDamaged
 from odradek_broker.partition.effects import Role
@@ -152,3 +153,18 @@ async def test_the_only_replica_in_sync_serves_all_but_the_damaged_batch() -> No
         after = await consumed(table, 6)
         assert b"".join(map(bytes, after.records)) == b"".join(batches[3:])
         assert table.offline_reason == ""
+
+
+async def test_a_coordinator_that_meets_damage_while_it_loads_leaves_the_log_to_another_broker() -> (
+    None
+):
+    broker, _ = damaged()
+    async with table_of(broker, 2, leader=OWN, on_broken=lambda _: None) as (table, _):
+        replayed: list[Any] = []
+        is_loaded = await load_partition(
+            partition_of(table), replay=replayed.append, is_wanted=lambda: True
+        )
+        assert not is_loaded
+        assert replayed == []
+        await until(lambda: mark_of(broker))
+        assert table.by_id[TOPIC_ID, 0].replica.role is Role.FAILED

@@ -244,8 +244,8 @@ class CoordinatorHost(Generic[Shard]):
                     hosted.take(step)
                     continue
             except Exception as error:
-                # The records cannot be read, and another broker could not read them either. The partition stays
-                # without a coordinator.
+                # The records are those that were written, so another broker could not read them either. The
+                # partition stays without a coordinator.
                 _log.error(
                     "Failed to load a coordinator partition; it stays without a coordinator",
                     exc=error,

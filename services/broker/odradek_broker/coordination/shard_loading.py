@@ -43,7 +43,8 @@ async def load_partition(
     while offset < end:
         if not is_wanted():
             return False
-        reading = partition.read(offset, bytes_max=_READ_BYTES, read_committed=False)
+        # If the disk damaged the log, this replica goes offline, and a broker with an undamaged one loads it.
+        reading = partition.read(offset, bytes_max=_READ_BYTES, read_committed=False, verify=True)
         read = reading if isinstance(reading, ReadOutcome) else await reading
         if read.error is not ErrorCode.NONE or read.next_offset <= offset:
             return False

@@ -168,8 +168,12 @@ class Partition:
         last_fetched_epoch: LeaderEpoch = NO_LEADER_EPOCH,
         at_least_one_batch: bool = True,
         may_send_files: bool = False,
+        verify: bool = False,
     ) -> ReadOutcome | Awaitable[ReadOutcome]:
         """Return the outcome if the bytes are in memory, or else an awaitable that reads them on a disk thread.
+
+        With `verify` the CRCs of bytes from the disk are checked, and a wrong one is handled as damage of the
+        replica. Without it that is left to the client.
 
         With `may_send_files` a leader's bytes may stay in the page cache, as a `file_slice`. A follower's bytes may
         not: its log can be truncated before they are sent, and the gate would not notice.
@@ -196,7 +200,9 @@ class Partition:
         if offset >= bound.end_offset:
             return self._empty(bound, offset, last_stable_offset)
         try:
-            plan = log.plan_read(offset, bytes_max=bytes_max, end_offset=bound.end_offset)
+            plan = log.plan_read(
+                offset, bytes_max=bytes_max, end_offset=bound.end_offset, verify=verify
+            )
             if not plan.is_hot:
                 return self._read_cold(plan, bound, offset, read_committed)
             result = plan.run(as_file_slice=may_send_files and host.is_leader)
