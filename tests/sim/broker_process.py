@@ -7,6 +7,7 @@ what the invariants look at.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from odradek_broker.coordination.peer_streams import LinkKind
 from odradek_broker.listener_settings import REPLICATION
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
+from odradek_broker.replication.disk.disk_pool import DiskPool
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.streams.follower_stream import (
     FollowerStream,
@@ -31,6 +33,7 @@ from odradek_protocol.identity import (
     LeaderEpoch,
     Offset,
     TopicIdPartition,
+    TopicName,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
@@ -41,7 +44,7 @@ from odradek_runtime.lifecycle import ProcessRefused
 from tests.sim.client_shell import ClientShell
 from tests.sim.coordinator_shell import SESSION_MS, CoordinatorShell
 from tests.sim.data_directory import CLUSTER_ID, CONFIG, OracleLog
-from tests.sim.machine import SimulatedPool
+from tests.sim.machine import ArrangedBug, DiskThreads
 from tests.sim.network import Stream
 from tests.sim.scheduler import MS, SECOND, Process
 from tests.sim.simulated_loop import SimulatedLoop
@@ -92,7 +95,8 @@ class ObservedHost(PartitionHost):
             life.cluster.invariants.after_step(life, self)
 
     def found_bug(self, error: Exception) -> None:
-        self.life.scheduler.fail(error)
+        if not isinstance(error, ArrangedBug):
+            self.life.scheduler.fail(error)
         super().found_bug(error)
 
     def _do(self, effects: Any) -> None:
@@ -152,7 +156,7 @@ class BrokerProcess:
             self._settings(),
             Environment(
                 clock=self.node.clock,
-                pool=SimulatedPool(self.node, self.process, self.loop),
+                pool=DiskPool(DiskThreads(self.node, self.process, self.loop)),
                 controller_channels=ControllerChannels(self),
                 dial=lambda leader, _host, _port: ToLeader(self, leader),
                 dial_link=lambda kind, peer, _host, _port: ToPeer(self, kind, peer),
@@ -200,6 +204,7 @@ class BrokerProcess:
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=HEARTBEAT_US // MS,
             replica_lag_time_max_ms=3_000,
+            log_cleaner_backoff_ms=self.cluster.compact_interval_ms,
             controlled_shutdown_timeout_ms=5_000,
             acks_all_without_controller=self.cluster.acks_all_without_controller,
             log_retention_check_interval_ms=2_000,
@@ -330,6 +335,23 @@ class BrokerProcess:
     def accept_link(self, kind: LinkKind, stream: Stream) -> None:
         """A transaction link of another broker."""
         self.loop.spawn(FromPeer(self, kind, stream).serve())
+
+    def create_topic(
+        self, name: TopicName, reply_to: Process, reply: Callable[[ErrorCode], None]
+    ) -> None:
+        """A client uses a topic that may not exist yet, and the broker creates it."""
+
+        async def create() -> None:
+            if self.broker is None or not self.is_serving:
+                return
+            errors = await self.broker.topic_creation.ensure([name])
+            code = errors.get(name, ErrorCode.NONE)
+            is_deleted = self.cluster.log.image.topic(name) is None
+            if code is ErrorCode.NONE and self.image.topic(name) is None and not is_deleted:
+                self.cluster.invariants.fail("P19", f"{name} was made, and is not to be seen")
+            self.network.send(self.broker_id, reply_to, reply, code)
+
+        self.loop.spawn(create())
 
     def hear_leader_again(self, session_id: int, message: bytes) -> None:
         """A copy of what a leader once sent, when its stream may be long over."""

@@ -85,6 +85,7 @@ class Cluster:
         tick_ms: int = 100,
         acks_all_without_controller: bool = False,
         deletes_records: bool = True,
+        compact_interval_ms: int = 15_000,
     ) -> None:
         """`credit_bytes` bounds what is on its way to a follower.
 
@@ -92,6 +93,7 @@ class Cluster:
         `deletes_records`: an operator deletes records of partitions now and then.
         """
         self.deletes_records = deletes_records
+        self.compact_interval_ms = compact_interval_ms
         self.acks_all_without_controller = acks_all_without_controller
         self.scheduler = scheduler
         self.has_groups = has_groups

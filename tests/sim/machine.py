@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from odradek_broker.log.log_jobs import ResetJob, TruncateJob
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from tests.sim.cluster import BrokerNode
     from tests.sim.simulated_loop import SimulatedLoop
 
-T = TypeVar("T")
 WALL_BEGINS_MS = 1_700_000_000_000
 SLOW_CUT_CHANCE = 0.5
 SLOW_CUT_US_MAX = 400 * MS  # a cut syncs several files and reads what is kept of a segment
@@ -42,72 +40,40 @@ class MachineClock(Clock):
         return WALL_BEGINS_MS + self.boottime_ms() + self._node.wall_offset_ms
 
 
-class SimulatedPool:
-    """Runs disk work as events of one process: it begins later, and its end is heard later still.
+class DiskThreads:
+    """The threads of a broker's DiskPool: each piece of work is an event of the process, later.
 
-    Between the two the process may die: then the work was done and nobody knows. A death within
-    the work comes from the disk's own operations (data_directory.py).
+    The loop hears of its end later still. Between the two the process may die: then the work was done and
+    nobody knows. A death within the work comes from the disk's own operations (data_directory.py).
     """
 
     def __init__(self, node: BrokerNode, process: Process, loop: SimulatedLoop) -> None:
-        self.pending = 0
         self._node = node
         self._process = process
         self._scheduler = process.scheduler
         self._loop = loop
-        self._idle: list[asyncio.Future[None]] = []
 
-    def run(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
-        self.pending += 1
+    def submit(self, work: Callable[..., object], /, *args: Any) -> None:
+        """Do it in a while. `args` are those of DiskPool: the work proper, and what follows it."""
         delay_us = self._scheduler.between(100, self._node.sync_max_us)
-        is_cut = isinstance(getattr(work, "__self__", None), TruncateJob | ResetJob)
+        is_cut = isinstance(getattr(args[0], "__self__", None), TruncateJob | ResetJob)
         if is_cut and self._scheduler.chance(SLOW_CUT_CHANCE):
             delay_us += self._scheduler.between(0, SLOW_CUT_US_MAX)
-        self._process.after(delay_us // 2, self._do, work, on_done, delay_us // 2)
+        self._process.after(delay_us // 2, self._run, work, args, delay_us // 2)
 
-    async def call(self, work: Callable[[], T]) -> T:
-        done: asyncio.Future[T] = self._loop.create_future()
-        outcome: list[T] = []
-        failure: list[Exception] = []
-
-        def guarded() -> None:
-            try:
-                outcome.append(work())
-            except Exception as error:
-                failure.append(error)
-
-        def settle() -> None:
-            if done.cancelled():
-                return
-            if failure:
-                done.set_exception(failure[0])
-            else:
-                done.set_result(outcome[0])
-
-        self.run(guarded, settle)
-        return await done
-
-    async def idle(self) -> None:
-        while self.pending:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._idle.append(waiter)
-            await waiter
-
-    def close(self) -> None:
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """The process ends with it."""
 
-    def _do(self, work: Callable[[], Any], on_done: Callable[[], None], delay_us: int) -> None:
-        work()
-        self._process.after(delay_us, self._loop.run_here, self._done, on_done)
+    def _run(self, work: Callable[..., object], args: tuple[Any, ...], heard_us: int) -> None:
+        self._loop.thread_delay_us = heard_us
+        try:
+            work(*args)
+        finally:
+            self._loop.thread_delay_us = 0
 
-    def _done(self, on_done: Callable[[], None]) -> None:
-        self.pending -= 1
-        on_done()
-        if not self.pending:
-            waiting, self._idle = self._idle, []
-            for waiter in waiting:
-                if not waiter.done():
-                    waiter.set_result(None)
+
+class ArrangedBug(Exception):
+    """An internal error that the nemesis arranged: production code may log it."""
 
 
 class _BugHandler(logging.Handler):
@@ -119,7 +85,7 @@ class _BugHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, ProcessKilled):
+        if error is not None and not isinstance(error, ProcessKilled | ArrangedBug):
             self._scheduler.fail(error)
 
 

@@ -33,7 +33,7 @@ from odradek_broker.kafka.services import Services
 from odradek_broker.listener_settings import is_kafka_listener
 from odradek_broker.metrics import PREFIX, BrokerMetrics
 from odradek_broker.replication.counters import Counters
-from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import DiskPool, disk_threads
 from odradek_broker.rpc.listeners import GrpcListeners
 from odradek_broker.rpc.replication_servicer import grpc_dial
 from odradek_broker.rpc.services import add_services
@@ -103,7 +103,7 @@ class BrokerProcess:
             settings,
             Environment(
                 clock=SYSTEM_CLOCK,
-                pool=DiskPool(threads_max=settings.pool_threads_max),
+                pool=DiskPool(disk_threads(settings.pool_threads_max)),
                 controller_channels=InternalChannels(self._tls),
                 dial=grpc_dial(self._tls),
                 dial_link=grpc_dial_link(self._tls),

@@ -16,7 +16,7 @@ from odradek_broker.cluster.membership import LogEnds, Membership
 from odradek_broker.cluster.metadata_feed import MetadataFeed
 from odradek_broker.log.directory.loading import LoadReport
 from odradek_broker.log.directory.restart_markers import RestartClass
-from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import DiskPool, disk_threads
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
@@ -64,7 +64,7 @@ class Rejoining:
         self.member = Membership(
             settings,
             directory=directory,
-            pool=DiskPool(threads_max=2),
+            pool=DiskPool(disk_threads(2)),
             controllers=self.client,
             feed=self.feed,
             lease=Lease(2_000),

@@ -13,7 +13,7 @@ import pytest
 from odradek_broker.cluster.heartbeat import Lease
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.partition.settings import ReplicaSettings
-from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import DiskPool, disk_threads
 from odradek_broker.replication.disk.full_disk import FullDisk
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.replication.partition import Partition as ServedPartition
@@ -87,7 +87,7 @@ async def table_of(
 ) -> AsyncIterator[tuple[PartitionTable, Any]]:
     """Return the replicas of a directory, and the reports about its disk space to the controller."""
     told: list[bool] = []
-    pool = DiskPool(threads_max=1)
+    pool = DiskPool(disk_threads(1))
     table = PartitionTable(
         broker_id=OWN,
         directory=broker.directory,

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import DiskPool, disk_threads
 
 
 async def test_a_callback_that_fails_does_not_keep_the_others_from_theirs() -> None:
-    pool = DiskPool(threads_max=1)
+    pool = DiskPool(disk_threads(1))
     told: list[int] = []
 
     def broken() -> None:
@@ -28,7 +28,7 @@ async def test_a_callback_that_fails_does_not_keep_the_others_from_theirs() -> N
 
 
 async def test_a_closed_pool_takes_no_more_work() -> None:
-    pool = DiskPool(threads_max=1)
+    pool = DiskPool(disk_threads(1))
     pool.close()
     with pytest.raises(RuntimeError):
         pool.run(lambda: None, lambda: None)

@@ -15,7 +15,7 @@ from odradek_broker.log.directory.checkpoints import CheckpointJob
 from odradek_broker.log.directory.restart_markers import RestartClass
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.replication.disk import upkeep
-from odradek_broker.replication.disk.disk_pool import DiskPool
+from odradek_broker.replication.disk.disk_pool import DiskPool, disk_threads
 from odradek_broker.replication.disk.upkeep import Upkeep
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_protocol.identity import BrokerEpoch
@@ -173,7 +173,7 @@ async def test_a_stop_is_called_clean_only_if_the_next_start_will_find_it_so(
     broker.append(3)
     if has_failed:
         broker.directory.health.fail("writing", OSError(errno.EIO, "I/O error"))
-    pool = DiskPool(threads_max=1)
+    pool = DiskPool(disk_threads(1))
     with caplog.at_level(logging.INFO):
         await close_data_directory(broker.directory, pool, broker_epoch=BrokerEpoch(7))
     pool.close()

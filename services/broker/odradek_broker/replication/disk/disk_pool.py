@@ -38,12 +38,27 @@ class Pool(Protocol):
         """Accept no further work."""
 
 
+class Threads(Protocol):
+    """What a DiskPool uses of an executor."""
+
+    def submit(self, work: Callable[..., object], /, *args: Any) -> Any:
+        """Call `work(*args)` in a thread, later; nothing uses what this returns."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Accept no further work."""
+
+
+def disk_threads(count: int) -> ThreadPoolExecutor:
+    """Return an executor with `count` threads of the operating system, for a DiskPool."""
+    return ThreadPoolExecutor(count, thread_name_prefix="disk")
+
+
 class DiskPool:
     """Runs blocking work in threads. It belongs to the event loop in which it was created."""
 
-    def __init__(self, *, threads_max: int) -> None:
+    def __init__(self, threads: Threads) -> None:
         self._loop = asyncio.get_running_loop()
-        self._executor = ThreadPoolExecutor(threads_max, thread_name_prefix="disk")
+        self._threads = threads
         self._finished: deque[Callable[[], None]] = deque()
         self._lock = threading.Lock()
         self._is_woken = False
@@ -53,7 +68,7 @@ class DiskPool:
     def run(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
         """Run `work`, which must not raise, in a thread, and then `on_done` on the event loop."""
         self.pending += 1
-        self._executor.submit(self._do, work, on_done)
+        self._threads.submit(self._do, work, on_done)
 
     async def call(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread and return what it returns, or raise what it raises.
@@ -89,7 +104,7 @@ class DiskPool:
 
     def close(self) -> None:
         """Accept no further work; running work continues to its end."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _do(self, work: Callable[[], Any], on_done: Callable[[], None]) -> None:
         try:
