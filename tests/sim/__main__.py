@@ -54,6 +54,17 @@ COVERAGE = (
     "groups migrated",
     "offset commits",
     "fenced commits",
+    "fetches woken",
+    "epochs validated",
+    "batches refused",
+    "groups deleted",
+    "offsets deleted",
+    "topics made by brokers",
+    "full disks met",
+    "replicas ended by a bug",
+    "logs damaged",
+    "damaged logs cut",
+    "rolling restarts",
 )
 RERUN_EVERY = 25  # so many seeds are run twice, and must give the same digest
 
@@ -173,11 +184,11 @@ def hunt(numbers: list[int], seeds_max: int, console: Console) -> bool:
         bug = BUGS[number]
         schedule = SCHEDULES[number].__name__ if number in SCHEDULES else ""
         with bug.planted():
-            for seed in range(seeds_max):
+            for count, seed in enumerate(bug.seeds[:seeds_max], 1):
                 result = run_seed(seed)
                 if result.violations:
                     by = "; ".join(filter(None, (result.violations[0].name, schedule)))
-                    table.add_row(str(number), bug.name, str(seed + 1), by)
+                    table.add_row(str(number), bug.name, str(count), by)
                     break
             else:
                 where = schedule or "[red]nothing[/red]"

@@ -17,12 +17,15 @@ from odradek_metadata_quorum.controller.requests import (
     NewTopic,
     Reassignment,
 )
-from odradek_protocol.identity import BrokerId, TopicPartition
+from odradek_protocol.identity import BrokerId, TopicName, TopicPartition
+from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.records import ConfigResourceType
 from tests.sim.clients import Hist
 from tests.sim.cluster import Cluster
 from tests.sim.history import Outcome
 from tests.sim.scheduler import MS
+
+USED = "used-"
 
 
 class Admin:
@@ -32,8 +35,15 @@ class Admin:
     """
 
     def __init__(
-        self, cluster: Cluster, history: Hist, *, pace_us: int, moved: tuple[str, ...]
+        self,
+        cluster: Cluster,
+        history: Hist,
+        *,
+        pace_us: int,
+        moved: tuple[str, ...],
+        uses_brokers: bool = False,
     ) -> None:
+        """`uses_brokers`: topics are also made by brokers, for clients that use them before they exist."""
         self.cluster = cluster
         self.scheduler = cluster.scheduler
         self.history = history
@@ -41,7 +51,9 @@ class Admin:
         self.moved = moved
         self.is_stopped = False
         self._names = itertools.count()
+        self._used: TopicName | None = None
         self._actions = (
+            *((self._use, self._use) if uses_brokers else ()),
             self._create,
             self._create,
             self._delete,
@@ -76,6 +88,30 @@ class Admin:
 
         self._call("handle_create_topics", CreateTopicsRequest(topics=(topic,)), created)
 
+    def _use(self) -> None:
+        """Use a topic at some broker, which creates it; now and then one that was used before."""
+        if self._used is None or self.scheduler.chance(0.7):
+            self._used = TopicName(f"{USED}{next(self._names)}")
+        name = self._used
+        node = self.cluster.brokers[self.scheduler.random.choice(sorted(self.cluster.brokers))]
+        if node.life is None:
+            return
+
+        def created(code: ErrorCode) -> None:
+            if code is ErrorCode.NONE:
+                self.scheduler.counters["topics made by brokers"] += 1
+                if name not in self.history.topics_acknowledged:
+                    self.history.topics_acknowledged.append(name)
+
+        self.cluster.network.send(
+            self.cluster.admin.node_id,
+            node.life.process,
+            node.life.create_topic,
+            name,
+            self.cluster.admin,
+            created,
+        )
+
     def _delete(self) -> None:
         made = [n for n in self.history.topics_acknowledged if n not in self.history.topics_deleted]
         if not made:
@@ -84,7 +120,9 @@ class Admin:
         self.history.topics_deleted[name] = Outcome.UNKNOWN
 
         def deleted(results: Any) -> None:
-            if results is not None and results[0].outcome.is_good:
+            # A client that uses a topic again makes it again.
+            is_gone = results is not None and results[0].outcome.is_good
+            if is_gone and not name.startswith(USED):
                 self.history.topics_deleted[name] = Outcome.OK
 
         self._call("handle_delete_topics", DeleteTopicsRequest(names=(name,)), deleted)

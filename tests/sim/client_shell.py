@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING
 from odradek_broker.replication.local_partitions import FetchWant
 from odradek_broker.replication.outcomes import OFFSET_LATEST, ProduceOutcome
 from odradek_broker.replication.partition import Partition
+from odradek_broker.replication.partition_host import PartitionHost
 from odradek_protocol.identity import LeaderEpoch, Offset, TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.errors import CorruptBatch
 from tests.sim.data_directory import values_in
 from tests.sim.network import Stream
-from tests.sim.scheduler import MS, SECOND
+from tests.sim.scheduler import MS, SECOND, Scheduler
 
 if TYPE_CHECKING:
     from tests.sim.broker_process import BrokerProcess
 
 FETCH_BYTES_MAX = 800
+WAKE_US_MAX = (
+    1_500 * MS
+)  # from a record to the response of the fetch that waits for it: a slow disk reads it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,38 @@ class FetchCall:
     partition: TopicIdPartition
     offset: int
     leader_epoch: int
+    last_epoch: int = -1  # of the record before `offset`, if the client read it
+    last_value: int = -1  # of that record; only the oracle looks at it
+    wait_ms: int = 0
+    bytes_min: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndOfEpochCall:
+    """OffsetForLeaderEpoch: a client wants to know where an epoch ended."""
+
+    call_id: int
+    partition: TopicIdPartition
+    epoch: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeCall:
+    """ListOffsets: a client wants the first offset at or after a time, or a special one (OFFSET_EARLIEST, ...)."""
+
+    call_id: int
+    partition: TopicIdPartition
+    timestamp_ms: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdCall:
+    """InitProducerId without a transactional id."""
+
+    call_id: int
+    partition: TopicIdPartition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +100,31 @@ class Response:
     log_start: int = -1  # with an error of a fetch
     leader: int = -1
     leader_epoch: int = -1
+    last_epoch: int = -1  # of the last record, or where a log ended
+    timestamp_ms: int = -1
+    diverges: bool = False  # the client's log is not that of the broker
 
 
-Call = ProduceCall | FetchCall | LatestCall
+Call = ProduceCall | FetchCall | LatestCall | EndOfEpochCall | TimeCall | ProducerIdCall
+
+
+class _Arrival:
+    """Notes when a partition first had something to read at an offset: a Watcher of its host."""
+
+    def __init__(self, scheduler: Scheduler, host: PartitionHost, offset: int) -> None:
+        self.at_us = -1
+        self._scheduler = scheduler
+        self._host = host
+        self._offset = offset
+        host.watchers[self] = None
+
+    def on_partition_moved(self, host: PartitionHost) -> None:
+        is_first = self.at_us < 0 and host.is_leader
+        if is_first and host.replica.high_watermark > self._offset:
+            self.at_us = self._scheduler.now_us
+
+    def close(self) -> None:
+        self._host.watchers.pop(self, None)
 
 
 class ClientShell:
@@ -137,19 +195,30 @@ class ClientShell:
 
     # --- fetch and list --------------------------------------------------------------------------
 
-    async def _read(self, stream: Stream, call: FetchCall | LatestCall) -> None:
+    async def _read(self, stream: Stream, call: Call) -> None:
         if self._life.broker is None or not self._life.is_serving:
             self._send(stream, self._refused(call, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        elif isinstance(call, FetchCall):
-            await self.fetch(stream, call)
-        else:
-            await self._latest(stream, call)
+            return
+        match call:
+            case FetchCall():
+                await self.fetch(stream, call)
+            case LatestCall():
+                await self._offset_at(stream, call, OFFSET_LATEST, call.leader_epoch)
+            case TimeCall():
+                await self._offset_at(stream, call, call.timestamp_ms, call.leader_epoch)
+            case EndOfEpochCall():
+                self._end_of_epoch(stream, call)
+            case ProducerIdCall():
+                await self._producer_id(stream, call)
 
     async def fetch(self, stream: Stream, call: FetchCall) -> None:
         """Read, wait as a full socket does, pass the gate, respond."""
         assert self._life.broker is not None
         name, partitions = call.partition, self._life.broker.partitions
         partition = partitions.find(name.topic_id, name.partition)
+        arrival = None
+        if call.wait_ms and not isinstance(partition, ErrorCode):
+            arrival = _Arrival(self._scheduler, partition.host, call.offset)
         (read,) = await partitions.fetch(
             [
                 FetchWant(
@@ -157,13 +226,16 @@ class ClientShell:
                     offset=Offset(call.offset),
                     bytes_max=FETCH_BYTES_MAX,
                     current_leader_epoch=LeaderEpoch(call.leader_epoch),
+                    last_fetched_epoch=LeaderEpoch(call.last_epoch),
                 )
             ],
-            bytes_min=0,
+            bytes_min=call.bytes_min,
             bytes_max=FETCH_BYTES_MAX,
-            wait_ms_max=0,
+            wait_ms_max=call.wait_ms,
             read_committed=False,
         )
+        if arrival is not None:
+            self._woken(call, arrival, has_records=read.size_bytes > 0)
         await asyncio.sleep(self._pause_us() / SECOND)
         before = read.error
         if not isinstance(partition, ErrorCode):
@@ -178,9 +250,19 @@ class ClientShell:
             for data in read.records:
                 records += values_in(bytes(data))
         except CorruptBatch as error:
-            self._life.cluster.invariants.fail("P13", f"a damaged batch is served: {error}")
+            if name not in self._life.node.disk.damage:
+                self._life.cluster.invariants.fail("P13", f"a damaged batch is served: {error}")
+            # The client's check of the CRC finds it.
+            self._scheduler.counters["damage found by clients"] += 1
+            self._send(stream, self._refused(call, ErrorCode.CORRUPT_MESSAGE))
+            return
         host = self._life.host(name)
         assert host is not None
+        records = [record for record in records if record[0] >= call.offset]
+        if call.last_value >= 0 and records:
+            self._life.cluster.invariants.read_goes_on(
+                self._life, host, call.offset - 1, call.last_value
+            )
         self._send(
             stream,
             Response(
@@ -188,13 +270,59 @@ class ClientShell:
                 error_code=ErrorCode.NONE,
                 offset=call.offset,
                 high_watermark=read.high_watermark,
-                records=tuple(record for record in records if record[0] >= call.offset),
+                records=tuple(records),
                 leader=host.replica.leader,
                 leader_epoch=read.leader_epoch,
+                last_epoch=host.log.epochs.at(records[-1][0]) if records else -1,
+                diverges=read.diverging is not None,
             ),
         )
 
-    async def _latest(self, stream: Stream, call: LatestCall) -> None:
+    def _woken(self, call: FetchCall, arrival: _Arrival, *, has_records: bool) -> None:
+        """P16: a fetch that waits for any record is answered when there is one, not when its time is up."""
+        arrival.close()
+        late_us = self._scheduler.now_us - arrival.at_us
+        if not has_records or arrival.at_us < 0 or call.bytes_min > 1:
+            return
+        self._scheduler.counters["fetches woken"] += 1
+        was_stopped = self._life.process.stalled_until_us > arrival.at_us
+        if late_us > WAKE_US_MAX and not was_stopped:
+            self._life.cluster.invariants.fail(
+                "P16", f"{call.partition}: a fetch waited {late_us // MS} ms beside a record"
+            )
+
+    async def _producer_id(self, stream: Stream, call: ProducerIdCall) -> None:
+        assert self._life.broker is not None
+        code, producer_id = await self._life.broker.producer_ids.next()
+        self._send(stream, Response(call_id=call.call_id, error_code=code, offset=producer_id))
+
+    def _end_of_epoch(self, stream: Stream, call: EndOfEpochCall) -> None:
+        assert self._life.broker is not None
+        name = call.partition
+        partition = self._life.broker.partitions.find(name.topic_id, name.partition)
+        if isinstance(partition, ErrorCode):
+            self._send(stream, self._refused(call, partition))
+            return
+        outcome = partition.end_of_epoch(
+            LeaderEpoch(call.epoch), current_leader_epoch=LeaderEpoch(call.leader_epoch)
+        )
+        if outcome.error is not ErrorCode.NONE:
+            self._send(stream, self._refused(call, outcome.error))
+            return
+        self._life.cluster.invariants.answer_leaves(self._life, is_replicated=False)
+        self._send(
+            stream,
+            Response(
+                call_id=call.call_id,
+                error_code=ErrorCode.NONE,
+                offset=outcome.offset,
+                last_epoch=outcome.leader_epoch,
+            ),
+        )
+
+    async def _offset_at(
+        self, stream: Stream, call: LatestCall | TimeCall, timestamp_ms: int, leader_epoch: int
+    ) -> None:
         assert self._life.broker is not None
         name = call.partition
         partition = self._life.broker.partitions.find(name.topic_id, name.partition)
@@ -202,7 +330,7 @@ class ClientShell:
             self._send(stream, self._refused(call, partition))
             return
         outcome = await partition.offset_at(
-            OFFSET_LATEST, current_leader_epoch=LeaderEpoch(call.leader_epoch)
+            timestamp_ms, current_leader_epoch=LeaderEpoch(leader_epoch)
         )
         if outcome.error is not ErrorCode.NONE:
             self._send(stream, self._refused(call, outcome.error))
@@ -218,6 +346,8 @@ class ClientShell:
                 offset=outcome.offset,
                 leader=host.replica.leader,
                 leader_epoch=outcome.leader_epoch,
+                timestamp_ms=outcome.timestamp_ms,
+                log_start=host.log.log_start_offset,
             ),
         )
 
@@ -232,13 +362,16 @@ class ClientShell:
         self._scheduler.counters["answers stopped at the gate"] += before is ErrorCode.NONE
 
     def _refused(self, call: Call, error_code: ErrorCode, log_start: int = -1) -> Response:
-        state = self._life.image.partition(call.partition.topic_id, call.partition.partition)
+        broker, name = self._life.broker, call.partition
+        if broker is None:
+            return Response(call_id=call.call_id, error_code=error_code, log_start=log_start)
+        now = broker.partitions.leader_of(name.topic_id, name.partition)
         return Response(
             call_id=call.call_id,
             error_code=error_code,
             log_start=log_start,
-            leader=state.leader if state is not None else -1,
-            leader_epoch=state.leader_epoch if state is not None else -1,
+            leader=now.broker_id,
+            leader_epoch=now.leader_epoch,
         )
 
     def _send(self, stream: Stream, response: Response) -> None:

@@ -7,11 +7,11 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from odradek_protocol.identity import ProducerEpoch, ProducerId, TopicIdPartition
+from odradek_protocol.identity import TopicIdPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.records import encode_batch
+from odradek_protocol.records import Compression, encode_batch
 from odradek_protocol.records.codec import Record
-from tests.sim.client_shell import FetchCall, LatestCall, ProduceCall, Response
+from tests.sim.client_shell import Call, FetchCall, LatestCall, ProduceCall, Response
 from tests.sim.cluster import Cluster
 from tests.sim.history import History, Latest, Outcome, Poll, Send
 from tests.sim.machine import WALL_BEGINS_MS
@@ -151,6 +151,8 @@ class Producer:
                 producer_epoch=self._epoch,
                 base_sequence=self._sequence,
                 acks=self.acks,
+                made_ms=WALL_BEGINS_MS + self.scheduler.now_us // MS,
+                keys=self._keys(len(values)),
             )
             self._sequence += len(values)
             self.history.sends.append(send)
@@ -160,6 +162,10 @@ class Producer:
         self._judge_time()
         delay = self.scheduler.between(self.pace_us // 4, self.pace_us * 2)
         self._process.after(delay, self._produce)
+
+    def _keys(self, count: int) -> tuple[bytes, ...]:
+        """Return the keys of so many records; none in a topic that is not compacted."""
+        return ()
 
     @property
     def is_waiting(self) -> bool:
@@ -214,14 +220,27 @@ class Producer:
             )
 
     def _encoded(self, send: Send[TopicIdPartition]) -> bytes:
-        now_ms = WALL_BEGINS_MS + self.scheduler.now_us // MS
+        return self._batch(send, self.client_id, send.producer_epoch)
+
+    def _batch(
+        self,
+        send: Send[TopicIdPartition],
+        producer_id: int,
+        producer_epoch: int,
+        compression: Compression = Compression.NONE,
+    ) -> bytes:
+        keys = send.keys or (b"",) * len(send.values)
         return encode_batch(
-            [Record(b"", b"%d" % value, timestamp_ms=now_ms) for value in send.values],
+            [
+                Record(key, b"%d" % value, timestamp_ms=send.made_ms)
+                for key, value in zip(keys, send.values, strict=True)
+            ],
             base_offset=0,
             leader_epoch=0,
-            producer_id=ProducerId(self.client_id),
-            producer_epoch=ProducerEpoch(send.producer_epoch),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
             base_sequence=send.base_sequence,
+            compression=compression,
         )
 
     def _taken(self, answer: Response) -> None:
@@ -235,7 +254,7 @@ class Producer:
             self._window.remove(flight)
             self._attempt_until_us = self.scheduler.now_us + ATTEMPT_US
             self.last_success_us = max(self.last_success_us, flight.made_at_us)
-            if self.acks == -1:
+            if self.acks == -1 and not flight.send.keys:  # compaction may remove what has one
                 invariants = self.cluster.invariants
                 values = flight.send.values
                 invariants.acknowledged(self._partition, answer.offset, values, answer.leader_epoch)
@@ -268,6 +287,8 @@ class Producer:
 class Consumer:
     """Reads one partition from its start, mostly at the leader; asks for the end now and then."""
 
+    patience_us = ATTEMPT_US
+
     def __init__(
         self,
         cluster: Cluster,
@@ -295,7 +316,7 @@ class Consumer:
         if self.is_stopped:
             return
         now_us = self.scheduler.now_us
-        if self._waiting is not None and now_us - self._waiting[1] > ATTEMPT_US:
+        if self._waiting is not None and now_us - self._waiting[1] > self.patience_us:
             self._drop()
         if self._waiting is None:
             self._ask(now_us)
@@ -313,18 +334,18 @@ class Consumer:
                 return
         call_id = next(self._calls)
         self._waiting = (call_id, now_us)
+        connection.send(self._call(call_id, connection.leader_epoch))
+
+    def _call(self, call_id: int, leader_epoch: int) -> Call:
+        """Return the next request."""
         if self.scheduler.chance(0.1):
-            call: Any = LatestCall(
-                call_id=call_id, partition=self._partition, leader_epoch=connection.leader_epoch
-            )
-        else:
-            call = FetchCall(
-                call_id=call_id,
-                partition=self._partition,
-                offset=self.position,
-                leader_epoch=connection.leader_epoch,
-            )
-        connection.send(call)
+            return LatestCall(call_id=call_id, partition=self._partition, leader_epoch=leader_epoch)
+        return FetchCall(
+            call_id=call_id,
+            partition=self._partition,
+            offset=self.position,
+            leader_epoch=leader_epoch,
+        )
 
     def _taken(self, answer: Response) -> None:
         if self._waiting is None or answer.call_id != self._waiting[0]:

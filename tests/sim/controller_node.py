@@ -9,6 +9,9 @@ from contextlib import suppress
 from random import Random
 from typing import Any
 
+import grpc
+import grpc.aio
+
 from odradek_metadata_quorum.controller import (
     Controller,
     ControllerSettings,
@@ -23,9 +26,11 @@ from odradek_metadata_quorum.controller.requests import Decision, HeartbeatRespo
 from odradek_metadata_quorum.raft.shell import CommittedEntry, StateSnapshot
 from odradek_metadata_quorum.rpc import wire
 from odradek_metadata_quorum.rpc.metadata_feed import FeedMismatch, feed
+from odradek_metadata_quorum.rpc.wire_admin import create_topics_pieces, topic_result
 from odradek_protocol.identity import BrokerId, MetadataOffset
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.metadata.snapshot import read_snapshot
+from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_protocol.rpc.v1 import controller_service_pb2 as pb
 from tests.sim.metadata_log import Entry, MetadataLog
 from tests.sim.network import Network, Stream
@@ -59,6 +64,11 @@ RPCS: dict[str, tuple[Callable[[Any], Any], Callable[..., Any], Callable[[Any, i
         producer_ids.allocate_producer_ids,
         lambda response, _: wire.allocate_response(response),
     ),
+    "CreateTopics": (
+        lambda message: next(create_topics_pieces(message, [1] * len(message.topics), frozenset())),
+        topics.create_topics,
+        lambda response, _: admin_pb.CreateTopicsResponse(topics=map(topic_result, response)),
+    ),
 }
 """What brokers call: from the message, the handler, to the message."""
 REFUSALS: dict[str, Callable[[int, int], Any]] = {
@@ -69,6 +79,9 @@ REFUSALS: dict[str, Callable[[int, int], Any]] = {
     "ReportLogEnds": lambda error, _: pb.ReportLogEndsResponse(error_code=error),
     "AllocateProducerIds": lambda error, _: pb.AllocateProducerIdsResponse(
         error_code=error, producer_id_start=-1
+    ),
+    "CreateTopics": lambda error, _: grpc.aio.AioRpcError(
+        grpc.StatusCode.FAILED_PRECONDITION, grpc.aio.Metadata(), grpc.aio.Metadata()
     ),
 }
 
@@ -205,7 +218,14 @@ class ControllerNode:
             return
         read, handler, written = RPCS[method]
         decision = self.core.decide(self.now_ms(), handler, read(message))
-        self._answer(decision, lambda response: send(written(response, self._active_id())))
+
+        def answer(response: Any) -> None:
+            message = written(response, self._active_id())
+            if method == "CreateTopics":
+                message.metadata_offset = min(self.applied, len(self.log.entries) - 1)
+            send(message)
+
+        self._answer(decision, answer)
 
     def _active_id(self) -> int:
         return -1 if self.log.leader_id is None else self.log.leader_id

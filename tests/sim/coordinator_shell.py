@@ -10,7 +10,7 @@ from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.hosted_shard import CoordinatorError, HostedShard
 from odradek_broker.groups import messages as gm
 from odradek_broker.groups.group_shard import GroupShard
-from odradek_protocol.identity import GroupId, TopicIdPartition
+from odradek_protocol.identity import GroupId, TopicIdPartition, TopicPartition
 from odradek_protocol.topic_names import OFFSETS_TOPIC
 from tests.sim.network import Stream
 
@@ -27,6 +27,35 @@ class GroupCall:
 
     call_id: int
     request: Any  # of groups.messages
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup:
+    """DeleteGroups, of one group; the response is an ErrorCode."""
+
+    group_id: GroupId
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOffsets:
+    """OffsetDelete."""
+
+    group_id: GroupId
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroup:
+    """DescribeGroups, of one group."""
+
+    group_id: GroupId
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroups:
+    """ListGroups at the coordinator of this group."""
+
+    group_id: GroupId
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +81,17 @@ class CoordinatorShell:
             gm.ConsumerHeartbeat: self.coordinator.consumer_heartbeat,
             gm.CommitOffsets: self.coordinator.commit,
             gm.FetchOffsets: self.coordinator.fetch_offsets,
+            DeleteGroup: lambda call: self.coordinator.delete_group(call.group_id),
+            DeleteOffsets: lambda call: self.coordinator.delete_offsets(
+                call.group_id, call.partitions
+            ),
+            DescribeGroup: lambda call: self.coordinator.describe(call.group_id),
+            ListGroups: self._list,
         }
         self._watch_loads()
+
+    async def _list(self, _: ListGroups) -> list[gm.GroupListing]:
+        return self.coordinator.listings()
 
     def _watch_loads(self) -> None:
         """I11: a shard begins with all that is in its log, committed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,6 +18,7 @@ from zlib import crc32
 
 from odradek_broker.log import log_directory
 from odradek_broker.log.directory.checkpoints import RECOVERY_POINTS, CheckpointJob, decode_offsets
+from odradek_broker.log.directory.partition_files import DAMAGED
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_directory import LogDirectory, RestartClass
 from odradek_broker.log.partition_log import PartitionLog
@@ -30,6 +31,7 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.records import BatchHeader, decode_batch, iter_headers
 from odradek_protocol.records.errors import CorruptBatch
+from tests.sim.disk_damage import Damage
 from tests.sim.scheduler import ProcessKilled, Scheduler
 from tests.worlds.memory_storage import MemoryDirectory, MemoryStorage
 
@@ -51,8 +53,13 @@ class SimulatedStorage(MemoryStorage):
     """A file system whose page cache has most of what is read."""
 
     def __init__(self, scheduler: Scheduler) -> None:
+        self.is_full = False
+        self.is_short_of_files = False
         self._scheduler = scheduler
         super().__init__()
+
+    def free_bytes(self, path: Path) -> int:
+        return 0 if self.is_full else super().free_bytes(path)
 
     @property
     def is_hot(self) -> bool:
@@ -70,11 +77,19 @@ class OracleLog:
     process, whose log object cannot be read any more.
     """
 
-    def __init__(self, log: PartitionLog, *, synced_before: int = 0) -> None:
+    def __init__(
+        self,
+        log: PartitionLog,
+        *,
+        reading: Callable[[], AbstractContextManager[None]],
+        synced_before: int = 0,
+    ) -> None:
+        """Each read of the log is within `reading`."""
         self.log = log
+        self._reading = reading
         self.is_truncating = False
         self._synced_before = min(synced_before, log.log_end_offset)  # in earlier lives
-        self._values: dict[int, int] = {}
+        self.known: dict[int, int] = {}  # values by offset, also of what lies below the log's start
         self.read_to = log.log_start_offset
         self.catch_up()
 
@@ -96,27 +111,21 @@ class OracleLog:
         end = self.log.log_end_offset
         start = max(self.read_to, self.log.log_start_offset)
         if start < end and not self.is_truncating:
-            for offset, value in read_values(self.log, start, end):
-                self._values[offset] = value
+            with self._reading():
+                for offset, value in read_values(self.log, start, end):
+                    self.known[offset] = value
             self.read_to = end
 
     def cut(self, end: int) -> None:
         """The log is to end there."""
         self._synced_before = min(self._synced_before, end)
         self.read_to = Offset(min(self.read_to, end))
-        for offset in [offset for offset in self._values if offset >= end]:
-            del self._values[offset]
+        for offset in [offset for offset in self.known if offset >= end]:
+            del self.known[offset]
 
     def value_at(self, offset: int) -> int | None:
         """The value of the record at this offset; None if it is not there."""
-        return self._values.get(offset) if self.log_start <= offset < self.log_end else None
-
-    def values(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """(offset, value) of all that is there."""
-        for offset in range(max(start, self.log_start), min(end, self.log_end)):
-            value = self._values.get(offset)
-            if value is not None:
-                yield offset, value
+        return self.known.get(offset) if self.log_start <= offset < self.log_end else None
 
 
 class DataDirectory:
@@ -126,6 +135,7 @@ class DataDirectory:
         self.logs: dict[TopicIdPartition, OracleLog] = {}
         self.lost_power = False  # since the controller last heard how a life ended
         self.losses = 0  # times that it may have lost what was written
+        self.damage: dict[TopicIdPartition, Damage] = {}
         self.directory: LogDirectory | None = None
         self._node = node
         self._scheduler = node.cluster.scheduler
@@ -158,6 +168,8 @@ class DataDirectory:
         self._synced = {partition: log.on_disk_end for partition, log in self.logs.items()}
         self.storage.fault = self._fault
         self._lives += 1
+        for damage in self.damage.values():
+            damage.is_marked = self.storage.exists(damage.directory / DAMAGED)
         self.directory = WatchedDirectory.open(
             PATH,
             cluster_id=CLUSTER_ID,
@@ -178,10 +190,7 @@ class DataDirectory:
         """The logs are recovered: they have what was to outlive the last life."""
         directory, before = self.directory, self.logs
         assert directory is not None
-        self.logs = {
-            log.id: OracleLog(log, synced_before=self._synced.get(log.id, 0))
-            for log in directory.logs()
-        }
+        self.logs = {log.id: self._oracle_of(log) for log in directory.logs()}
         restart_class = directory.restart_class
         is_power = restart_class is RestartClass.POWER
         if self.lost_power and restart_class is RestartClass.CLEAN:
@@ -194,7 +203,9 @@ class DataDirectory:
             now = self.logs[partition].log_end if partition in self.logs else 0
             counters["records lost with the power"] += max(0, log.log_end - now) * is_power
             kept = log.on_disk_end if is_power else log.log_end
-            if now < kept and kept > log.log_start and not log.is_truncating:
+            if partition in self.damage:
+                self._damage_recovered(partition, now)
+            elif now < kept and kept > log.log_start and not log.is_truncating:
                 self._node.cluster.invariants.fail(
                     "P13",
                     f"broker {self._node.broker_id} finds {now} of {partition} after a"
@@ -212,13 +223,31 @@ class DataDirectory:
 
     def _told(self) -> None:
         self.lost_power = self._is_failed = False
+        self.damage = {
+            partition: damage for partition, damage in self.damage.items() if not damage.is_cut
+        }
+
+    def _damage_recovered(self, partition: TopicIdPartition, end: int) -> None:
+        """P20: a log that was marked as damaged ends before the damage at the next start."""
+        damage = self.damage[partition]
+        damage.is_cut = end <= damage.base_offset
+        self._scheduler.counters["damaged logs cut"] += damage.is_cut
+        if damage.is_marked and not damage.is_cut:
+            self._node.cluster.invariants.fail(
+                "P20",
+                f"broker {self._node.broker_id} marked {partition} as damaged at"
+                f" {damage.base_offset}, and opens it up to {end}",
+            )
 
     def oracle(self, log: PartitionLog) -> OracleLog:
         """The oracle's view of a log that got a replica."""
         known = self.logs.get(log.id)
         if known is None or known.log is not log:
-            known = self.logs[log.id] = OracleLog(log, synced_before=self._synced.get(log.id, 0))
+            known = self.logs[log.id] = self._oracle_of(log)
         return known
+
+    def _oracle_of(self, log: PartitionLog) -> OracleLog:
+        return OracleLog(log, reading=self.undamaged, synced_before=self._synced.get(log.id, 0))
 
     def forget_departed(self) -> None:
         """Drop what the directory has deleted, or put aside."""
@@ -228,6 +257,7 @@ class DataDirectory:
             if directory.get(partition.topic_id, partition.partition) is not log.log:
                 del self.logs[partition]
                 self._synced.pop(partition, None)
+                self.damage.pop(partition, None)
 
     # --- what befalls it -------------------------------------------------------------------------
 
@@ -265,6 +295,23 @@ class DataDirectory:
                 del inode.data[0 if base >= end else size :]
         _sync_all(self.storage.root)
 
+    @contextmanager
+    def undamaged(self) -> Iterator[None]:
+        """Let the simulator read what was written."""
+        for damage in self.damage.values():
+            damage.flip()
+        try:
+            yield
+        finally:
+            for damage in self.damage.values():
+                damage.flip()
+
+    def mend(self) -> None:
+        """Undo all damage that is still there."""
+        for damage in self.damage.values():
+            damage.flip()
+        self.damage = {}
+
     def doom(self, operations: int, on_death: Callable[[], None]) -> None:
         """Let the process die within one of its next disk operations, whatever it is part of: a
         write is cut at any byte, of anything else nothing is done."""
@@ -283,6 +330,10 @@ class DataDirectory:
                 return self._scheduler.between(0, WRITTEN_BYTES_MAX)
             if self._operations_left <= 0:
                 self._die()
+        if self.storage.is_full and operation in ("write", "create"):
+            raise OSError(errno.ENOSPC, "simulated")
+        if self.storage.is_short_of_files and operation == "create":
+            raise OSError(errno.EMFILE, "simulated")
         if self._node.is_disk_broken and operation in ("write", "sync"):
             is_of_a_log = path.parent not in (PATH, PATH.parent)
             if is_of_a_log:
@@ -410,10 +461,13 @@ def values_in(data: bytes) -> tuple[tuple[int, int], ...]:
 
 
 def _values_in(data: bytes) -> Iterator[tuple[int, int]]:
-    for position, header in iter_headers(data):
+    for position, _ in iter_headers(data):
         for record in decode_batch(data, position):
-            if header.producer_id < 0 or record.key:
-                written = b"%d %b %b" % (record.offset, record.key or b"", record.value or b"")
-                yield record.offset, crc32(written)
+            written = bytes(record.value or b"")
+            if written.isdigit():
+                yield record.offset, int(written)
             else:
-                yield record.offset, int(bytes(record.value or b""))
+                yield (
+                    record.offset,
+                    crc32(b"%d %b %b" % (record.offset, record.key or b"", written)),
+                )

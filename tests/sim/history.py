@@ -7,6 +7,7 @@ partition shows below its high watermark. Names follow Jepsen's kafka workload.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -36,6 +37,9 @@ class Send(Generic[Partition]):
     outcome: Outcome = Outcome.UNKNOWN
     offset: int = -1
     is_refused_repeat: bool = False  # OUT_OF_ORDER_SEQUENCE_NUMBER for the oldest in flight
+    is_invalid: bool = False  # a broker must refuse it
+    made_ms: int = -1  # the timestamp of its records
+    keys: tuple[bytes, ...] = ()  # of its records, in a compacted topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,28 @@ class Latest(Generic[Partition]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup(Generic[Partition]):
+    """The response to ListOffsets for a time: an offset and its record's timestamp, or -1 and -1."""
+
+    client: int
+    partition: Partition
+    timestamp_ms: int
+    offset: int
+    found_ms: int
+    log_start: int  # of the leader that responded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WentBack(Generic[Partition]):
+    """A leader said that its log left a reader's at `end_offset`, below the position of the reader."""
+
+    client: int
+    partition: Partition
+    position: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
     """A property that does not hold, under Jepsen's name where it has one."""
 
@@ -80,6 +106,9 @@ class History(Generic[Partition]):
     sends: list[Send[Partition]] = field(default_factory=list)
     polls: list[Poll[Partition]] = field(default_factory=list)
     latests: list[Latest[Partition]] = field(default_factory=list)
+    lookups: list[Lookup[Partition]] = field(default_factory=list)
+    went_back: list[WentBack[Partition]] = field(default_factory=list)
+    producer_ids: list[int] = field(default_factory=list)  # as InitProducerId gave them
     topics_acknowledged: list[str] = field(default_factory=list)
     topics_deleted: dict[str, Outcome] = field(default_factory=dict)
 
@@ -106,13 +135,28 @@ def check(
         sends = [s for s in history.sends if s.partition == partition]
         polls = [p for p in history.polls if p.partition == partition]
         log = _one_value_each(partition, replicas, polls, found)
-        _nothing_lost(sends, log, (log_starts or {}).get(partition, 0), found)
+        is_compacted = any(s.keys for s in sends)
+        if is_compacted:
+            _latest_of_each_key_kept(sends, replicas, log, found)
+        else:
+            _nothing_lost(sends, log, (log_starts or {}).get(partition, 0), found)
         _repeats_recognized(sends, log, (log_starts or {}).get(partition, 0), found)
         _nothing_refused(sends, log, found)
         _no_duplicates(sends, log, found)
         _in_order(sends, log, found)
-        _polls_follow(polls, found)
+        _polls_follow(polls, found, has_gaps=is_compacted)
+        _times_found([x for x in history.lookups if x.partition == partition], sends, log, found)
+        for reader in (x for x in history.went_back if x.partition == partition):
+            text = (
+                f"reader {reader.client} at {reader.position} was sent back to {reader.end_offset}"
+            )
+            found.append(Violation(name="lost-write", text=text))
         _watermarks_rise([x for x in history.latests if x.partition == partition], polls, found)
+    _nothing_invalid(history, found)
+    for producer_id, count in Counter(history.producer_ids).items():
+        if count > 1:
+            text = f"{producer_id} was given to {count} producers"
+            found.append(Violation(name="producer-id-twice", text=text))
     _topics_are_there(history, topics_by_node or {}, found)
     return found
 
@@ -148,6 +192,73 @@ def _nothing_lost(
                 text = f"{value} acknowledged at {offset}, there is {log.get(offset)}"
                 found.append(Violation(name="lost-write", text=text))
                 break
+
+
+def _latest_of_each_key_kept(
+    sends: Iterable[Send[Partition]],
+    replicas: Mapping[int, Shown],
+    log: Shown,
+    found: list[Violation],
+) -> None:
+    """P1 of a compacted topic: a record that was acknowledged is there, or a later one of its key."""
+    key_of = {
+        value: key for send in sends for value, key in zip(send.values, send.keys, strict=False)
+    }
+    for replica, shown in replicas.items():
+        latest: dict[bytes, int] = {}
+        for offset, value in shown.items():
+            if (key := key_of.get(value)) is not None:
+                latest[key] = max(latest.get(key, -1), offset)
+        for send in sends:
+            if send.outcome is not Outcome.OK or send.acks != -1:
+                continue
+            for offset, key in enumerate(send.keys, send.offset):
+                if latest.get(key, -1) < offset:
+                    text = f"replica {replica}: {key!r} acknowledged at {offset}, latest {latest}"
+                    found.append(Violation(name="lost-write", text=text))
+                    return
+    for send in sends:
+        if send.outcome is Outcome.OK:
+            for offset, value in enumerate(send.values, send.offset):
+                if log.get(offset, value) != value:
+                    text = f"{value} acknowledged at {offset}, there is {log[offset]}"
+                    found.append(Violation(name="lost-write", text=text))
+
+
+def _nothing_invalid(history: History[Partition], found: list[Violation]) -> None:
+    """P17: a batch that breaks the rules is refused."""
+    for send in history.sends:
+        if send.is_invalid and send.outcome is Outcome.OK:
+            text = f"client {send.client}: {send.values} at {send.offset} of {send.partition}"
+            found.append(Violation(name="invalid-accepted", text=text))
+
+
+def _times_found(
+    lookups: Iterable[Lookup[Partition]],
+    sends: Iterable[Send[Partition]],
+    log: Shown,
+    found: list[Violation],
+) -> None:
+    """P18: the record that a time leads to has the timestamp that is reported, and is the first such one."""
+    times = {value: send.made_ms for send in sends for value in send.values}
+    for lookup in lookups:
+        value = log.get(lookup.offset)
+        if lookup.found_ms < 0 or value is None:
+            continue
+        if times[value] != lookup.found_ms or lookup.found_ms < lookup.timestamp_ms:
+            text = f"{lookup}: the record there is of {times[value]}"
+            found.append(Violation(name="wrong-time", text=text))
+        first = next(
+            (
+                offset
+                for offset in range(lookup.log_start, lookup.offset)
+                if times.get(log.get(offset, -1), -1) >= lookup.timestamp_ms >= 0
+            ),
+            None,
+        )
+        if first is not None:
+            text = f"{lookup}: the record at {first} is early enough"
+            found.append(Violation(name="wrong-time", text=text))
 
 
 def _repeats_recognized(
@@ -205,8 +316,11 @@ def _in_order(sends: Iterable[Send[Partition]], log: Shown, found: list[Violatio
         last[key] = (send.base_sequence, offset)
 
 
-def _polls_follow(polls: Iterable[Poll[Partition]], found: list[Violation]) -> None:
-    """P5: within a poll and between polls offsets rise by one; P6: nothing at or past the end."""
+def _polls_follow(
+    polls: Iterable[Poll[Partition]], found: list[Violation], *, has_gaps: bool = False
+) -> None:
+    """P5: within a poll and between polls offsets rise by one, or by more in a compacted topic; P6: nothing
+    at or past the end."""
     position: dict[int, int] = {}
     for poll in polls:
         expected = position.get(poll.client, poll.position)
@@ -221,12 +335,12 @@ def _polls_follow(polls: Iterable[Poll[Partition]], found: list[Violation]) -> N
             found.append(Violation(name=name, text=text))
         expected = poll.position
         for offset, _ in poll.records:
-            if offset != expected:
+            if offset < expected or (offset > expected and not has_gaps):
                 name = "int-poll-skip" if offset > expected else "int-nonmonotonic-poll"
                 text = f"reader {poll.client} got {offset} after {expected - 1}"
                 found.append(Violation(name=name, text=text))
                 break
-            expected += 1
+            expected = offset + 1
         if poll.records and poll.records[-1][0] >= poll.high_watermark:
             text = f"reader {poll.client} got {poll.records[-1][0]} at {poll.high_watermark}"
             found.append(Violation(name="read-past-watermark", text=text))

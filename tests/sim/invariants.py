@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 LEASE_US_MAX = int(2_400 * MS * 1.08)  # clocks drift by up to 5 %
 
 
+WATCHED = frozenset({fx.HighWatermarkMoved, fx.RoleChanged, fx.TruncateTo, fx.ResetLog})
+
+
 class InvariantBroken(AssertionError):
     """An invariant did not hold; `name` is its number."""
 
@@ -65,6 +68,7 @@ class Invariants:
     # --- what a replica does ---------------------------------------------------------------------
 
     def before_effect(self, broker: BrokerProcess, host: ObservedHost, effect: Effect) -> None:
+        """Judge one of `WATCHED` before it is applied."""
         match effect:
             case fx.HighWatermarkMoved():
                 self._high_watermark_moves(broker, host, effect.high_watermark)
@@ -112,9 +116,11 @@ class Invariants:
             start -= 1
         oracle = host.oracle
         oracle.catch_up()
+        value_of = oracle.known.get
         begin = max(oracle.log_start, min(start, end - 50))
-        for offset, value in oracle.values(begin, end):
-            if committed.setdefault(offset, value) != value:
+        for offset in range(begin, min(end, oracle.log_end)):
+            value = value_of(offset)
+            if value is not None and committed.setdefault(offset, value) != value:
                 self.fail(
                     "I4",
                     f"{host.partition} offset {offset} was {committed[offset]}, "
@@ -139,7 +145,7 @@ class Invariants:
             if broker_id in state.lost:
                 continue
             disk = self.cluster.brokers[broker_id].disk
-            if disk.lost_power or disk.has_failed:
+            if disk.lost_power or disk.has_failed or partition in disk.damage:
                 continue  # its next registration takes it out
             held = self._held(broker_id, partition, is_fsync=is_fsync)
             if held < end:
@@ -234,6 +240,19 @@ class Invariants:
         answers = self._deleted.setdefault(partition, [])
         answers.append((low_watermark, leader_epoch, lives))
 
+    def read_goes_on(
+        self, broker: BrokerProcess, host: ObservedHost, offset: int, value: int
+    ) -> None:
+        """I13: who names the epoch of what it read last reads on only behind that record, even where it was lost."""
+        host.oracle.catch_up()
+        present = host.oracle.value_at(offset)
+        if present is not None and present != value:
+            self.fail(
+                "I13",
+                f"a reader of {host.partition} read {value} at {offset}, broker {broker.broker_id}"
+                f" has {present} there, and lets it read on",
+            )
+
     def answer_leaves(self, broker: BrokerProcess, *, is_replicated: bool) -> None:
         """I10: nothing leaves after the lease, by the only clock that is right, but what needs none."""
         age_us = self.cluster.scheduler.now_us - broker.lease_sent_us
@@ -293,7 +312,7 @@ class Invariants:
         exposed = self._hw_max.get(partition, 0)
         for broker_id in sorted({*after} - {*before}):
             disk = self.cluster.brokers[broker_id].disk
-            if disk.lost_power or disk.has_failed:
+            if disk.lost_power or disk.has_failed or partition in disk.damage:
                 continue  # its registration takes it out again
             held = self._held(broker_id, partition, is_fsync=self._is_fsync(partition))
             if held < exposed:

@@ -19,7 +19,7 @@ from odradek_protocol.identity import GroupId, MemberId, Offset, TopicPartition
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.topic_names import OFFSETS_TOPIC
 from tests.sim.cluster import Cluster
-from tests.sim.coordinator_shell import GroupAnswer, GroupCall
+from tests.sim.coordinator_shell import DeleteGroup, GroupAnswer, GroupCall
 from tests.sim.group_history import Commit, GroupHistory, OffsetRead
 from tests.sim.history import Outcome
 from tests.sim.network import Stream
@@ -169,7 +169,7 @@ class Member:
             raise Unanswered from None
         finally:
             self._calls.pop(call_id, None)
-        if isinstance(answer, ErrorCode) and not isinstance(request, gm.Heartbeat):
+        if isinstance(answer, ErrorCode) and not isinstance(request, gm.Heartbeat | DeleteGroup):
             self._disconnect()
             raise Unanswered(answer.name)
         if answer in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS):

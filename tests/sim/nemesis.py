@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from odradek_protocol.identity import BrokerId, TopicIdPartition
 from tests.sim.cluster import Cluster
+from tests.sim.disk_faults import DiskFaults
 from tests.sim.scheduler import MS, SECOND
 
 PAUSE_MIN_US = 700 * MS
@@ -20,7 +21,14 @@ class Nemesis:
     keep their promise, and the others are suspended.
     """
 
-    def __init__(self, cluster: Cluster, client_ids: Iterable[int]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        client_ids: Iterable[int],
+        *,
+        fills_disks: bool = False,
+        damages_disks: bool = False,
+    ) -> None:
         self.cluster = cluster
         self.scheduler = cluster.scheduler
         self.network = cluster.network
@@ -51,6 +59,11 @@ class Nemesis:
             (4, "kill a broker within its disk work", self._kill_within),
             (2, "kill a broker, then cut its power", self._kill_then_power),
         ]
+        self._disk_faults = DiskFaults(self)
+        if fills_disks:
+            self._faults += self._disk_faults.full()
+        if damages_disks:
+            self._faults += self._disk_faults.damaged()
         self.scheduler.after(self._pause(), self._strike)
 
     def stop(self) -> None:
@@ -61,6 +74,7 @@ class Nemesis:
         self.stop()
         for node in self.cluster.brokers.values():
             node.disk.spare()
+        self._disk_faults.heal()
         self.network.set_cut(())
         self.network.extra_delay_us.clear()
         self.network.loss = self.network.reset = self.network.doubling = 0.0
@@ -104,6 +118,7 @@ class Nemesis:
                 and broker.broker_epoch == node.life.broker_epoch
                 and not node.disk.lost_power
                 and not node.disk.has_failed
+                and not node.disk.damage
             )
             states = [s for s in image.partitions() if broker_id in s.replicas]
             if is_told and all(broker_id in s.isr or len(s.replicas) == 1 for s in states):

@@ -15,6 +15,7 @@ from odradek_protocol.topic_names import OFFSETS_TOPIC
 from tests.sim.classic_member import TOPICS, ClassicMember
 from tests.sim.cluster import Cluster
 from tests.sim.consumer_member import ConsumerMember
+from tests.sim.group_admin import GroupAdmin
 from tests.sim.group_history import GroupHistory
 from tests.sim.member import Member, Unanswered
 from tests.sim.scheduler import MS, SECOND
@@ -23,6 +24,7 @@ FIRST_MEMBER: Final = 301
 CLASSIC: Final = GroupId("classic")
 CONSUMER: Final = GroupId("consumer")
 MIXED: Final = GroupId("mixed")
+ALONE: Final = GroupId("alone")
 GROUPS: Final = (CLASSIC, CONSUMER, MIXED)
 GROUPS_TOPIC: Final = NewTopic(
     name=OFFSETS_TOPIC,
@@ -91,11 +93,13 @@ class Population:
     """Three members a protocol, one of them static, and a group that has members of both and goes
     from one protocol to the other as they come and go; an observer each."""
 
-    def __init__(self, cluster: Cluster, history: GroupHistory) -> None:
+    def __init__(self, cluster: Cluster, history: GroupHistory, *, has_admin: bool = False) -> None:
+        """`has_admin`: a tool deletes groups and offsets, too."""
         self.cluster = cluster
         self.scheduler = cluster.scheduler
         self.history = history
         self.is_stopped = False
+        self.admins: list[GroupAdmin] = []
         self.members: list[ClassicMember | ConsumerMember] = []
         self.observers: list[Observer] = []
         number = FIRST_MEMBER
@@ -120,13 +124,15 @@ class Population:
             self._stall,
             self._resubscribe,
         )
-        for member in (*self.members, *self.observers):
+        if has_admin:
+            self.admins.append(GroupAdmin(cluster, history, number, ALONE))
+        for member in (*self.members, *self.observers, *self.admins):
             self.scheduler.after(self.scheduler.between(0, 500 * MS), member.start)
         self.scheduler.after(2 * SECOND, self._act)
 
     @property
     def client_ids(self) -> list[int]:
-        return [m.client_id for m in (*self.members, *self.observers)]
+        return [m.client_id for m in (*self.members, *self.observers, *self.admins)]
 
     # --- what befalls members --------------------------------------------------------------------
 
@@ -193,6 +199,8 @@ class Population:
         """No more commits; the observers read all, once."""
         for member in (*self.members, *self.observers):
             member.is_stopped = True
+        for admin in self.admins:
+            admin.die()
         for observer in self.observers:
             observer.read_all()
 
@@ -202,7 +210,7 @@ class Population:
 
     def close(self) -> None:
         """Unwind what runs."""
-        for member in (*self.members, *self.observers):
+        for member in (*self.members, *self.observers, *self.admins):
             member.die()
 
     def suspended_groups(self) -> list[GroupId]:

@@ -124,7 +124,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def _wake(self) -> None:
         if not self._is_turn_due and not self._is_closed:
             self._is_turn_due = True
-            self._process.after(1, self._turn)
+            self._scheduler.deliver_after(1, self._process, self._turn, ())
 
     def _run(self, handle: SimulatedHandle) -> None:
         if handle.is_cancelled:
@@ -160,8 +160,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     ) -> SimulatedHandle:
         handle = SimulatedHandle(callback, args, context)
         self._ready.append(handle)
-        if not self._is_turn_due:
-            self._wake()
+        if not self._is_turn_due and not self._is_closed:
+            self._is_turn_due = True
+            self._scheduler.deliver_after(1, self._process, self._turn, ())
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
@@ -194,8 +195,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     ) -> SimulatedHandle:
         handle = SimulatedHandle(callback, args, context)
         if not self._is_closed:
-            delay_us = round(when * SECOND) - self._scheduler.now_us
-            self._process.after(max(delay_us, 1), self._run, handle)
+            scheduler = self._scheduler
+            delay_us = round(when * SECOND) - scheduler.now_us
+            scheduler.deliver_after(max(delay_us, 1), self._process, self._run, (handle,))
         return handle
 
     def time(self) -> float:

@@ -8,10 +8,12 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 
 from odradek_metadata_quorum.controller.requests import NewTopic
 from odradek_protocol.identity import TopicIdPartition
 from tests.sim.admin import Admin
+from tests.sim.batch_clients import COMPACTED, KeyedProducer, RuleBreaker, VariedProducer
 from tests.sim.clients import Consumer, Producer
 from tests.sim.cluster import CREDIT_BYTES, FIRST_CLIENT, BrokerNode, Cluster
 from tests.sim.controller_node import ControllerNode
@@ -23,7 +25,9 @@ from tests.sim.machine import deterministic
 from tests.sim.nemesis import Nemesis
 from tests.sim.population import GROUPS_TOPIC, Population
 from tests.sim.rejoining import PRESSED, Rejoining
+from tests.sim.rolling_restart import RollingRestart
 from tests.sim.scheduler import MS, SECOND, Scheduler
+from tests.sim.validating_reader import ValidatingReader
 
 STORM_US = 20 * SECOND
 RECOVERY_US_MAX = 30 * SECOND  # P15: all partitions take writes
@@ -54,6 +58,26 @@ TOPICS = (
 )
 
 
+class Extra(Enum):
+    """What a seed has besides the workload and the faults of all seeds: one in seven has each."""
+
+    NOTHING = "nothing"
+    READERS = "readers that wait, and validate their positions"
+    BATCHES = "all kinds of batches, a compacted topic, producer ids"
+    GROUPS = "groups that are deleted, topics that brokers make"
+    FULL_DISKS = "full disks, and bugs of single replicas"
+    DAMAGE = "damaged logs, and logs put aside"
+    ROLL = "a rolling restart"
+
+
+EXTRAS = tuple(Extra)
+
+
+def seeds_with(extra: Extra, *, below: int) -> range:
+    """Return the seeds below a number that have this extra."""
+    return range(EXTRAS.index(extra), below, len(EXTRAS))
+
+
 @dataclass(slots=True, kw_only=True)
 class Result:
     """What a seed came to."""
@@ -76,16 +100,20 @@ class Simulation:
         self.scheduler = Scheduler(seed)
         self.scheduler.is_verbose = is_verbose
         self.storm_us = storm_us
-        has_groups = seed % 3 != 2
+        self.extra = extra = EXTRAS[seed % len(EXTRAS)]
+        has_groups = seed % 3 != 2 or extra is Extra.GROUPS
         self.has_rejoin = seed % 5 == 2
         self.cluster = Cluster(
             self.scheduler,
-            broker_count=3 + seed % 2,
+            broker_count=4 if extra is Extra.DAMAGE else 3 + seed % 2,
             has_groups=has_groups,
             credit_bytes=16 * CREDIT_BYTES if self.has_rejoin else CREDIT_BYTES,
             acks_all_without_controller=seed // 3 % 2 == 1,
+            compact_interval_ms=2_000 if extra is Extra.BATCHES else 15_000,
         )
         self.topics = (*TOPICS, GROUPS_TOPIC) if has_groups else TOPICS
+        if extra is Extra.BATCHES:
+            self.topics = (*self.topics, COMPACTED)
         self.values = itertools.count(1)
         nodes: list[BrokerNode | ControllerNode] = [
             *self.cluster.brokers.values(),
@@ -96,6 +124,7 @@ class Simulation:
         self.history: History[TopicIdPartition] = History()
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
+        self.rule_breakers: list[RuleBreaker] = []
         self.groups = GroupHistory()
         self.population: Population | None = None
         self.admin: Admin | None = None
@@ -136,37 +165,71 @@ class Simulation:
         self.cluster.start()
         self.cluster.create_topics(*self.topics)
         self._run_until(self._is_whole, START_US_MAX, "the cluster does not start")
-        client = FIRST_CLIENT
+        numbers = itertools.count(FIRST_CLIENT)
+        producer = VariedProducer if self.extra is Extra.BATCHES else Producer
         for partition in self._partitions(TOPICS):
             for acks in (-1, -1 if self.scheduler.chance(0.6) else 1):
-                pace = self.scheduler.between(120, 400) * MS
-                self.producers.append(
-                    Producer(
-                        self.cluster,
-                        self.history,
-                        client,
-                        partition,
-                        self.values,
-                        acks=acks,
-                        pace_us=pace,
-                    )
-                )
-                client += 1
-            pace = self.scheduler.between(150, 500) * MS
-            self.consumers.append(
-                Consumer(self.cluster, self.history, client, partition, pace_us=pace)
-            )
-            client += 1
+                self._add_producer(producer, next(numbers), partition, acks)
+            self._add_consumer(Consumer, next(numbers), partition)
+        if self.extra is Extra.READERS:
+            for partition in self._partitions(TOPICS):
+                self._add_consumer(ValidatingReader, next(numbers), partition)
+        elif self.extra is Extra.BATCHES:
+            self._add_clients_of_batches(numbers)
+        is_of_groups = self.extra is Extra.GROUPS
         if self.cluster.has_groups:
-            self.population = Population(self.cluster, self.groups)
+            self.population = Population(self.cluster, self.groups, has_admin=is_of_groups)
         moved = tuple(t.name for t in self.topics)
-        self.admin = Admin(self.cluster, self.history, pace_us=3 * SECOND, moved=moved)
+        pace_us = 3 * SECOND
+        self.admin = Admin(
+            self.cluster, self.history, pace_us=pace_us, moved=moved, uses_brokers=is_of_groups
+        )
+
+    def _clients(self) -> list[Producer | Consumer | RuleBreaker]:
+        return [*self.producers, *self.consumers, *self.rule_breakers]
+
+    def _add_producer(
+        self, kind: type[Producer], client_id: int, partition: TopicIdPartition, acks: int
+    ) -> None:
+        pace = self.scheduler.between(120, 400) * MS
+        cluster, history, values = self.cluster, self.history, self.values
+        self.producers.append(
+            kind(cluster, history, client_id, partition, values, acks=acks, pace_us=pace)
+        )
+
+    def _add_consumer(
+        self, kind: type[Consumer], client_id: int, partition: TopicIdPartition
+    ) -> None:
+        pace = self.scheduler.between(150, 500) * MS
+        self.consumers.append(kind(self.cluster, self.history, client_id, partition, pace_us=pace))
+
+    def _add_clients_of_batches(self, numbers: itertools.count[int]) -> None:
+        for partition in self._partitions((COMPACTED,)):
+            for _ in range(2):
+                self._add_producer(KeyedProducer, next(numbers), partition, -1)
+            self._add_consumer(Consumer, next(numbers), partition)
+        for topic, is_compacted in ((TOPICS[0], False), (COMPACTED, True)):
+            breaker = RuleBreaker(
+                self.cluster,
+                self.history,
+                next(numbers),
+                self._partitions((topic,))[0],
+                self.values,
+                pace_us=500 * MS,
+                is_compacted=is_compacted,
+            )
+            self.rule_breakers.append(breaker)
 
     def _storm(self) -> None:
-        clients = [p.client_id for p in self.producers] + [c.client_id for c in self.consumers]
+        clients = [client.client_id for client in self._clients()]
         if self.population is not None:
             clients += self.population.client_ids
-        self.nemesis = Nemesis(self.cluster, clients)
+        self.nemesis = Nemesis(
+            self.cluster,
+            clients,
+            fills_disks=self.extra is Extra.FULL_DISKS,
+            damages_disks=self.extra is Extra.DAMAGE,
+        )
         self.scheduler.run(self.scheduler.now_us + self.storm_us)
         while self.nemesis.faults < FAULTS_MIN or len(self.history) < OPERATIONS_MIN:
             self.scheduler.run(self.scheduler.now_us + SECOND)
@@ -193,6 +256,10 @@ class Simulation:
             Rejoining(self.cluster, self.history, self._run_until).play(self.values)
             self.topics = (*self.topics, PRESSED)
             self._run_until(self._is_whole, FULL_ISR_US_MAX, "an ISR is not full")
+        if self.extra is Extra.ROLL:
+            names = tuple(topic.name for topic in TOPICS)
+            RollingRestart(self.cluster, names, 2, self._run_until).play()
+            self._run_until(self._is_whole, FULL_ISR_US_MAX, "an ISR is not full")
         population = self.population
         if population is not None:
             what = "a group is not stable"
@@ -201,8 +268,7 @@ class Simulation:
             what = "committed offsets cannot be read"
             self._run_until(lambda: population.has_read_all, RECOVERY_US_MAX, what)
             population.close()
-        clients: list[Producer | Consumer] = [*self.producers, *self.consumers]
-        for client in clients:
+        for client in self._clients():
             client.is_stopped = True
         self._run_until(self._is_quiet, RECOVERY_US_MAX, "replicas do not converge")
 

@@ -59,7 +59,7 @@ def test_i3_an_in_sync_replica_that_holds_other_bytes() -> None:
 
     def catch_up() -> None:
         original()
-        oracle._values = {offset: -abs(value) for offset, value in oracle._values.items()}
+        oracle.known = {offset: -abs(value) for offset, value in oracle.known.items()}
 
     oracle.catch_up = catch_up  # type: ignore[method-assign]
     with pytest.raises(InvariantBroken) as found:

@@ -343,7 +343,10 @@ class ControllerChannel:
         )
         try:
             async with asyncio.timeout(timeout):
-                return await reply
+                response = await reply
+            if isinstance(response, grpc.aio.AioRpcError):
+                raise response
+            return response
         except TimeoutError:
             raise _error(grpc.StatusCode.DEADLINE_EXCEEDED, "no response") from None
 

@@ -204,10 +204,16 @@ class MemoryStorage:
 
     def durable_files(self, path: Path) -> dict[str, bytes]:
         """What a power cut leaves of a directory's files at least: all that was synced, by names that
-        were synced as well."""
-        node: Inode | MemoryDirectory | None = self.root
-        for part in path.parts[1:]:
-            node = node.durable.get(part) if isinstance(node, MemoryDirectory) else None
+        were synced as well. A directory that was renamed since keeps its earlier name."""
+        parent: Inode | MemoryDirectory | None = self.root
+        for part in path.parts[1:-1]:
+            parent = parent.durable.get(part) if isinstance(parent, MemoryDirectory) else None
+        node: Inode | MemoryDirectory | None = None
+        if isinstance(parent, MemoryDirectory):
+            node = parent.durable.get(path.name)
+            present = parent.entries.get(path.name)
+            if node is None and any(entry is present for entry in parent.durable.values()):
+                node = present
         if not isinstance(node, MemoryDirectory):
             return {}
         return {

@@ -13,12 +13,13 @@ Plant = Callable[[ExitStack], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
-    """One rule that is missing; `is_rare`: 200 seeds may miss it, so it has a schedule."""
+    """One rule that is missing; `is_rare`: its `seeds` may miss it, so it has a schedule."""
 
     number: int
     name: str
     plant: Plant
     is_rare: bool = False
+    seeds: range = range(200)  # those that may meet it
 
     @contextmanager
     def planted(self) -> Iterator[None]:

@@ -33,6 +33,7 @@ from tests.sim.planted.bug import Bug, replace_in
 from tests.sim.planted.disk_bugs import DISK_BUGS
 from tests.sim.planted.group_bugs import GROUP_BUGS
 from tests.sim.planted.shell_bugs import SHELL_BUGS
+from tests.sim.planted.workload_bugs import WORKLOAD_BUGS
 
 
 def _ack_before_replication(stack: ExitStack) -> None:
@@ -324,5 +325,6 @@ BUGS = {
         *DISK_BUGS,
         *GROUP_BUGS,
         *SHELL_BUGS,
+        *WORKLOAD_BUGS,
     )
 }

@@ -1,0 +1,72 @@
+"""P22: an operator restarts one broker after the other, and no partition loses its minimum of in-sync replicas.
+
+The operator goes on when the broker reports that it has caught up, as a readiness probe tells an orchestrator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from odradek_broker.cluster.catch_up import CatchUp
+from odradek_protocol.identity import BrokerId
+from tests.sim.cluster import BrokerNode, Cluster
+from tests.sim.invariants import InvariantBroken
+from tests.sim.scheduler import SECOND
+
+STOP_US_MAX = 10 * SECOND
+READY_US_MAX = 40 * SECOND
+CATCH_UP_TIMEOUT_MS = 60_000
+
+RunUntil = Callable[[Callable[[], bool], int, str], None]
+
+
+class RollingRestart:
+    """A restart of all brokers of a healthy cluster."""
+
+    def __init__(
+        self, cluster: Cluster, topics: tuple[str, ...], minimum: int, run_until: RunUntil
+    ) -> None:
+        """`topics` keep `minimum` in-sync replicas in each partition all the time."""
+        self._cluster = cluster
+        self._topics = topics
+        self._minimum = minimum
+        self._run_until = run_until
+
+    def play(self) -> None:
+        """Everything is well before, and after."""
+        for node in self._cluster.brokers.values():
+            self._restart(node)
+        self._cluster.scheduler.counters["rolling restarts"] += 1
+
+    def _restart(self, node: BrokerNode) -> None:
+        life = node.life
+        assert life is not None
+        life.begin_shutdown()
+        self._until(lambda: not node.is_up, STOP_US_MAX, "a broker does not stop")
+        node.start()
+        probe = CatchUp(BrokerId(node.broker_id), timeout_ms=CATCH_UP_TIMEOUT_MS)
+
+        def is_ready() -> bool:
+            now = node.life
+            if now is None or not now.is_serving:
+                return False
+            return not probe.why_not(now.image, node.clock.monotonic_ms())
+
+        self._until(is_ready, READY_US_MAX, "a broker is not ready")
+
+    def _until(self, condition: Callable[[], bool], limit_us: int, what: str) -> None:
+        def checked() -> bool:
+            self._check()
+            return condition()
+
+        self._run_until(checked, limit_us, what)
+
+    def _check(self) -> None:
+        image = self._cluster.log.image
+        for name in self._topics:
+            topic = image.topic(name)
+            assert topic is not None, name
+            for state in topic.partitions:
+                if len(state.isr) < self._minimum:
+                    text = f"{name}-{state.partition} has the ISR {state.isr} in a rolling restart"
+                    raise InvariantBroken("P22", text)
