@@ -68,6 +68,15 @@ class KafkaCluster:
         """Start every node; does not wait."""
         self._processes = [self._run(node, "kafka.Kafka") for node in self._nodes]
 
+    def kill(self, index: int) -> None:
+        """SIGKILL to one node."""
+        self._processes[index].kill()
+        self._processes[index].wait()
+
+    def start_again(self, index: int) -> None:
+        """Start a node that was killed; does not wait."""
+        self._processes[index] = self._run(self._nodes[index], "kafka.Kafka")
+
     @property
     def pids(self) -> list[int]:
         """Process ids of the nodes; each is a broker and a controller."""
