@@ -105,7 +105,7 @@ class TransactionalProducer(ClientMachine):
             except (Fatal, Abortable):
                 self.scheduler.counters["producers that began again"] += 1
                 producer.identity = None
-            await caller.pause(5, 60)
+            await caller.pause(20, 160)
 
     async def _transact(self, producer: ProducerProcess) -> None:
         transaction = producer.begin()

@@ -100,6 +100,7 @@ class TransactionsRun:
                 (Bank, seed % 2 == 0),
             )
         ]
+        self.producers = list(self.machines)
         self.reader = CommittedReader(self.cluster, next(ids), self.history)
         self.machines.append(self.reader)
         self.stager: Stager | None = None
@@ -158,8 +159,8 @@ class TransactionsRun:
                 self._strike_copier(self.scheduler.random.choice(self.copiers))
             if self.scheduler.chance(0.25):
                 self._kill_coordinator()
-            if self.scheduler.chance(0.5):
-                self._delay_requests(self.scheduler.random.choice(self.machines))
+            if self.scheduler.chance(0.8):
+                self._delay_requests(self.scheduler.random.choice(self.producers))
 
     def _strike_machine(self, machine: ClientMachine) -> None:
         if self.scheduler.chance(0.2):
@@ -199,7 +200,7 @@ class TransactionsRun:
             for broker_id in self.cluster.brokers:
                 delays.pop((machine.client_id, broker_id), None)
 
-        self.scheduler.after(self.scheduler.between(50, 400) * MS, end)
+        self.scheduler.after(self.scheduler.between(100, 800) * MS, end)
 
     def _settle(self) -> None:
         """P15, T13: after the last fault everything ends, and all that is there becomes visible."""
