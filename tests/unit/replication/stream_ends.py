@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
+from odradek_broker.access.quotas import TokenBucket
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.streams.follower_sessions import FollowerSessions
@@ -28,7 +29,7 @@ from odradek_protocol.identity import (
     TopicIdPartition,
 )
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
-from odradek_runtime.clock import SYSTEM_CLOCK
+from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 
 TOPIC_ID = TopicId(bytes(range(16)))
 LEADER, FOLLOWER = BrokerId(1), BrokerId(2)
@@ -111,7 +112,13 @@ class Connection:
 class Ends:
     """A follower's stream, and the leader's sessions that it is connected to."""
 
-    def __init__(self, *, lane: Lane = Lane.HOT) -> None:
+    def __init__(
+        self,
+        *,
+        lane: Lane = Lane.HOT,
+        throttle: TokenBucket | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self.at_leader: dict[int, Replica] = {}
         self.at_follower: dict[int, Replica] = {}
         self.connections: list[Connection] = []
@@ -136,7 +143,8 @@ class Ends:
             ),
             endpoint_of=lambda _: ("nowhere", 1),
             dial=self._dial,
-            clock=SYSTEM_CLOCK,
+            clock=clock,
+            throttle=throttle,
             session_ids=itertools.count(1),
             by_session=self.by_session,
             on_distance=lambda stream, host, records: self.distances.append(records),

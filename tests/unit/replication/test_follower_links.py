@@ -5,9 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from odradek_broker.access.quotas import TokenBucket
 from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_broker.replication.streams.follower_stream import HostKey, Lane
-from odradek_protocol.identity import BrokerId
+from odradek_protocol.identity import NO_BROKER, BrokerId
 
 KEY: HostKey = (b"t" * 16, 0)
 HOST: Any = SimpleNamespace(partition=SimpleNamespace(topic_id=KEY[0], partition=KEY[1]))
@@ -117,3 +120,66 @@ async def test_closing_the_links_ends_streams_that_still_linger() -> None:
     assert not stream.is_closed
     await lanes.links.close()
     assert stream.is_closed
+
+
+def test_a_new_epoch_of_the_same_leader_attaches_again_in_the_lane_of_the_partition() -> None:
+    lanes = Lanes()
+    added: list[Lane] = []
+    lanes.is_behind(1_000)
+    for stream in lanes.links._streams.values():
+        stream.add = lambda key, host, lane=stream.lane: added.append(lane)  # type: ignore
+    lanes.links.follow(HOST, BrokerId(1))
+    assert added == [Lane.CATCH_UP]
+
+
+def test_a_broker_that_changed_is_dialled_at_once_in_both_lanes() -> None:
+    lanes = Lanes()
+    kicked: list[tuple[int, Lane]] = []
+    lanes.links._open(BrokerId(1), Lane.CATCH_UP)
+    lanes.links._open(BrokerId(2), Lane.HOT)
+    for (leader, lane), stream in lanes.links._streams.items():
+        stream.kick = lambda place=(leader, lane): kicked.append(place)  # type: ignore[method-assign, misc]
+    lanes.links.broker_changed(BrokerId(1))
+    assert kicked == [(1, Lane.HOT), (1, Lane.CATCH_UP)]
+    lanes.links.broker_changed(BrokerId(3))
+    assert len(kicked) == 2
+
+
+def test_only_catch_up_lanes_share_the_throttle() -> None:
+    made: dict[Lane, object] = {}
+
+    def make(leader: int, lane: Lane, **parts: Any) -> RecordedStream:
+        made[lane] = parts["throttle"]
+        return RecordedStream(leader, lane)
+
+    for limit in (0, 5_000):
+        links = FollowerLinks(
+            identity=None,  # type: ignore[arg-type]
+            endpoint_of=lambda _: None,
+            dial=None,  # type: ignore[arg-type]
+            make_stream=make,  # type: ignore[arg-type]
+            catch_up_bytes_per_s=limit,
+        )
+        for lane in Lane:
+            links._open(BrokerId(1), lane)
+        assert made[Lane.HOT] is None
+        throttle = made[Lane.CATCH_UP]
+        if not limit:
+            assert throttle is None
+        else:
+            assert isinstance(throttle, TokenBucket)
+            assert throttle.rate == limit
+            assert throttle.take(limit, 0.0) == 0.0, "a second's worth is saved at first"
+            assert throttle.take(limit, 0.0) == pytest.approx(1.0)
+
+
+def test_a_stream_that_no_partition_uses_is_ended_and_opened_anew_when_one_comes() -> None:
+    lanes = Lanes()
+    before = lanes.links._streams[BrokerId(1), Lane.HOT]
+    ended: list[object] = []
+    before.end = lambda: ended.append(before)  # type: ignore[method-assign]
+    lanes.links.follow(HOST, NO_BROKER)
+    assert ended == [before]
+    assert lanes.links._streams == {}
+    lanes.links.follow(HOST, BrokerId(1))
+    assert lanes.links._streams[BrokerId(1), Lane.HOT] is not before

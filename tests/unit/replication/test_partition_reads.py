@@ -169,6 +169,10 @@ async def test_a_reader_of_committed_records_learns_which_transactions_to_skip()
         assert (committed.next_offset, committed.last_stable_offset) == (8, 8)
         assert read(partitions, 0).aborted is None
         assert read(partitions, 0, read_committed=True, bytes_max=1).aborted == []
+        before_it = read(partitions, 0, read_committed=True, bytes_max=open_yet.size_bytes)
+        assert (before_it.next_offset, before_it.aborted) == (5, []), "it begins there"
+        marker = read(partitions, 7, read_committed=True)
+        assert marker.aborted == committed.aborted, "the marker belongs to it"
 
 
 async def test_a_read_of_the_disk_returns_the_same_as_one_of_memory() -> None:
@@ -251,6 +255,7 @@ async def test_a_follower_answers_none_of_a_leaders_questions() -> None:
         assert (await partition.delete_records(Offset(1), timeout_ms=0)).error is refused
         assert partition.producers() is refused
         assert not partition.can_write
+        assert not partition.host.replica.is_under_min_isr
         assert partition.preferred_replica("a") is None
 
 

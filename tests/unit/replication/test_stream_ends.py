@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from odradek_broker.access.quotas import TokenBucket
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.streams.follower_sessions import (
@@ -25,6 +26,7 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
+from odradek_runtime.clock import Clock
 from tests.unit.replication.stream_ends import (
     CLUSTER,
     CREDIT_BYTES,
@@ -457,3 +459,37 @@ async def test_credit_is_returned_by_the_quarter_also_for_a_partition_that_left(
         assert credits() == [quarter_bytes, quarter_bytes]
         expected_bytes = CREDIT_BYTES + 2 * quarter_bytes
         await until(lambda: ends.leader_stream._credit_bytes == expected_bytes)
+
+
+class Second(Clock):
+    """A clock that stands still until the test moves it."""
+
+    now_ms = 1_000
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+
+async def test_a_throttled_stream_returns_credit_only_when_its_debt_is_paid() -> None:
+    size_bytes, clock = CREDIT_BYTES, Second()
+    bucket = TokenBucket(rate=20 * size_bytes, burst_s=0.05, now_s=1.0)
+    async with connected(lane=Lane.CATCH_UP, throttle=bucket, clock=clock) as ends:
+        connection = ends.connections[0]
+
+        def returned() -> list[int]:
+            return [r.credit_bytes for r in connection.sent if r.HasField("credit_bytes")]
+
+        connection.responses.put_nowait(_data(9, 2 * size_bytes))
+        await until(returned)
+        # The bucket held one of the two: the debt of the other lasts 50 ms.
+        assert bucket.debt_s(1.0) == pytest.approx(0.05)
+        connection.responses.put_nowait(_data(9, size_bytes))
+        await until(lambda: ends.stream._throttle_timer is not None)
+        timer = ends.stream._throttle_timer
+        connection.responses.put_nowait(_data(9, size_bytes))
+        await until(lambda: ends.stream._consumed_bytes == 2 * size_bytes)
+        assert returned() == [2 * size_bytes]
+        assert ends.stream._throttle_timer is timer, "one timer at a time"
+        clock.now_ms += 50
+        await until(lambda: len(returned()) == 2)
+        assert returned() == [2 * size_bytes, 2 * size_bytes]
