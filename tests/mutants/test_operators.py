@@ -11,7 +11,7 @@ import pytest
 
 from tests.mutants.__main__ import PATHS, PROCESS_TESTS, START, Judge, Limits
 from tests.mutants.coverage_map import CoverageMap
-from tests.mutants.equivalents import Equivalents
+from tests.mutants.equivalents import Equivalent, Equivalents
 from tests.mutants.operators import Mutant, mutants_of
 from tests.mutants.warm import WarmRunner
 
@@ -149,6 +149,10 @@ def test_what_judges_a_folder_exists_and_every_folder_is_judged() -> None:
 def test_every_mutant_that_is_called_equivalent_is_still_one() -> None:
     listed = Equivalents.read()
     paths = {Path(entry.path) for entry in listed.reasons}
-    present = sum(mutant in listed for path in paths for mutant in mutants_of(path))
-    assert present == len(listed.reasons), "a listed line changed: judge it again"
+    present = {
+        Equivalent(mutant.path.as_posix(), mutant.text, mutant.before, mutant.after)
+        for path in paths
+        for mutant in mutants_of(path)
+    }
+    assert not listed.reasons.keys() - present, "a listed line changed: judge it again"
     assert all(listed.reasons.values())
