@@ -15,6 +15,7 @@ from odradek_broker.log.producer_state import ProducerStates
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.effects import Role
 from odradek_broker.replication.batch_checks import LARGE_BYTES_MIN
+from odradek_broker.replication.disk import stray_logs
 from odradek_broker.replication.outcomes import OFFSET_EARLIEST, ProduceOutcome
 from odradek_broker.replication.partition_table import BROKEN_MAX, PartitionTable
 from odradek_protocol.identity import (
@@ -150,7 +151,7 @@ async def test_strays_expire_by_the_setting_and_are_named_in_the_log(
         table.strays.remove_expired(0)
         assert not strays(broker)
         assert len(names(broker, "-delete")) == 1
-    (record,) = [r for r in caplog.records if "older than" in r.getMessage()]
+    (record,) = [r for r in caplog.records if r.name == stray_logs.__name__]
     assert record.odradek_fields["partitions"] == ["flights-0"]  # type: ignore[attr-defined]
     assert record.odradek_fields["logs"] == 1  # type: ignore[attr-defined]
 

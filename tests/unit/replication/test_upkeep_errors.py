@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +53,10 @@ def failing(broker: Broker, operation: str, ending: str, error: int) -> Callable
     return heal
 
 
+def told_by_upkeep(caplog: pytest.LogCaptureFixture, level: int) -> list[logging.LogRecord]:
+    return [r for r in caplog.records if r.name == upkeep.__name__ and r.levelno == level]
+
+
 @pytest.fixture(autouse=True)
 def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "_FLUSH_INTERVAL_S", 0.001)
@@ -81,8 +85,7 @@ async def test_a_directory_that_cannot_be_removed_is_tried_again_and_told_of_onc
             heal()
             await until(lambda: not broker.storage.exists(tries[0]))
             assert not sweeping.done()
-    warnings = [r for r in caplog.records if "it is tried again" in r.getMessage()]
-    assert len(warnings) == 1
+    assert len(told_by_upkeep(caplog, logging.WARNING)) == 1
     assert table.offline_reason == ""
 
 
@@ -102,14 +105,13 @@ async def test_a_file_that_cannot_be_removed_ends_no_sweep(
 
         def is_told() -> bool:
             clock.boottime += 1
-            return any("unused log file" in r.getMessage() for r in caplog.records)
+            return bool(told_by_upkeep(caplog, logging.WARNING))
 
         async with running(upkeep_of(table, broker).sweep()) as sweeping:
             await until(is_told)
             assert not sweeping.done()
             broker.directory.health.fail("writing", OSError(errno.EIO, "I/O error"))
             await until(sweeping.done)
-    assert caplog.records[-1].levelno >= logging.WARNING
 
 
 async def test_a_flush_that_is_refused_is_tried_again_and_one_that_fails_ends_the_flushes() -> None:
@@ -190,7 +192,7 @@ async def test_a_log_is_compacted_and_its_pass_is_logged_with_what_it_kept(
         with caplog.at_level(logging.INFO):
             async with running(upkeep_of(table, broker).compact()) as task:
                 await until(lambda: broker.log.cleaned_offset > 0)
-                await until(lambda: "Compacted log" in [r.getMessage() for r in caplog.records])
+                await until(lambda: bool(told_by_upkeep(caplog, logging.INFO)))
                 assert not task.done()
                 broker.directory.health.fail("writing", OSError(errno.EIO, "I/O error"))
                 await until(task.done)
@@ -299,3 +301,32 @@ async def test_the_lag_of_the_loop_is_how_late_the_last_timer_was(
             while not look():  # noqa: ASYNC110  # each value that is ever shown
                 await asyncio.sleep(0)
         assert seen == [0.0, 0.25, 0.0, 1.5, 0.0]
+
+
+async def test_retention_lets_the_loop_do_other_work_between_a_few_logs_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upkeep, "_LOGS_PER_TURN", 2)
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    broker = memory_broker(CONFIG)
+    async with table_of(broker, 1) as (table, _):
+        seen: list[int] = []
+
+        def apply_retention() -> Iterator[None]:
+            for _ in range(6):
+                seen.append(turns)
+                yield
+
+        monkeypatch.setattr(table, "apply_retention", apply_retention)
+        async with running(count_turns()), running(upkeep_of(table, broker).retain()):
+            await until(lambda: len(seen) >= 6)
+    groups = [seen.count(turn) for turn in dict.fromkeys(seen[:6])]
+    assert len(groups) >= 3, "no more than two logs in a turn"
+    assert max(groups) <= 2
