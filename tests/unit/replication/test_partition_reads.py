@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from odradek_broker.log.log_config import TimestampKind
 from odradek_broker.partition import events as ev
 from odradek_broker.replication.outcomes import (
     OFFSET_EARLIEST,
@@ -13,6 +14,7 @@ from odradek_broker.replication.outcomes import (
     OFFSET_OF_MAX_TIMESTAMP,
     AbortedRange,
     OffsetOutcome,
+    ProduceOutcome,
     ReadOutcome,
 )
 from odradek_broker.replication.partition import Partition
@@ -328,3 +330,26 @@ def read_error(partition: Partition) -> ErrorCode:
     outcome = partition.read(Offset(0), bytes_max=1, read_committed=False)
     assert isinstance(outcome, ReadOutcome)
     return outcome.error
+
+
+@pytest.mark.parametrize("kind", list(TimestampKind))
+async def test_a_produce_is_answered_with_its_place_and_the_time_that_the_broker_set(
+    kind: TimestampKind,
+) -> None:
+    broker = memory_broker(CONFIG)
+    async with leading(broker) as (partitions, table):
+        broker.log.config = replace(CONFIG, timestamp_kind=kind)
+        before_ms = table.clock.wall_ms()
+        outcome = produce(partitions, bytearray(batch(0, count=2)))
+        time_ms = outcome.log_append_time_ms
+        if kind is TimestampKind.CREATE_TIME:
+            assert time_ms == -1
+        else:
+            assert before_ms <= time_ms <= table.clock.wall_ms()
+        assert outcome == ProduceOutcome(
+            ErrorCode.NONE,
+            base_offset=Offset(5),
+            log_append_time_ms=time_ms,
+            log_start_offset=Offset(0),
+            leader_epoch=EPOCH,
+        )
