@@ -128,7 +128,8 @@ def walk_verified(
     The walk ends without an error before the first batch that is incomplete, invalid or has a wrong CRC.
     """
     while position + HEADER_BYTES <= end:
-        chunk = file.pread(min(scan_bytes, end - position), position)
+        wanted_bytes = min(scan_bytes, end - position)
+        chunk = file.pread(wanted_bytes, position)
         view = memoryview(chunk)
         at = 0
         while at + HEADER_BYTES <= len(chunk):
@@ -147,7 +148,8 @@ def walk_verified(
             if len(chunk) < HEADER_BYTES:
                 return
             size_bytes = LENGTH_PREFIX_BYTES + header_at(chunk, 0).batch_length
-            if position + size_bytes > end or size_bytes <= len(chunk):
+            # A file that is shorter than it was has no more bytes, however large the next chunk is.
+            if position + size_bytes > end or len(chunk) < wanted_bytes:
                 return
             scan_bytes = max(scan_bytes, size_bytes)
             continue
