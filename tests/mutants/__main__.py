@@ -210,7 +210,7 @@ class Judge:
 
     def _runs(self, mutant: Mutant) -> Iterator[tuple[str, list[str], float]]:
         limits = self._limits
-        tests = self._tests.tests_of(mutant, seconds_max=limits.timeout_s / 2)
+        tests = self._tests.tests_of(mutant, seconds_max=limits.timeout_s / 6)
         if tests:
             yield "tests", tests, limits.timeout_s
         if limits.sim_seeds:
