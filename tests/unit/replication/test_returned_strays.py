@@ -9,7 +9,7 @@ import pytest
 from odradek_broker.log.directory.strays import STRAY_FILE
 from odradek_broker.log.log_directory import LogDirectory
 from odradek_protocol.identity import Offset
-from tests.unit.log.material import PARTITION, TOPIC, TOPIC_ID, Broker
+from tests.unit.log.material import PARTITION, TOPIC, TOPIC_ID, Broker, memory_broker
 from tests.unit.replication.memory_table import CONFIG
 from tests.unit.replication.test_stray_logs import US, filled
 
@@ -17,8 +17,13 @@ from tests.unit.replication.test_stray_logs import US, filled
 def returned(*, is_synced: bool) -> tuple[Broker, bytes]:
     """A log that was put aside and is in use again, as no checkpoint says yet."""
     broker, written = filled()
-    directory = broker.directory
     broker.log.advance_log_start(Offset(3))
+    put_aside_and_return(broker, is_synced=is_synced)
+    return broker, written
+
+
+def put_aside_and_return(broker: Broker, *, is_synced: bool) -> None:
+    directory = broker.directory
     stray = directory.put_aside(TOPIC_ID, PARTITION, reason="nobody claims it", now_ms=1)
     assert stray is not None
     checkpoint(directory)
@@ -28,7 +33,6 @@ def returned(*, is_synced: bool) -> tuple[Broker, bytes]:
     job = directory.begin_return(stray, TOPIC)
     job.run()
     directory.finish_return(job, CONFIG)
-    return broker, written
 
 
 def checkpoint(directory: LogDirectory) -> None:
@@ -72,19 +76,24 @@ def test_after_a_power_loss_one_that_was_not_synced_is_read_from_its_first_byte(
     assert broker.log.log_end_offset == 5
 
 
-def test_a_first_batch_that_the_disk_lost_is_noticed_in_a_log_that_was_not_synced() -> None:
-    broker, _ = returned(is_synced=False)
+def test_a_first_record_that_the_disk_lost_is_noticed_in_a_log_that_was_not_synced() -> None:
+    broker = memory_broker(CONFIG)
+    first = broker.append(1)
+    broker.append(4)
+    broker.log.set_high_watermark(Offset(3))
+    broker.checkpoint()
+    put_aside_and_return(broker, is_synced=False)
     storage = broker.storage
+    (log,) = broker.files(".log")
+    damage(broker, log, at=len(first) - 1)
     for path in (broker.path, broker.log.directory):
         storage.sync_directory(path)
-    (log,) = broker.files(".log")
-    damage(broker, log, at=70)
     for name in storage.names(broker.log.directory):
         file = storage.open(broker.log.directory / name)
         file.sync()
         file.close()
     broker.lose_power_and_start()
-    assert broker.log.log_end_offset < 3
+    assert broker.log.log_end_offset == 0
     assert broker.report is not None
     assert broker.report.power_loss == (US,)
 
