@@ -22,6 +22,7 @@ BENCHES = {
         *("--value-bytes", "1024", "--paths", "produce"),
     ],
     "quorum": ["tests.bench.bench_quorum"],
+    "metadata": ["tests.bench.bench_metadata"],
     "gateway": ["tests.bench.bench_gateway"],
     "recovery": ["tests.bench.bench_recovery"],
 }

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from odradek_metadata_quorum.controller import ControllerSettings, brokers, leaders, workspace
 from odradek_metadata_quorum.controller.election import settle
-from odradek_protocol.metadata.records import PartitionChange, RestartClass
+from odradek_protocol.metadata.image import MetadataImage, PartitionState
+from odradek_protocol.metadata.records import NO_LEADER, PartitionChange, RestartClass
 from tests.unit.controller.cluster import CLUSTER_ID, Cluster
 
 
@@ -129,3 +130,28 @@ def test_a_heartbeat_does_not_look_at_all_partitions_whose_log_ends_are_wanted(
     assert looks == []
     asked = found.heartbeat(1).report_log_ends
     assert len(asked) == leaders.LOG_ENDS_PER_HEARTBEAT_MAX == len(looks)
+
+
+def test_nothing_is_searched_for_partitions_without_a_leader_while_nothing_changes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = Cluster(settings=ControllerSettings(cluster_id=CLUSTER_ID))
+    found.start(1, 2)
+    found.create(partitions=5, replicas=2)
+    found.pass_ms(1_000, 1, 2)
+    searches = []
+    partitions = MetadataImage.partitions
+
+    def counted(image: MetadataImage) -> Iterator[PartitionState]:
+        searches.append(image.offset)
+        return partitions(image)
+
+    monkeypatch.setattr(MetadataImage, "partitions", counted)
+    found.pass_ms(5_000, 1, 2)
+    assert not searches
+    found.kill(1, 2)
+    found.kill(2)
+    found.pass_ms(4_000)
+    assert searches
+    assert all(state.leader == NO_LEADER for state in partitions(found.image))
+    assert len(found.controller._work.inquiries) == 5, "each one waits for a replica"  # type: ignore[union-attr]

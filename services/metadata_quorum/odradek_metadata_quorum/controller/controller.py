@@ -299,9 +299,10 @@ def _repair(work: Workspace) -> None:
     """Settle partitions that an earlier batch, or an earlier controller, left unsettled."""
     if work.is_repair_due and not work.unsettled:
         work.is_repair_due = False
+        live = {broker.broker_id for broker in work.image.brokers.values() if broker.is_live}
         work.unsettled = work.elections_first(
             state
             for state in work.image.partitions()
-            if state.leader == NO_LEADER or not all(work.image.is_live(b) for b in state.isr)
+            if state.leader == NO_LEADER or not live.issuperset(state.isr)
         )
     work.settle_next(work.unsettled)

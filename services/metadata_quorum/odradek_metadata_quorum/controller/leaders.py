@@ -169,6 +169,10 @@ def pursue(work: Workspace) -> None:
     if checked_at_ms is not None and work.now_ms < checked_at_ms + CHECK_INTERVAL_MS:
         return
     work.leaderless_checked_at_ms = work.now_ms
+    if not work.inquiries and work.leaderless_checked_offset == work.image.offset:
+        # Only a record can take a partition's leader away, and each one without a leader has an inquiry.
+        return
+    work.leaderless_checked_offset = work.image.offset
     leaderless = {
         (state.topic_id, state.partition): state
         for state in work.image.partitions()

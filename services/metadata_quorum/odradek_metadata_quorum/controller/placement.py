@@ -90,6 +90,8 @@ def place(
     ]
     heapq.heapify(waiting)
     laps = [0] * len(ring)
+    hosts = len({candidate.host_key for candidate in brokers})
+    racks = len({candidate.rack for candidate in brokers})
     placed: Assignments = []
     chosen: dict[tuple[int, int], tuple[BrokerId, ...]] = {}  # by place on the ring, and shift
     for _ in range(partition_count):
@@ -101,7 +103,7 @@ def place(
         if replicas is None:
             followers = ring[position + 1 :] + ring[:position]
             others = [*followers[shift:], *followers[:shift], *fenced]
-            replicas = _chosen(ring[position], others, replication_factor)
+            replicas = _chosen(ring[position], others, replication_factor, hosts=hosts, racks=racks)
             chosen[position, shift] = replicas
         placed.append(replicas)
     return placed
@@ -123,18 +125,28 @@ def _alternating(rows: Iterable[Sequence[Candidate]]) -> list[Candidate]:
 
 
 def _chosen(
-    leader: Candidate, others: Sequence[Candidate], replication_factor: int
+    leader: Candidate,
+    others: Sequence[Candidate],
+    replication_factor: int,
+    *,
+    hosts: int,
+    racks: int,
 ) -> tuple[BrokerId, ...]:
-    """Return the leader and the followers that the module's rules choose from the others, in their order."""
+    """Return the leader and the followers that the module's rules choose from the others, in their order.
+
+    `hosts` and `racks` are the numbers of those that all brokers stand in.
+    """
     replicas = [leader]
     remaining = list(others)
-    on_host = Counter({candidate.host_key: 0 for candidate in others})
-    in_rack = Counter({candidate.rack: 0 for candidate in others})
-    on_host[leader.host_key] += 1
-    in_rack[leader.rack] += 1
+    on_host = Counter([leader.host_key])
+    in_rack = Counter([leader.rack])
     while remaining and len(replicas) < replication_factor:
         # No candidate can be better than this, so the search may end at the first that is as good.
-        ideal = (min(on_host.values()), False, min(in_rack.values()))
+        ideal = (
+            0 if len(on_host) < hosts else min(on_host.values()),
+            False,
+            0 if len(in_rack) < racks else min(in_rack.values()),
+        )
         best, best_rank = 0, None
         for index, candidate in enumerate(remaining):
             rank = (

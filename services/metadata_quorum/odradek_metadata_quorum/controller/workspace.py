@@ -104,6 +104,7 @@ class Workspace:
     unsettled: deque[PartitionKey] = field(default_factory=deque)  # the next ticks settle them
     leaders_checked_at_ms: int = 0
     leaderless_checked_at_ms: int | None = None
+    leaderless_checked_offset: MetadataOffset | None = None  # of the image that was searched last
     written: list[MetadataRecord] = field(default_factory=list)
     survey: object | None = (
         None  # the counts that topics.py made for the last request, while they are valid
@@ -213,7 +214,8 @@ class Workspace:
 
     def elections_first(self, states: Iterable[PartitionState]) -> deque[PartitionKey]:
         """Return the partitions in their order, those without a live leader first."""
-        ordered = sorted(states, key=lambda state: self.image.is_live(state.leader))
+        live = {broker.broker_id for broker in self.image.brokers.values() if broker.is_live}
+        ordered = sorted(states, key=lambda state: state.leader in live)
         return deque((state.topic_id, state.partition) for state in ordered)
 
     def config(self, name: str) -> bool | int | float | str | tuple[str, ...]:
