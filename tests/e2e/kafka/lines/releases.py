@@ -20,6 +20,7 @@ RELEASES: Final[dict[str, tuple[str, ...]]] = {
     "kafka-go": ("0.4.51",),
     "franz-go": ("1.0.0", "1.22.2"),
     "kafkajs": ("1.16.0", "2.2.4"),
+    "rdkafka (Rust, librdkafka)": ("0.39.0",),
 }
 BEGIN: Final = "<!-- releases: written by `make scenario-table` -->"
 END: Final = "<!-- end of releases -->"

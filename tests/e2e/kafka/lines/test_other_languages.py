@@ -1,6 +1,6 @@
-"""Clients in Java, Go and JavaScript, each release in a folder of its own below build/.
+"""Clients in Java, Go, JavaScript and Rust, each release in a folder of its own below build/.
 
-They need `java` and `mvn`, `go`, `npm`.
+They need `java` and `mvn`, `go`, `npm`, `cargo`, and a C compiler with `make`: rdkafka brings the source of librdkafka.
 """
 
 from __future__ import annotations
@@ -96,3 +96,16 @@ def test_a_node_client_does_its_work(bootstrap: str, topic: str, client: str, re
     shutil.copy(HERE / "node" / "kafkajs.js", folder)
     node = tool("node", "Node")
     assert report(node, "kafkajs.js", bootstrap, topic, folder=folder) == EXPECTED
+
+
+@pytest.mark.parametrize(("client", "release"), cases("rdkafka (Rust, librdkafka)"))
+def test_a_rust_client_does_its_work(bootstrap: str, topic: str, client: str, release: str) -> None:
+    folder = BUILD / f"rdkafka-{release}"
+    program = folder / "target/debug/use-rdkafka"
+    if not program.exists():
+        cargo = tool("cargo", "Rust")
+        shutil.copytree(HERE / "rust", folder, dirs_exist_ok=True)
+        manifest = folder / "Cargo.toml"
+        manifest.write_text(manifest.read_text().replace("RELEASE", release))
+        run(cargo, "build", "--quiet", folder=folder, timeout_s=INSTALL_S_MAX)
+    assert report(program, bootstrap, topic, folder=folder) == EXPECTED
