@@ -8,6 +8,7 @@ run that left anything out fails.
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sysconfig
@@ -40,6 +41,19 @@ def c_compiler() -> str | None:
     return next(filter(None, map(shutil.which, (configured, "cc", "gcc"))), None)
 
 
+def clang_with_libfuzzer() -> tuple[str, str] | None:
+    """A clang that has libFuzzer, and the path of its library; the newest release if there are several."""
+    library = f"libclang_rt.fuzzer_no_main-{platform.machine()}.a"
+    for name in ("clang", *(f"clang-{release}" for release in range(30, 13, -1))):
+        if (compiler := shutil.which(name)) is None:
+            continue
+        command = [compiler, f"-print-file-name={library}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0 and Path(done.stdout.strip()).is_file():
+            return compiler, done.stdout.strip()
+    return None
+
+
 def _spark_works() -> bool:
     from pyspark_odradek.spark_session import missing
 
@@ -57,6 +71,9 @@ def _has_namespaces() -> bool:
 TOOLS: Final[dict[str, Tool]] = {
     "kcat": Tool(_command("kcat"), "apt-get install kcat"),
     "a C compiler": Tool(lambda: c_compiler() is not None, "apt-get install gcc libc6-dev"),
+    "clang with libFuzzer": Tool(
+        lambda: clang_with_libfuzzer() is not None, "apt-get install clang-19 libclang-rt-19-dev"
+    ),
     "Java 17 or 21": Tool(_spark_works, "apt-get install openjdk-17-jre-headless"),
     "Maven and a JDK": Tool(
         lambda: all(map(shutil.which, ("mvn", "java", "javac"))),

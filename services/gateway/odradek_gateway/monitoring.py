@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -25,21 +25,23 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client.metrics_core import Metric
 from pydantic import BaseModel
 
 from odradek import errors
-from odradek.admin.descriptions import TopicDescription
+from odradek.admin.descriptions import GroupListing, TopicDescription
 from odradek.cluster.metadata_cache import Broker
+from odradek.cluster.turns import in_turns, run_in_turns
 from odradek.errors import OdradekError
 from odradek.partitions import EARLIEST, LATEST, TopicPartition
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import errors_of
 from odradek_gateway.rest.requests import Cluster
+from odradek_gateway.rest.v3.resources import ask_for_each
 from odradek_runtime.logs import event_log
 
 _PART_S: Final = 10.0
-_GROUPS_AT_ONCE: Final = 16
+_SAMPLES_PER_PIECE: Final = 500
 _PARTITION: Final = ("topic", "partition")
 _GROUP_PARTITION: Final = ("consumergroup", "topic", "partition")
 _log = event_log(__name__)
@@ -76,19 +78,15 @@ class ClusterMetrics:
         """Return the metric families of the cluster as it is now. Raises the SDK's error when no broker responds."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="metrics of the cluster")
-        return families_of(await asyncio.shield(self._asking))
+        return await run_in_turns(families_of(await asyncio.shield(self._asking)))
 
     async def _ask(self) -> Snapshot:
         admin = self._cluster.admin
         brokers, topics = await asyncio.gather(
             admin.list_brokers(), admin.list_topics(include_internal=True)
         )
-        led = [
-            TopicPartition(topic.name, p.partition)
-            for topic in topics
-            for p in topic.partitions
-            if p.leader_id >= 0
-        ]
+        pairs = ((topic.name, p) for topic in topics for p in topic.partitions if p.leader_id >= 0)
+        led = [TopicPartition(name, p.partition) async for name, p in in_turns(pairs)]
         starts, ends, groups = await asyncio.gather(
             _bounded("offsets", self._offsets(led, EARLIEST)),
             _bounded("offsets", self._offsets(led, LATEST)),
@@ -100,25 +98,23 @@ class ClusterMetrics:
         self, partitions: Iterable[TopicPartition], which: int
     ) -> dict[TopicPartition, int]:
         offsets = await self._cluster.admin.list_offsets(dict.fromkeys(partitions, which))
-        return {name: at.offset for name, at in offsets.items()}
+        return {name: at.offset async for name, at in in_turns(offsets.items())}
 
     async def _groups(self) -> dict[str, GroupProgress]:
         admin = self._cluster.admin
-        at_once = asyncio.Semaphore(_GROUPS_AT_ONCE)
         progress: dict[str, GroupProgress] = {}
 
-        async def ask(group: str) -> None:
-            async with at_once:
-                try:
-                    described = await admin.describe_group(group)
-                    offsets = await admin.group_offsets(group)
-                except OdradekError as error:
-                    if error.retriable:
-                        raise
-                    return  # deleted meanwhile, or not visible to the gateway
-            progress[group] = GroupProgress(members=len(described.members), offsets=offsets)
+        async def ask(listing: GroupListing) -> None:
+            try:
+                described = await admin.describe_group(listing.group)
+                offsets = await admin.group_offsets(listing.group)
+            except OdradekError as error:
+                if error.retriable:
+                    raise
+                return  # deleted meanwhile, or not visible to the gateway
+            progress[listing.group] = GroupProgress(members=len(described.members), offsets=offsets)
 
-        await asyncio.gather(*(ask(listing.group) for listing in await admin.list_groups()))
+        await ask_for_each(await admin.list_groups(), ask)
         return progress
 
 
@@ -135,8 +131,8 @@ async def _bounded(part: str, asking: Awaitable[T]) -> T | None:
         return None
 
 
-def families_of(snapshot: Snapshot) -> list[GaugeMetricFamily]:
-    """Return the snapshot as metric families."""
+def families_of(snapshot: Snapshot) -> Generator[None, None, list[GaugeMetricFamily]]:
+    """Return the snapshot as metric families. Yields after each partition."""
     brokers = GaugeMetricFamily("kafka_brokers", "Number of brokers in the cluster")
     brokers.add_metric([], len(snapshot.brokers))
     info = GaugeMetricFamily("kafka_broker_info", "Brokers", labels=["id", "address"])
@@ -147,7 +143,7 @@ def families_of(snapshot: Snapshot) -> list[GaugeMetricFamily]:
     )
     failed.add_metric(["offsets"], int(snapshot.starts is None or snapshot.ends is None))
     failed.add_metric(["groups"], int(snapshot.groups is None))
-    families = [brokers, info, failed, *_topic_families(snapshot.topics)]
+    families = [brokers, info, failed, *(yield from _topic_families(snapshot.topics))]
     for name, text, offsets in (
         ("kafka_topic_partition_current_offset", "Offset after the last record", snapshot.ends),
         ("kafka_topic_partition_oldest_offset", "First offset", snapshot.starts),
@@ -155,11 +151,14 @@ def families_of(snapshot: Snapshot) -> list[GaugeMetricFamily]:
         family = GaugeMetricFamily(name, text, labels=_PARTITION)
         for at, offset in (offsets or {}).items():
             family.add_metric([at.topic, str(at.partition)], offset)
+            yield
         families.append(family)
-    return [*families, *_group_families(snapshot)]
+    return [*families, *(yield from _group_families(snapshot))]
 
 
-def _topic_families(topics: list[TopicDescription]) -> list[GaugeMetricFamily]:
+def _topic_families(
+    topics: list[TopicDescription],
+) -> Generator[None, None, list[GaugeMetricFamily]]:
     partitions = GaugeMetricFamily("kafka_topic_partitions", "Partitions", labels=["topic"])
     names = {
         "leader": "Id of the leader",
@@ -184,10 +183,11 @@ def _topic_families(topics: list[TopicDescription]) -> list[GaugeMetricFamily]:
             }
             for name, value in values.items():
                 families[name].add_metric([topic.name, str(p.partition)], value)
+            yield
     return [partitions, *families.values()]
 
 
-def _group_families(snapshot: Snapshot) -> list[GaugeMetricFamily]:
+def _group_families(snapshot: Snapshot) -> Generator[None, None, list[GaugeMetricFamily]]:
     prefix = "kafka_consumergroup"
     members = GaugeMetricFamily(f"{prefix}_members", "Members", labels=["consumergroup"])
     current = GaugeMetricFamily(
@@ -215,6 +215,7 @@ def _group_families(snapshot: Snapshot) -> list[GaugeMetricFamily]:
                 behind = max(0, ends[at] - offset)
                 lag.add_metric([group, at.topic, str(at.partition)], behind)
                 lag_of[at.topic] += behind
+            yield
         for name, by_topic in (("current_offset", current_of), ("lag", lag_of)):
             for topic, value in by_topic.items():
                 sums[name].add_metric([group, topic], value)
@@ -301,20 +302,36 @@ async def readyz(cluster: Cluster) -> Response:
 async def metrics(request: Request) -> Response:
     """Show brokers, topics, partitions and groups as kafka_exporter names them, and this gateway itself."""
     state = request.app.state
-    of_cluster = CollectorRegistry()
     families = [*await state.cluster_metrics.families(), *state.certificate_expiry.families()]
-    of_cluster.register(_Collected(families))
     state.request_metrics.instances.set(len(state.instances))
-    text = generate_latest(of_cluster) + generate_latest(state.request_metrics.registry)
-    return Response(text, media_type=_TEXT)
+    return StreamingResponse(_exposition(families, state.request_metrics), media_type=_TEXT)
 
 
-class _Collected(Collector):
-    """A collector of families that were already made."""
+async def _exposition(families: Iterable[Metric], own: RequestMetrics) -> AsyncIterator[bytes]:
+    """Yield the families as text, in pieces with turns for other requests in between."""
+    for family in families:
+        for piece in exposition_pieces(family):
+            yield piece
+            await asyncio.sleep(0)
+    yield generate_latest(own.registry)
 
-    def __init__(self, families: list[GaugeMetricFamily]) -> None:
-        self._families = families
 
-    def collect(self) -> list[GaugeMetricFamily]:
-        """Return the families."""
-        return self._families
+def exposition_pieces(family: Metric) -> Iterator[bytes]:
+    """Yield one family as text; only the first piece has its lines HELP and TYPE."""
+    for start in range(0, max(1, len(family.samples)), _SAMPLES_PER_PIECE):
+        part = Metric(family.name, family.documentation, family.type)
+        part.samples = family.samples[start : start + _SAMPLES_PER_PIECE]
+        text = generate_latest(_Collected(part))
+        yield text.split(b"\n", 2)[2] if start else text
+
+
+class _Collected(CollectorRegistry):
+    """A registry of one family that was already made."""
+
+    def __init__(self, family: Metric) -> None:
+        super().__init__()
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the family."""
+        return [self._family]

@@ -99,7 +99,7 @@ class GatewaySettings:
     v3_enable: bool = setting("api.v3.enable", "Serve REST v3.", default=True)
     body_bytes_max: int = setting(
         "request.body.bytes.max",
-        "Size of the largest request body. Streams of records are exempt.",
+        "Size of the largest body of a v2 produce request. Bodies without records have at most 4 MiB.",
         default=64 << 20,
         unit="bytes",
         minimum=1_024,
@@ -130,7 +130,7 @@ class GatewaySettings:
     )
     record_bytes_max: int = setting(
         "record.bytes.max",
-        "Size of the largest JSON text of one record in a stream of records.",
+        "Size of the largest JSON text of one record in a stream or a long body, and of a batch.",
         default=8 << 20,
         unit="bytes",
         minimum=1_024,

@@ -42,7 +42,7 @@ async def test_no_produce_request_keeps_a_gateway_for_long(count: int, tmp_path:
     held.touch()
     async with BrokerCluster(tmp_path) as cluster:
         await cluster.create_topic("orders", partitions=10)
-        async with _gateway(tmp_path, held, cluster) as http:
+        async with gateway(tmp_path, held, cluster) as http:
             too_long: list[str] = []
             for call in _calls(count):
                 for _ in range(ATTEMPTS_MAX):
@@ -77,7 +77,7 @@ def _calls(count: int) -> Iterator[LargeCall]:
 
 
 @asynccontextmanager
-async def _gateway(
+async def gateway(
     directory: Path, held: Path, cluster: BrokerCluster
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A gateway process, and a client of it."""

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from odradek.admin.descriptions import TopicDescription
 from odradek.cluster.metadata_cache import Broker, Partition
+from odradek.cluster.turns import run_in_turns
 from odradek.partitions import TopicPartition
-from odradek_gateway.monitoring import GroupProgress, Snapshot, families_of
+from odradek_gateway.monitoring import (
+    GroupProgress,
+    Snapshot,
+    exposition_pieces,
+    families_of,
+)
 
 BROKERS = [Broker(broker_id=1, grpc_endpoint="b:9090", kafka_endpoint="b:9092")]
 TOPIC = TopicDescription(
@@ -25,13 +33,8 @@ GROUP = GroupProgress(members=2, offsets={TopicPartition("t", 0): 4, TopicPartit
 
 
 def text(snapshot: Snapshot) -> str:
-    class Collected(Collector):
-        def collect(self) -> list[GaugeMetricFamily]:
-            return families_of(snapshot)
-
-    registry = CollectorRegistry()
-    registry.register(Collected())
-    return generate_latest(registry).decode()
+    families = asyncio.run(run_in_turns(families_of(snapshot)))
+    return b"".join(piece for family in families for piece in exposition_pieces(family)).decode()
 
 
 def test_offsets_of_topics_that_are_gone_have_no_lag() -> None:
@@ -66,3 +69,19 @@ def test_what_could_not_be_had_is_left_out_and_told() -> None:
     assert "kafka_brokers 1.0" in told
     assert "kafka_consumergroup_lag{" not in told
     assert "kafka_topic_partition_current_offset{" not in told
+
+
+def test_a_long_family_is_the_same_text_in_pieces() -> None:
+    family = GaugeMetricFamily("wide", 'with "quotes"', labels=["topic"])
+    for number in range(2_300):
+        family.add_metric([f't"{number}\\'], number)
+
+    class Collected(Collector):
+        def collect(self) -> list[GaugeMetricFamily]:
+            return [family]
+
+    registry = CollectorRegistry()
+    registry.register(Collected())
+    pieces = list(exposition_pieces(family))
+    assert len(pieces) > 2
+    assert b"".join(pieces) == generate_latest(registry)

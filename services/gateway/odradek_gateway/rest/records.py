@@ -7,15 +7,15 @@ A missing key or value is null, and stays null.
 
 from __future__ import annotations
 
-import asyncio
 import base64
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from odradek import errors
+from odradek.cluster.turns import in_turns
 from odradek.producer.delivery import DeliveryFuture, RecordMetadata
 from odradek.producer.producer import Producer
 from odradek_gateway.errors import (
@@ -28,12 +28,11 @@ from odradek_gateway.errors import (
     rest_error_of,
 )
 from odradek_gateway.rest.media_types import BINARY_V2, JSON_V2, LEGACY, PLAIN
+from odradek_gateway.rest.record_lists import RecordList
 from odradek_gateway.rest.requests import INT32_MAX, INT64_MAX, JsonBody
 
 BASE64_PATTERN: Final = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 RECORDS_MAX: Final = 50_000
-RECORDS_PER_TURN: Final = 200
-T = TypeVar("T")
 NULL: Final = msgspec.Raw(b"null")
 Base64 = Annotated[bytes, msgspec.Meta(extra_json_schema={"pattern": BASE64_PATTERN})]
 Partition = Annotated[int, msgspec.Meta(ge=0, le=INT32_MAX)]
@@ -92,12 +91,22 @@ class JsonRecords(_Schemas, kw_only=True):
     records: Annotated[list[JsonRecord], msgspec.Meta(min_length=1, max_length=RECORDS_MAX)]
 
 
+class RawRecords(_Schemas, kw_only=True):
+    """A produce request of any format, whose records are not decoded."""
+
+    records: list[msgspec.Raw]
+
+
 class EmbeddedFormat(Protocol):
     """Conversions of one format, from JSON to the log and back."""
 
     @property
     def body(self) -> JsonBody[Any]:
         """The body of a produce request of v2."""
+
+    @property
+    def records(self) -> RecordList[Any]:
+        """The records of a produce request of v2, however long it is."""
 
     def outgoing(self, record: Any) -> OutgoingRecord:
         """Return a record of a request as bytes. Raises RestError 422."""
@@ -113,7 +122,10 @@ class BinaryFormat:
     """Keys and values as base64 strings."""
 
     def __init__(self) -> None:
-        self.body = JsonBody(BinaryRecords, media_types=(BINARY_V2, PLAIN, LEGACY), is_v2=True)
+        self.body = JsonBody(
+            BinaryRecords, media_types=(BINARY_V2, PLAIN, LEGACY), is_v2=True, has_records=True
+        )
+        self.records = RecordList(self.body, BinaryRecord, RawRecords, records_max=RECORDS_MAX)
         self._decoder: msgspec.json.Decoder[bytes | None] = msgspec.json.Decoder(bytes | None)
 
     def outgoing(self, record: BinaryRecord) -> OutgoingRecord:
@@ -137,7 +149,8 @@ class JsonFormat:
     """Keys and values as JSON, kept byte for byte."""
 
     def __init__(self) -> None:
-        self.body = JsonBody(JsonRecords, media_types=(JSON_V2,), is_v2=True)
+        self.body = JsonBody(JsonRecords, media_types=(JSON_V2,), is_v2=True, has_records=True)
+        self.records = RecordList(self.body, JsonRecord, RawRecords, records_max=RECORDS_MAX)
         self._check = msgspec.json.Decoder(msgspec.Raw)
 
     def outgoing(self, record: JsonRecord) -> OutgoingRecord:
@@ -221,14 +234,6 @@ async def send_all(
         future if isinstance(future, RecordFailure) else await outcome(future)
         async for future in in_turns(futures)
     ]
-
-
-async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Iterate over the records of a request, with a turn of the event loop after each `RECORDS_PER_TURN`."""
-    for number, item in enumerate(items, 1):
-        yield item
-        if number % RECORDS_PER_TURN == 0:
-            await asyncio.sleep(0)
 
 
 async def hand_over(

@@ -30,10 +30,15 @@ from odradek_gateway.auth.callers import ACCESS
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import BAD_PAYLOAD, RestError
 from odradek_gateway.rest.media_types import PLAIN, base_type
+from odradek_protocol.kafka.request_decoding import ITEMS_MAX
 from odradek_protocol.topic_names import TOPIC_NAME_PATTERN, topic_name_error
 
 T = TypeVar("T")
 Wait = AbstractAsyncContextManager[Any]
+SHORT_BODY_BYTES_MAX: Final = 4 << 20
+"""The largest body without records: 10,000 partitions of topics with the longest names."""
+_NUMBERS_PER_ITEM: Final = 6
+_OTHER_ITEMS: Final = 500
 RATE_MIN_BYTES_S: Final = 4 << 10
 """Lowest average rate of a body that takes longer than the idle timeout, against clients that trickle bytes."""
 INT64_MAX: Final = 2**63 - 1
@@ -51,11 +56,14 @@ class JsonBody(Generic[T]):
         also_taken: Sequence[str] = (),
         empty: T | None = None,
         is_v2: bool = False,
+        has_records: bool = False,
     ) -> None:
         """`empty` is the value of an empty body, which is refused otherwise.
 
-        `also_taken` are accepted media types that openapi.json and errors do not list.
+        `also_taken` are accepted media types that openapi.json and errors do not list. Bodies with records have as many
+        items as their bytes allow; others have bounds, as one call decodes all of them.
         """
+        self._has_records = has_records
         self._decoder = msgspec.json.Decoder(kind)
         self._media_types = media_types
         self._taken = frozenset((*media_types, *also_taken))
@@ -69,14 +77,14 @@ class JsonBody(Generic[T]):
             }
         }
 
-    async def read(self, request: Request) -> T:
-        """Read, check and decode the request's body.
+    async def read(self, request: Request, *, bytes_max: int = SHORT_BODY_BYTES_MAX) -> T:
+        """Read, check and decode the request's body, of at most so many bytes.
 
         Raises:
             RestError: 400, 413, 415, 422.
         """
         self.check_type(request)
-        return self.decode(await read_body(request))
+        return self.decode(await read_body(request, bytes_max=bytes_max))
 
     def check_type(self, request: Request) -> None:
         """Raise RestError 415 unless the route accepts the body's media type; an empty body needs none.
@@ -97,7 +105,18 @@ class JsonBody(Generic[T]):
                 status = self._missing_status
                 raise RestError(status, status, "the body is empty; JSON is expected")
             return self._empty
+        if not self._has_records:
+            _require_few_items(body)
         return decoded(self._decoder, body, wrong_code=self._wrong_code)
+
+
+def _require_few_items(body: bytes) -> None:
+    """Raise RestError 413 for a body that takes long to decode. Items are counted before, by the bytes between them."""
+    if (
+        body.count(b"{") > ITEMS_MAX + _OTHER_ITEMS
+        or body.count(b",") > _NUMBERS_PER_ITEM * ITEMS_MAX
+    ):
+        raise RestError(413, 413, f"the body has more than {ITEMS_MAX} items")
 
 
 def _has_body(request: Request) -> bool:
@@ -154,8 +173,13 @@ async def chunks_of(
         yield chunk
 
 
-async def read_body(request: Request) -> bytes:
-    """Read the whole body.
+async def read_body(request: Request, *, bytes_max: int = SHORT_BODY_BYTES_MAX) -> bytes:
+    """Read the whole of a body of at most so many bytes; see `read_long_body` for the errors."""
+    return bytes(await read_long_body(request, bytes_max=bytes_max))
+
+
+async def read_long_body(request: Request, *, bytes_max: int = INT32_MAX) -> bytearray:
+    """Read the whole body. It grows in place, since joining 64 MiB would take long.
 
     Raises:
         RestError: 413 as soon as it is too large, whatever its length header says; 429 if the caller's bodies, or
@@ -163,11 +187,11 @@ async def read_body(request: Request) -> bytes:
     """
     shares: RequestShares = request.app.state.shares
     settings = cluster_of(request).settings
-    limit = settings.body_bytes_max
+    limit = min(settings.body_bytes_max, bytes_max)
     length = request.headers.get("content-length")
     if length is not None and length.isdigit() and int(length) > limit:
         raise _too_large(limit)
-    pieces: list[bytes] = []
+    body = bytearray()
     size = 0
     began_s, idle_s = time.monotonic(), settings.body_idle_timeout_ms / 1000
     async for chunk in chunks_of(request, settings.body_idle_timeout_ms):
@@ -181,12 +205,14 @@ async def read_body(request: Request) -> bytes:
         if (refusal := shares.take_body(request.scope, len(chunk))) is not None:
             words = f"{refusal} (request.bodies.bytes.max)"
             raise RestError(429, 42901, words, ends_connection=True)
-        pieces.append(chunk)
-    return b"".join(pieces)
+        body += chunk
+    return body
 
 
 def _too_large(limit: int) -> RestError:
-    words = f"the body is larger than {limit} bytes (request.body.bytes.max)"
+    words = f"the body is larger than {limit} bytes"
+    if limit != SHORT_BODY_BYTES_MAX:
+        words += " (request.body.bytes.max)"
     return RestError(413, 413, words)
 
 

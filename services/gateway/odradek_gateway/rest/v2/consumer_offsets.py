@@ -15,11 +15,12 @@ from odradek.partitions import TopicPartition
 from odradek_gateway.errors import ILLEGAL_STATE, PARTITION_NOT_FOUND, RestError
 from odradek_gateway.rest.media_types import NO_RECORDS, V2_BODIES
 from odradek_gateway.rest.requests import INT64_MAX, GroupName, InstanceName, JsonBody
+from odradek_gateway.rest.responses import json_object
 from odradek_gateway.rest.v2.consumers import BASE, ERRORS, PARTITIONS, NamedPartition, at_owner
 from odradek_gateway.rest.v2.instance import Instance
 from odradek_gateway.rest.v2.instances import Instances
 from odradek_gateway.rest.v2.shapes import CommittedOffsets
-from odradek_gateway.rest.v2.topics import json_response
+from odradek_gateway.rest.v2.topics import media_type_of
 
 router = APIRouter(tags=["v2 consumers"])
 
@@ -98,12 +99,12 @@ async def committed(group: GroupName, instance: InstanceName, request: Request) 
             raise RestError(404, PARTITION_NOT_FOUND, "name the partitions in the body")
         names = list(dict.fromkeys(named.name for named in PARTITIONS.decode(body).partitions))
         offsets = await instance.client.admin.group_offsets(instance.spec.group, names)
-        listed = [
+        listed = (
             {"topic": n.topic, "partition": n.partition, "offset": offsets[n], "metadata": ""}
             for n in names
             if n in offsets
-        ]
-        return json_response({"offsets": listed}, request)
+        )
+        return json_object({}, "offsets", listed, media_type=media_type_of(request))
 
     return await at_owner(group, instance, request, work)
 

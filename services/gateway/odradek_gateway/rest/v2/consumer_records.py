@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
-import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
@@ -15,6 +15,7 @@ from odradek_gateway.errors import FORMAT_MISMATCH, RestError
 from odradek_gateway.rest.media_types import BINARY_V2, JSON_V2, NO_RECORDS, V2, accepted
 from odradek_gateway.rest.records import FORMATS, EmbeddedFormat
 from odradek_gateway.rest.requests import GroupName, InstanceName, cluster_of, while_connected
+from odradek_gateway.rest.responses import ReadyPieces, encode
 from odradek_gateway.rest.v2.consumers import BASE, ERRORS, at_owner
 from odradek_gateway.rest.v2.instance import Instance
 from odradek_gateway.rest.v2.instances import Elsewhere, Instances
@@ -25,7 +26,8 @@ _FORMAT_TYPES: Final = {"binary": BINARY_V2, "json": JSON_V2}
 _BYTES_MAX: Final = 64 << 20
 _RECORDS_MAX: Final = 5_000
 _NO_RECORDS: Final = Elsewhere(200, b"[]", V2)
-_encode = msgspec.json.Encoder().encode
+_RECORDS_PER_PIECE: Final = 200
+_PIECE_BYTES: Final = 256 << 10
 
 
 @router.get(
@@ -52,14 +54,13 @@ async def read_records(
         wait_ms = instance.spec.request_timeout_ms if timeout is None else timeout
         wait_ms = min(wait_ms, cluster_of(request).settings.consumer_request_timeout_ms_max)
         records = await _read(instance, consumer, request, wait_ms, max_bytes)
-        formatted, rest = _formatted(records, FORMATS[instance.spec.format], max_bytes)
+        pieces, rest = await _formatted(records, FORMATS[instance.spec.format], max_bytes)
         _read_again(consumer, rest)
-        if not formatted and rest:
+        if rest and rest[0] is records[0]:
             raise _not_of_the_format(rest[0], instance.spec.format)
-        body = _encode(formatted)
         if await request.is_disconnected():  # the client does not get them, so they are read again
             _read_again(consumer, records)
-        return Response(body, media_type=media_type)
+        return ReadyPieces(pieces, media_type=media_type)
 
     return await at_owner(group, instance, request, work, at_stop=_NO_RECORDS)
 
@@ -94,36 +95,54 @@ async def _read(
         return await consumer.getmany(0, records_max)
 
 
-def _formatted(
+async def _formatted(
     records: Sequence[ConsumerRecord], form: EmbeddedFormat, max_bytes: int
-) -> tuple[list[dict[str, Any]], Sequence[ConsumerRecord]]:
-    """Return the records that fit and are of the format, at least one if it is; and the rest."""
+) -> tuple[list[bytes], Sequence[ConsumerRecord]]:
+    """Return the body with the records that fit and are of the format, at least one if it is; and the rest.
+
+    Other requests have a turn after each piece of the body.
+    """
+    pieces: list[bytes] = [b"["]
     formatted: list[dict[str, Any]] = []
-    binary = FORMATS["binary"]
-    size = 0
+    size = size_of_piece = 0
+    end = len(records)
     for index, record in enumerate(records):
         size += _size(record)
-        if formatted and size > max_bytes:
-            return formatted, records[index:]
+        if index and size > max_bytes:
+            end = index
+            break
         try:
-            key, value = form.from_bytes(record.key), form.from_bytes(record.value)
+            formatted.append(_as_json(record, form))
         except RestError:
-            return formatted, records[index:]
-        formatted.append(
-            {
-                "topic": record.topic,
-                "key": key,
-                "value": value,
-                "partition": record.partition,
-                "offset": record.offset,
-                "timestamp": record.timestamp_ms,
-                "headers": [
-                    {"name": name, "value": binary.from_bytes(data)}
-                    for name, data in record.headers
-                ],
-            }
-        )
-    return formatted, ()
+            end = index
+            break
+        size_of_piece += _size(record)
+        if len(formatted) == _RECORDS_PER_PIECE or size_of_piece >= _PIECE_BYTES:
+            pieces += (encode(formatted)[1:-1], b",")
+            formatted, size_of_piece = [], 0
+            await asyncio.sleep(0)
+    if formatted:
+        pieces.append(encode(formatted)[1:-1])
+    elif len(pieces) > 1:
+        pieces.pop()  # the comma after the last record
+    pieces.append(b"]")
+    return pieces, records[end:]
+
+
+def _as_json(record: ConsumerRecord, form: EmbeddedFormat) -> dict[str, Any]:
+    """Return a record as v2 shows it. Raises RestError if it is not of the format."""
+    binary = FORMATS["binary"]
+    return {
+        "topic": record.topic,
+        "key": form.from_bytes(record.key),
+        "value": form.from_bytes(record.value),
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms,
+        "headers": [
+            {"name": name, "value": binary.from_bytes(data)} for name, data in record.headers
+        ],
+    }
 
 
 def _read_again(consumer: Consumer, records: Sequence[ConsumerRecord]) -> None:

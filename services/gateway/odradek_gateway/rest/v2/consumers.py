@@ -23,10 +23,11 @@ from odradek_gateway.rest.requests import (
     read_body,
     while_connected,
 )
+from odradek_gateway.rest.responses import json_object
 from odradek_gateway.rest.v2.instance import INSTANCE_CONFIGS, Instance, spec_of_request
 from odradek_gateway.rest.v2.instances import Elsewhere, Instances, PassedRequest, in_motion
 from odradek_gateway.rest.v2.shapes import Assignments, InstanceMade, Subscription
-from odradek_gateway.rest.v2.topics import json_response
+from odradek_gateway.rest.v2.topics import json_response, media_type_of
 from odradek_protocol.topic_names import TOPIC_NAME_PATTERN
 
 BASE = "/consumers/{group}/instances/{instance}"
@@ -172,10 +173,9 @@ async def get_subscription(group: GroupName, instance: InstanceName, request: Re
     """Return the subscribed topics, and the pattern."""
 
     async def work(_instances: Instances, instance: Instance, _body: bytes) -> Response:
-        subscription: dict[str, Any] = {"topics": list(instance.spec.topics)}
-        if instance.spec.pattern is not None:
-            subscription["topic_pattern"] = instance.spec.pattern
-        return json_response(subscription, request)
+        topics, pattern = instance.spec.topics, instance.spec.pattern
+        subscription = {} if pattern is None else {"topic_pattern": pattern}
+        return json_object(subscription, "topics", topics, media_type=media_type_of(request))
 
     return await at_owner(group, instance, request, work)
 
@@ -213,8 +213,8 @@ async def get_assignments(group: GroupName, instance: InstanceName, request: Req
 
     async def work(_instances: Instances, instance: Instance, _body: bytes) -> Response:
         names = (await instance.consumer()).assignment() if instance.reads_something else []
-        partitions = [{"topic": n.topic, "partition": n.partition} for n in names]
-        return json_response({"partitions": partitions}, request)
+        partitions = ({"topic": n.topic, "partition": n.partition} for n in names)
+        return json_object({}, "partitions", partitions, media_type=media_type_of(request))
 
     return await at_owner(group, instance, request, work)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import orjson
@@ -160,7 +160,8 @@ class InstanceRegistry:
     async def _register(self, spec: InstanceSpec, number: int) -> Registration:
         """Write that this gateway serves the instance. Returns the registration that counts, which may be another's."""
         key = (spec.group, spec.name)
-        body = {"spec": asdict(spec), "owner": self._url, "number": number}
+        spec_fields = {field.name: getattr(spec, field.name) for field in fields(spec)}
+        body = {"spec": spec_fields, "owner": self._url, "number": number}
         await self._write(key, orjson.dumps(body))
         known = self._known.get(key)
         if known is None:

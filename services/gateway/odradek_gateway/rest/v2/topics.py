@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from odradek.admin.descriptions import TopicDescription
 from odradek.cluster.metadata_cache import Partition
+from odradek.cluster.turns import in_turns
 from odradek.partitions import TopicPartition
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import PARTITION_NOT_FOUND, errors_of
@@ -18,11 +17,11 @@ from odradek_gateway.rest.media_types import accepted_without_records, embedded_
 from odradek_gateway.rest.records import (
     FORMATS,
     RecordFailure,
-    in_turns,
     require_partition,
     send_all,
 )
 from odradek_gateway.rest.requests import Cluster, PartitionId, TopicName, describe_partition
+from odradek_gateway.rest.responses import encode, json_list, json_object
 from odradek_gateway.rest.v2.shapes import (
     BrokerIds,
     PartitionOffsets,
@@ -35,10 +34,14 @@ router = APIRouter(tags=["v2"])
 _ERRORS = errors_of(401, 403, 404, 406, 422, 429, 500, 503)
 
 
+def media_type_of(request: Request) -> str:
+    """Return the media type of JSON without records that the client prefers. Raises RestError 406."""
+    return accepted_without_records(request.headers.get("accept"))
+
+
 def json_response(content: Any, request: Request) -> Response:
-    """Return JSON under the media type that the client prefers. Raises RestError 406."""
-    media_type = accepted_without_records(request.headers.get("accept"))
-    return Response(orjson.dumps(content), media_type=media_type)
+    """Return a short JSON response under the media type that the client prefers. Raises RestError 406."""
+    return Response(encode(content), media_type=media_type_of(request))
 
 
 @router.get("/", response_model=dict[str, str], responses=errors_of(406, 429))
@@ -50,8 +53,8 @@ async def root(request: Request) -> Response:
 @router.get("/topics", response_model=list[str], responses=_ERRORS)
 async def list_topics(cluster: Cluster, request: Request) -> Response:
     """List the names of all topics."""
-    topics = await cluster.topics()
-    return json_response(sorted(topic.name for topic in topics), request)
+    names = sorted(topic.name for topic in await cluster.topics())
+    return json_list(names, media_type=media_type_of(request))
 
 
 @router.get("/topics/{topic}", response_model=TopicV2, responses=_ERRORS)
@@ -59,18 +62,19 @@ async def get_topic(topic: TopicName, cluster: Cluster, request: Request) -> Res
     """Describe a topic with its configs and partitions."""
     described = await cluster.admin.describe_topic(topic)
     configs = await cluster.admin.describe_topic_configs(topic)
-    body = {
+    fields = {
         "name": topic,
         "configs": {name: config.value for name, config in sorted(configs.items())},
-        "partitions": _partitions(described),
     }
-    return json_response(body, request)
+    partitions = map(_partition, described.partitions)
+    return json_object(fields, "partitions", partitions, media_type=media_type_of(request))
 
 
 @router.get("/topics/{topic}/partitions", response_model=list[PartitionV2], responses=_ERRORS)
 async def list_partitions(topic: TopicName, cluster: Cluster, request: Request) -> Response:
     """List the partitions of a topic."""
-    return json_response(_partitions(await cluster.admin.describe_topic(topic)), request)
+    described = await cluster.admin.describe_topic(topic)
+    return json_list(map(_partition, described.partitions), media_type=media_type_of(request))
 
 
 @router.get("/topics/{topic}/partitions/{partition}", response_model=PartitionV2, responses=_ERRORS)
@@ -102,10 +106,6 @@ async def list_brokers(cluster: Cluster, request: Request) -> Response:
     """List the ids of the live brokers."""
     brokers = await cluster.admin.list_brokers()
     return json_response({"brokers": sorted(broker.broker_id for broker in brokers)}, request)
-
-
-def _partitions(topic: TopicDescription) -> list[dict[str, Any]]:
-    return [_partition(partition) for partition in topic.partitions]
 
 
 def _partition(partition: Partition) -> dict[str, Any]:
@@ -142,15 +142,6 @@ class _Outcome(msgspec.Struct, gc=False):
     error: str | None = None
 
 
-class _Outcomes(msgspec.Struct):
-    offsets: list[_Outcome]
-    key_schema_id: int | None = None
-    value_schema_id: int | None = None
-
-
-_encode = msgspec.json.Encoder().encode
-
-
 @router.post(
     "/topics/{topic}",
     response_model=ProduceResult,
@@ -181,8 +172,8 @@ async def _produce(
     headers = request.headers
     media_type = accepted_without_records(headers.get("accept"))
     form = FORMATS[embedded_format(headers.get("content-type"))]
-    body = await form.body.read(request)
-    records = [form.outgoing(record) async for record in in_turns(body.records)]
+    body = await form.records.read(request)
+    records = [form.outgoing(record) async for record in in_turns(body)]
     producer = cluster.producer
     count = await require_partition(producer, topic, partition)
     if partition is not None:
@@ -196,4 +187,7 @@ async def _produce(
                 status = outcome.status
         else:
             outcomes.append(_Outcome(outcome.partition, outcome.offset))
-    return Response(_encode(_Outcomes(outcomes)), status, media_type=media_type)
+    schemas = {"key_schema_id": None, "value_schema_id": None}
+    response = json_object(schemas, "offsets", outcomes, media_type=media_type)
+    response.status_code = status
+    return response

@@ -126,10 +126,10 @@ FilterToDelete = Annotated[AclFilter, Depends(acl_filter_to_delete)]
 
 
 @router.get("/acls", response_model=Collection[AclResource], responses=ERRORS)
-async def list_acls(names: InCluster, wanted: Filter, cluster: Cluster) -> dict[str, Any]:
+async def list_acls(names: InCluster, wanted: Filter, cluster: Cluster) -> Response:
     """List the entries that match."""
     acls = await cluster.admin.describe_acls(wanted)
-    return names.collection("Acl", [_acl(names, acl) for acl in acls], "acls")
+    return names.collection("Acl", (_acl(names, acl) for acl in acls), "acls")
 
 
 @router.post(
@@ -161,10 +161,10 @@ async def create_acls(names: InCluster, request: Request, cluster: Cluster) -> R
 
 
 @router.delete("/acls", response_model=Collection[AclResource], responses=ERRORS)
-async def delete_acls(names: InCluster, wanted: FilterToDelete, cluster: Cluster) -> dict[str, Any]:
+async def delete_acls(names: InCluster, wanted: FilterToDelete, cluster: Cluster) -> Response:
     """Delete the entries that match, and return them."""
     deleted = await cluster.admin.delete_acls([wanted])
-    return names.collection("Acl", [_acl(names, acl) for acl in deleted], "acls")
+    return names.collection("Acl", (_acl(names, acl) for acl in deleted), "acls")
 
 
 def _acl(names: Names, acl: Acl) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
+from fastapi.responses import Response
 
 from odradek.cluster.metadata_cache import Broker
 from odradek_gateway.cluster_access import ClusterAccess
@@ -67,7 +68,7 @@ def _cluster(names: Names, controller_id: int) -> dict[str, Any]:
     response_model=Collection[BrokerResource],
     responses=ERRORS,
 )
-async def list_brokers(names: InCluster, cluster: Cluster) -> dict[str, Any]:
+async def list_brokers(names: InCluster, cluster: Cluster) -> Response:
     """List the live brokers."""
     brokers = await cluster.admin.list_brokers()
     return names.collection("Broker", [_broker(names, b) for b in brokers], "brokers")
@@ -90,17 +91,16 @@ async def get_broker(names: InCluster, broker_id: BrokerId, cluster: Cluster) ->
     response_model=Collection[ReplicaResource],
     responses=ERRORS,
 )
-async def list_broker_replicas(
-    names: InCluster, broker_id: BrokerId, cluster: Cluster
-) -> dict[str, Any]:
+async def list_broker_replicas(names: InCluster, broker_id: BrokerId, cluster: Cluster) -> Response:
     """List the replicas that a broker keeps."""
     await require_broker(cluster, broker_id)
-    data = [
+    topics = await cluster.admin.list_topics(include_internal=True)
+    data = (
         replica_resource(names, topic.name, p, broker_id)
-        for topic in await cluster.admin.list_topics(include_internal=True)
+        for topic in topics
         for p in topic.partitions
         if broker_id in p.replicas
-    ]
+    )
     return names.collection("Replica", data, "brokers", broker_id, "partition-replicas")
 
 

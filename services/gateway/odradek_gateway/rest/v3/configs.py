@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -92,9 +93,9 @@ class ConfigOwner:
         """Return one config. Raises 404 for an unknown name."""
         return self._described(_find(await self.configs(), name))
 
-    async def describe_all(self) -> list[dict[str, Any]]:
+    async def describe_all(self) -> Iterator[dict[str, Any]]:
         """Return all configs."""
-        return [self._described(config) for config in (await self.configs()).values()]
+        return map(self._described, (await self.configs()).values())
 
     async def alter(
         self, *, changed: Mapping[str, str], reset: Iterable[str] = (), validate_only: bool = False
@@ -142,7 +143,7 @@ def _add_routes(
         tags=[tag],
         description=f"Configs of {of}.",
     )
-    async def list_configs(owner: ConfigOwner = in_path) -> dict[str, Any]:
+    async def list_configs(owner: ConfigOwner = in_path) -> Response:
         return owner.names.collection(owner.kind, await owner.describe_all(), *owner.path)
 
     @router.post(
@@ -222,15 +223,18 @@ def _split(items: Iterable[ConfigChange]) -> tuple[dict[str, str], list[str]]:
     responses=ERRORS,
     tags=[_TOPICS],
 )
-async def list_configs_of_all_topics(names: InCluster, cluster: Cluster) -> dict[str, Any]:
+async def list_configs_of_all_topics(names: InCluster, cluster: Cluster) -> Response:
     """List configs of every topic."""
-    owners = [await _topic_in_path(names, topic.name, cluster) for topic in await cluster.topics()]
+    owners = (_of_topic(names, topic.name, cluster) for topic in await cluster.topics())
     described = await ask_for_each(owners, ConfigOwner.describe_all)
-    data = [config for configs in described for config in configs]
-    return names.collection("TopicConfig", data, "topics", "-", "configs")
+    return names.collection("TopicConfig", chain.from_iterable(described), "topics", "-", "configs")
 
 
 async def _topic_in_path(names: InCluster, topic: TopicName, cluster: Cluster) -> ConfigOwner:
+    return _of_topic(names, topic, cluster)
+
+
+def _of_topic(names: Names, topic: str, cluster: ClusterAccess) -> ConfigOwner:
     return ConfigOwner(
         cluster=cluster,
         names=names,
@@ -256,13 +260,14 @@ _add_routes(
     responses=ERRORS,
     tags=[_BROKERS],
 )
-async def list_configs_of_all_brokers(names: InCluster, cluster: Cluster) -> dict[str, Any]:
+async def list_configs_of_all_brokers(names: InCluster, cluster: Cluster) -> Response:
     """List configs of every live broker."""
     brokers = await cluster.admin.list_brokers()
     owners = [_of_broker(names, broker.broker_id, cluster) for broker in brokers]
     described = await ask_for_each(owners, ConfigOwner.describe_all)
-    data = [config for configs in described for config in configs]
-    return names.collection("BrokerConfig", data, "brokers", "-", "configs")
+    return names.collection(
+        "BrokerConfig", chain.from_iterable(described), "brokers", "-", "configs"
+    )
 
 
 async def _broker_in_path(names: InCluster, broker_id: BrokerId, cluster: Cluster) -> ConfigOwner:

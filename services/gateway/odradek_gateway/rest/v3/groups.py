@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Depends
+from fastapi.responses import Response
 
 from odradek import errors
 from odradek.admin.descriptions import GroupDescription, GroupMember
+from odradek.cluster.turns import in_turns
 from odradek.partitions import LATEST, TopicPartition
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import GROUP_NOT_FOUND, RestError
@@ -51,11 +53,11 @@ MemberInPath = Annotated[GroupMember, Depends(member_in_path)]
 
 
 @router.get("/consumer-groups", response_model=Collection[GroupResource], responses=ERRORS)
-async def list_groups(names: InCluster, cluster: Cluster) -> dict[str, Any]:
+async def list_groups(names: InCluster, cluster: Cluster) -> Response:
     """List all groups."""
-    listed = [listing.group for listing in await cluster.admin.list_groups()]
-    groups = await ask_for_each(listed, lambda group: group_in_path(group, cluster))
-    data = [_group(names, group) for group in groups]
+    listings = await cluster.admin.list_groups()
+    groups = await ask_for_each(listings, lambda listing: group_in_path(listing.group, cluster))
+    data = (_group(names, group) for group in groups)
     return names.collection("ConsumerGroup", data, "consumer-groups")
 
 
@@ -70,9 +72,9 @@ async def get_group(names: InCluster, group: GroupInPath) -> dict[str, Any]:
     response_model=Collection[ConsumerResource],
     responses=ERRORS,
 )
-async def list_consumers(names: InCluster, group: GroupInPath) -> dict[str, Any]:
+async def list_consumers(names: InCluster, group: GroupInPath) -> Response:
     """List the members of a group."""
-    data = [_consumer(names, group.group, member) for member in group.members]
+    data = (_consumer(names, group.group, member) for member in group.members)
     return names.collection("Consumer", data, "consumer-groups", group.group, "consumers")
 
 
@@ -91,11 +93,9 @@ async def get_consumer(names: InCluster, group: GroupName, member: MemberInPath)
     response_model=Collection[ConsumerAssignmentResource],
     responses=ERRORS,
 )
-async def list_assignments(
-    names: InCluster, group: GroupName, member: MemberInPath
-) -> dict[str, Any]:
+async def list_assignments(names: InCluster, group: GroupName, member: MemberInPath) -> Response:
     """List the partitions that a member owns."""
-    data = [_assignment(names, group, member.member_id, name) for name in member.assignment]
+    data = (_assignment(names, group, member.member_id, name) for name in member.assignment)
     path = ("consumer-groups", group, "consumers", member.member_id, "assignments")
     return names.collection("ConsumerAssignment", data, *path)
 
@@ -170,12 +170,27 @@ def _assignment(names: Names, group: str, consumer: str, name: TopicPartition) -
     }
 
 
+class _Lag(NamedTuple):
+    """How far a group is behind in one partition, and the member that reads it."""
+
+    partition: TopicPartition
+    offset: int
+    end: int
+    member: GroupMember | None
+
+    @property
+    def records(self) -> int:
+        """The number of records behind."""
+        return max(0, self.end - self.offset)
+
+
 @router.get(
     "/consumer-groups/{group}/lags", response_model=Collection[LagResource], responses=ERRORS
 )
-async def list_lags(names: InCluster, group: GroupInPath, cluster: Cluster) -> dict[str, Any]:
+async def list_lags(names: InCluster, group: GroupInPath, cluster: Cluster) -> Response:
     """List a group's lag by partition."""
-    data = await _lags(names, cluster, group)
+    lags = await _lags(cluster, group)
+    data = (_lag(names, group.group, lag) for lag in lags)
     return names.collection("ConsumerLag", data, "consumer-groups", group.group, "lags")
 
 
@@ -192,9 +207,10 @@ async def get_lag(
     cluster: Cluster,
 ) -> dict[str, Any]:
     """Return a group's lag in one partition."""
-    for lag in await _lags(names, cluster, group):
-        if (lag["topic_name"], lag["partition_id"]) == (topic, partition):
-            return lag
+    wanted = TopicPartition(topic, partition)
+    for lag in await _lags(cluster, group):
+        if lag.partition == wanted:
+            return _lag(names, group.group, lag)
     raise RestError(404, 404, f"group {group.group} committed nothing for {topic}-{partition}")
 
 
@@ -203,64 +219,58 @@ async def get_lag(
 )
 async def lag_summary(names: InCluster, group: GroupInPath, cluster: Cluster) -> dict[str, Any]:
     """Return a group's largest lag, and the sum of all."""
-    lags = await _lags(names, cluster, group)
-    worst = max(lags, key=lambda lag: int(lag["lag"]), default=None)
+    lags = await _lags(cluster, group)
+    worst = max(lags, key=lambda lag: lag.records, default=None)
+    member = worst.member if worst else None
     path = ("consumer-groups", group.group, "lag-summary")
     return {
         "kind": "KafkaConsumerGroupLagSummary",
         "metadata": {"self": names.url(*path), "resource_name": None},
         "cluster_id": names.cluster_id,
         "consumer_group_id": group.group,
-        "max_lag_consumer_id": worst["consumer_id"] if worst else "",
-        "max_lag_instance_id": worst["instance_id"] if worst else None,
-        "max_lag_client_id": worst["client_id"] if worst else "",
-        "max_lag_topic_name": worst["topic_name"] if worst else "",
-        "max_lag_partition_id": worst["partition_id"] if worst else -1,
-        "max_lag": worst["lag"] if worst else 0,
-        "total_lag": sum(int(lag["lag"]) for lag in lags),
+        "max_lag_consumer_id": member.member_id if member else "",
+        "max_lag_instance_id": member.instance_id if member else None,
+        "max_lag_client_id": member.client_id if member else "",
+        "max_lag_topic_name": worst.partition.topic if worst else "",
+        "max_lag_partition_id": worst.partition.partition if worst else -1,
+        "max_lag": worst.records if worst else 0,
+        "total_lag": sum(lag.records for lag in lags),
     }
 
 
-async def _lags(
-    names: Names, cluster: ClusterAccess, group: GroupDescription
-) -> list[dict[str, Any]]:
+async def _lags(cluster: ClusterAccess, group: GroupDescription) -> list[_Lag]:
+    """Return the lag of each partition for which the group committed an offset, by topic and partition."""
     offsets = await cluster.admin.group_offsets(group.group)
     # A group may have committed for a topic that was deleted since.
-    existing = {
-        TopicPartition(topic.name, partition.partition)
-        for topic in await cluster.admin.list_topics(include_internal=True)
-        for partition in topic.partitions
-    }
-    owners = {name: member for member in group.members for name in member.assignment}
-    partitions = sorted(offsets.keys() & existing)
+    topics = await cluster.admin.list_topics(include_internal=True)
+    counts = {topic.name: len(topic.partitions) for topic in topics}
+    partitions = sorted(
+        [name async for name in in_turns(offsets) if name.partition < counts.get(name.topic, 0)]
+    )
     if not partitions:
         return []
     ends = await cluster.admin.list_offsets(dict.fromkeys(partitions, LATEST))
+    owners = {name: member for member in group.members for name in member.assignment}
     return [
-        _lag(names, group.group, name, offsets[name], ends[name].offset, owners.get(name))
-        for name in partitions
+        _Lag(name, offsets[name], ends[name].offset, owners.get(name))
+        async for name in in_turns(partitions)
     ]
 
 
-def _lag(
-    names: Names,
-    group: str,
-    name: TopicPartition,
-    offset: int,
-    end: int,
-    member: GroupMember | None,
-) -> dict[str, Any]:
-    path = ("consumer-groups", group, "lags", name.topic, "partitions", name.partition)
+def _lag(names: Names, group: str, lag: _Lag) -> dict[str, Any]:
+    topic, partition = lag.partition
+    path = ("consumer-groups", group, "lags", topic, "partitions", partition)
+    member = lag.member
     return {
         "kind": "KafkaConsumerLag",
         "metadata": {"self": names.url(*path), "resource_name": None},
         "cluster_id": names.cluster_id,
         "consumer_group_id": group,
-        "topic_name": name.topic,
-        "partition_id": name.partition,
-        "current_offset": offset,
-        "log_end_offset": end,
-        "lag": max(0, end - offset),
+        "topic_name": topic,
+        "partition_id": partition,
+        "current_offset": lag.offset,
+        "log_end_offset": lag.end,
+        "lag": lag.records,
         "consumer_id": member.member_id if member else "",
         "instance_id": member.instance_id if member else None,
         "client_id": member.client_id if member else "",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
+from fastapi.responses import Response
 
 from odradek.admin.descriptions import TopicDescription
 from odradek.cluster.metadata_cache import Partition
@@ -46,7 +47,7 @@ InPath = Annotated[Partition, Depends(partition_in_path)]
     response_model=Collection[ReassignmentResource],
     responses=ERRORS,
 )
-async def list_all_reassignments(names: InCluster, cluster: Cluster) -> dict[str, Any]:
+async def list_all_reassignments(names: InCluster, cluster: Cluster) -> Response:
     """List all reassignments in progress."""
     topics = await cluster.admin.list_topics(include_internal=True)
     path = ("topics", "-", "partitions", "-", "reassignment")
@@ -58,9 +59,7 @@ async def list_all_reassignments(names: InCluster, cluster: Cluster) -> dict[str
     response_model=Collection[ReassignmentResource],
     responses=ERRORS,
 )
-async def list_reassignments(
-    names: InCluster, topic: TopicName, cluster: Cluster
-) -> dict[str, Any]:
+async def list_reassignments(names: InCluster, topic: TopicName, cluster: Cluster) -> Response:
     """List reassignments in progress of a topic's partitions."""
     described = await cluster.admin.describe_topic(topic)
     path = ("topics", topic, "partitions", "-", "reassignment")
@@ -82,10 +81,10 @@ async def get_reassignment(names: InCluster, topic: TopicName, partition: InPath
 @router.get(
     "/topics/{topic}/partitions", response_model=Collection[PartitionResource], responses=ERRORS
 )
-async def list_partitions(names: InCluster, topic: TopicName, cluster: Cluster) -> dict[str, Any]:
+async def list_partitions(names: InCluster, topic: TopicName, cluster: Cluster) -> Response:
     """List the partitions of a topic."""
     described = await cluster.admin.describe_topic(topic)
-    data = [_partition(names, topic, p) for p in described.partitions]
+    data = (_partition(names, topic, p) for p in described.partitions)
     return names.collection("Partition", data, "topics", topic, "partitions")
 
 
@@ -124,7 +123,7 @@ async def get_offset(
     response_model=Collection[ReplicaResource],
     responses=ERRORS,
 )
-async def list_replicas(names: InCluster, topic: TopicName, partition: InPath) -> dict[str, Any]:
+async def list_replicas(names: InCluster, topic: TopicName, partition: InPath) -> Response:
     """List the replicas of a partition."""
     data = [replica_resource(names, topic, partition, broker) for broker in partition.replicas]
     path = ("topics", topic, "partitions", partition.partition, "replicas")
@@ -150,13 +149,13 @@ def _is_reassigned(partition: Partition) -> bool:
     return bool(partition.adding_replicas or partition.removing_replicas)
 
 
-def _reassignments(names: Names, topics: Iterable[TopicDescription]) -> list[dict[str, Any]]:
-    return [
+def _reassignments(names: Names, topics: Iterable[TopicDescription]) -> Iterator[dict[str, Any]]:
+    return (
         _reassignment(names, topic.name, partition)
         for topic in topics
         for partition in topic.partitions
         if _is_reassigned(partition)
-    ]
+    )
 
 
 def _reassignment(names: Names, topic: str, partition: Partition) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from odradek.cluster.turns import in_turns
 from odradek.producer.delivery import DeliveryFuture, RecordMetadata
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import BAD_PAYLOAD, RestError
@@ -170,7 +171,7 @@ class _Named(msgspec.Struct):
 
 _RECORD = JsonBody(ProducedRecord)
 _BATCH = JsonBody(BatchRequest)
-_RAW_BATCH = JsonBody(_RawBatch)
+_RAW_BATCH = JsonBody(_RawBatch, has_records=True)
 _record_decoder = msgspec.json.Decoder(ProducedRecord)
 _entry_decoder = msgspec.json.Decoder(BatchEntry)
 _name_decoder = msgspec.json.Decoder(_Named)
@@ -311,12 +312,16 @@ async def produce_batch(
     names: InCluster, topic: TopicName, request: Request, cluster: Cluster
 ) -> JSONResponse:
     """Produce at most 10 records, each with an `id`; successes and failures are listed apart (207)."""
-    entries = (await _RAW_BATCH.read(request)).entries
-    ids = [decoded(_name_decoder, bytes(entry)).id for entry in entries]
+    bytes_max = cluster.settings.record_bytes_max
+    entries = (await _RAW_BATCH.read(request, bytes_max=bytes_max)).entries
+    ids = [decoded(_name_decoder, bytes(entry)).id async for entry in in_turns(entries, 1)]
     if len(set(ids)) < len(ids):
         raise RestError(422, BAD_PAYLOAD, "every entry needs an id of its own")
     count = await require_partition(cluster.producer, topic, None)
-    sent = [await _send(cluster, topic, _entry_decoder, bytes(entry), count) for entry in entries]
+    sent = [
+        await _send(cluster, topic, _entry_decoder, bytes(entry), count)
+        async for entry in in_turns(entries, 1)
+    ]
     successes, failures = [], []
     for name, item in zip(ids, sent, strict=True):
         result = await _acknowledged(item)

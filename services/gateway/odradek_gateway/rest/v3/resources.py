@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote
 
 from fastapi import Depends, Request
+from fastapi.responses import Response
 
 from odradek.errors import UnknownTopic
 from odradek_gateway.errors import RestError, errors_of
 from odradek_gateway.rest.requests import cluster_of
+from odradek_gateway.rest.responses import json_object
 
 PREFIX: Final = "/v3/clusters/{cluster_id}"
 ERRORS: Final = errors_of(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503)
@@ -27,7 +29,7 @@ class Names:
 
     def url(self, *parts: object) -> str:
         """Return the URL of a resource."""
-        return "/".join([self._base, *(quote(str(part), safe=":") for part in parts)])
+        return "/".join([self._base, *(_quoted(part) for part in parts)])
 
     def metadata(self, *parts: object) -> dict[str, str]:
         """Return `self` and `resource_name` of the resource at these path parts: kind, name, kind, name, ..."""
@@ -38,15 +40,16 @@ class Names:
         """Return a link to a related resource."""
         return {"related": self.url(*parts)}
 
-    def collection(
-        self, kind: str, data: Sequence[dict[str, Any]], *parts: object
-    ) -> dict[str, Any]:
-        """Return a list of resources; it is never paged, so `next` is null."""
-        return {
+    def collection(self, kind: str, data: Iterable[dict[str, Any]], *parts: object) -> Response:
+        """Return a response with a list of resources, which are made as it is sent.
+
+        It is never paged, so `next` is null.
+        """
+        fields = {
             "kind": f"Kafka{kind}List",
             "metadata": {"self": self.url(*parts), "next": None},
-            "data": list(data),
         }
+        return json_object(fields, "data", data)
 
 
 async def names_of(request: Request, cluster_id: str) -> Names:
@@ -55,6 +58,12 @@ async def names_of(request: Request, cluster_id: str) -> Names:
     if cluster_id != own:
         raise RestError(404, 404, f"there is no cluster {cluster_id} here; this is {own}")
     return Names(request, cluster_id)
+
+
+def _quoted(part: object) -> str:
+    text = str(part)
+    # Most parts are numbers and plain names, and quoting takes longer than the rest of a URL.
+    return text if text.isascii() and text.isalnum() else quote(text, safe=":")
 
 
 InCluster = Annotated[Names, Depends(names_of)]
@@ -76,17 +85,23 @@ R = TypeVar("R")
 
 async def ask_for_each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
     """Ask for each item, some at a time. Results keep the order, without items deleted meanwhile (404)."""
-    room = asyncio.Semaphore(AT_ONCE)
+    results: dict[int, R] = {}
+    remaining = iter(enumerate(items))
 
-    async def ask_one(item: T) -> list[R]:
-        async with room:
+    async def ask_on() -> None:
+        for number, item in remaining:
             try:
-                return [await ask(item)]
+                results[number] = await ask(item)
             except UnknownTopic:
-                return []
+                pass
             except RestError as error:
                 if error.status != 404:
                     raise
-                return []
 
-    return [result for results in await asyncio.gather(*map(ask_one, items)) for result in results]
+    asking = [asyncio.create_task(ask_on()) for _ in range(AT_ONCE)]
+    try:
+        await asyncio.gather(*asking)
+    finally:
+        for task in asking:
+            task.cancel()
+    return [results[number] for number in sorted(results)]

@@ -56,10 +56,10 @@ _UPDATE = JsonBody(UpdatePartitionsRequest)
 
 
 @router.get("/topics", response_model=Collection[TopicResource], responses=ERRORS)
-async def list_topics(names: InCluster, cluster: Cluster) -> dict[str, Any]:
+async def list_topics(names: InCluster, cluster: Cluster) -> Response:
     """List all topics."""
     topics = await cluster.topics()
-    return names.collection("Topic", [_topic(names, topic) for topic in topics], "topics")
+    return names.collection("Topic", (_topic(names, topic) for topic in topics), "topics")
 
 
 @router.post(

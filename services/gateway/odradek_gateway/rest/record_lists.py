@@ -1,0 +1,153 @@
+"""Long bodies of v2 produce requests, decoded in pieces with turns for other requests in between.
+
+To decode 64 MiB of JSON takes a third of a second, in one call that cannot be interrupted. So a long body is cut where
+records end: a scan for braces and strings finds such places, and what is between two of them is decoded as an array of
+its own. A wrong cut could not pass unnoticed, as each piece must be valid JSON by itself. What is left of the body
+without its records is decoded like a short body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+from fastapi import Request
+
+from odradek_gateway.errors import RestError
+from odradek_gateway.rest.requests import JsonBody, cluster_of, decoded, read_long_body
+
+R = TypeVar("R")
+PIECE_BYTES: Final = 256 << 10
+_REST_BYTES_MAX: Final = 1 << 20
+_TOKENS_PER_TURN: Final = 2_000
+_BYTES_PER_TURN: Final = 1 << 20
+_TOKEN: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|["{}\[\]]', re.DOTALL)
+_RECORDS: Final = re.compile(rb'"records"[ \t\r\n]{0,1000}:[ \t\r\n]{0,1000}\[')
+_BLANKS: Final = b" \t\r\n"
+_INDEX: Final = re.compile(r"`\$\[(\d+)\]")
+_WRONG: Final = 422
+
+
+class RecordList(Generic[R]):
+    """The records of a v2 produce request: `await LIST.read(request)`."""
+
+    def __init__(
+        self, body: JsonBody[Any], record: type[R], rest: type[msgspec.Struct], *, records_max: int
+    ) -> None:
+        """`body` is the type of a short body; `rest` that of a body whose `records` are raw."""
+        self._body = body
+        self._decoder = msgspec.json.Decoder(list[record])  # type: ignore[valid-type]
+        self._rest_decoder = msgspec.json.Decoder(rest)
+        self._records_max = records_max
+
+    async def read(self, request: Request) -> list[R]:
+        """Read, check and decode the records of the request's body.
+
+        Raises:
+            RestError: 400, 413, 415, 422.
+        """
+        self._body.check_type(request)
+        body = await read_long_body(request)
+        settings = cluster_of(request).settings
+        return await self.decode(body, record_bytes_max=settings.record_bytes_max)
+
+    async def decode(self, body: bytearray, *, record_bytes_max: int) -> list[R]:
+        """Decode a body that was read already; a long one in turns. Raises RestError 400, 413, 422."""
+        records: list[R] = []
+        if len(body) <= PIECE_BYTES:
+            records = self._body.decode(bytes(body)).records
+            return records
+        begin = start = end = -1  # of the array, of the piece, and of the array again
+        for place in cuts(body, record_bytes_max):
+            if place is None:
+                await asyncio.sleep(0)
+            elif begin < 0:
+                begin = start = place
+            else:
+                end = place
+                if end - start >= PIECE_BYTES:
+                    self._add(records, body[start:end], is_first=start == begin)
+                    start = end
+                    await asyncio.sleep(0)
+        if begin < 0:
+            raise RestError(422, _WRONG, "Object missing required field `records`")
+        if body[end : end + 1] != b"]":
+            raise RestError(400, 400, "the body is not JSON: it ends within its records")
+        self._add(records, body[start:end], is_first=start == begin)
+        await asyncio.sleep(0)
+        if len(body) - (end - begin) > _REST_BYTES_MAX:
+            words = f"the body without its records is larger than {_REST_BYTES_MAX} bytes"
+            raise RestError(413, 413, words)
+        rest: Any = decoded(self._rest_decoder, bytes(body[:begin] + body[end:]), wrong_code=_WRONG)
+        if rest.records:
+            raise RestError(400, 400, "the body has records twice")
+        if not records:
+            raise RestError(422, _WRONG, "Expected `array` of length >= 1 - at `$.records`")
+        return records
+
+    def _add(self, records: list[R], piece: bytearray, *, is_first: bool) -> None:
+        """Decode the records between two cuts; all but the first piece begin with a comma, or have no record."""
+        if not is_first:
+            piece = piece.lstrip(_BLANKS)
+            if not piece:
+                return
+            if piece[:1] != b",":
+                raise RestError(400, 400, f"no comma follows record {len(records)}")
+            del piece[:1]
+        offset = len(records)
+        try:
+            more = decoded(self._decoder, bytes(b"[" + piece + b"]"), wrong_code=_WRONG)
+        except RestError as error:
+            words = _INDEX.sub(lambda at: f"`$.records[{offset + int(at[1])}]", error.message)
+            raise RestError(error.status, error.error_code, words) from None
+        if not more and not is_first:
+            raise RestError(400, 400, f"no record follows the comma after record {offset}")
+        records += more
+        if len(records) > self._records_max:
+            words = f"Expected `array` of length <= {self._records_max} - at `$.records`"
+            raise RestError(422, _WRONG, words)
+
+
+def cuts(body: bytearray, record_bytes_max: int) -> Iterator[int | None]:
+    """Yield where the array `records` begins, where each of its objects ends, and where the array ends.
+
+    None says that a turn for other work is due. The places end early if the body is no JSON.
+
+    Raises:
+        RestError: 413, a string is longer than a record may be.
+    """
+    depth = position = turned_at = tokens = 0
+    is_within = False
+    while position < len(body):
+        tokens += 1
+        if tokens % _TOKENS_PER_TURN == 0 or position - turned_at >= _BYTES_PER_TURN:
+            turned_at = position
+            yield None
+        token = _TOKEN.search(body, position, position + record_bytes_max)
+        if token is None:
+            position += record_bytes_max
+            continue
+        start, end = token.span()
+        if body[start] == ord('"'):
+            if end - start == 1:  # the string does not end within this part of the body
+                if start == position and len(body) - start > record_bytes_max:
+                    raise RestError(413, 413, f"a record is larger than {record_bytes_max} bytes")
+                if len(body) - start <= record_bytes_max:
+                    return
+                end = start
+            elif depth == 1 and not is_within and (key := _RECORDS.match(body, start)) is not None:
+                is_within, depth, end = True, 2, key.end()
+                yield end
+        elif body[start] in b"{[":
+            depth += 1
+        else:
+            depth -= 1
+            if is_within and depth == 2:
+                yield end
+            elif is_within and depth < 2:
+                yield start
+                return
+        position = end

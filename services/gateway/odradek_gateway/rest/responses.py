@@ -1,0 +1,84 @@
+"""JSON responses of any length: long ones are made and sent in pieces, with turns for other requests in between.
+
+A list of thousands of partitions takes a tenth of a second to make, and in one piece it would stop all other requests.
+Items are made when their piece is due, and a piece is sent before the next one is made: a slow client costs the memory
+of one piece.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from odradek_gateway.rest.media_types import PLAIN
+
+ITEMS_PER_PIECE: Final = 100
+"""An item takes up to 50 us to make and to encode."""
+_PIECE_BYTES: Final = 256 << 10
+encode: Final = msgspec.json.Encoder().encode
+
+
+def json_list(
+    items: Iterable[Any], *, before: bytes = b"[", after: bytes = b"]", media_type: str = PLAIN
+) -> Response:
+    """Return a response with these items between the bytes `before` and `after`; a short one in one piece."""
+    rest = iter(items)
+    first = list(islice(rest, ITEMS_PER_PIECE))
+    head = before + _inner(first)
+    if len(first) < ITEMS_PER_PIECE:
+        return Response(head + after, media_type=media_type)
+    return StreamingResponse(_pieces(head, rest, after), media_type=media_type)
+
+
+def json_object(
+    fields: dict[str, Any], name: str, items: Iterable[Any], *, media_type: str = PLAIN
+) -> Response:
+    """Return a response with an object of these fields and, last, the list `name` of these items."""
+    start = encode(fields)[:-1] + (b"," if fields else b"")
+    before = start + encode(name) + b":["
+    return json_list(items, before=before, after=b"]}", media_type=media_type)
+
+
+async def _pieces(head: bytes, rest: Iterator[Any], after: bytes) -> AsyncIterator[bytes]:
+    yield head
+    while items := list(islice(rest, ITEMS_PER_PIECE)):
+        await asyncio.sleep(0)
+        yield b"," + _inner(items)
+    yield after
+
+
+def _inner(items: Sequence[Any]) -> bytes:
+    return encode(items)[1:-1]
+
+
+class ReadyPieces(Response):
+    """A response whose body is complete, as a list of pieces. They are sent one by one, as fast as the client reads."""
+
+    def __init__(
+        self, pieces: Sequence[bytes], *, status_code: int = 200, media_type: str = PLAIN
+    ) -> None:
+        super().__init__(None, status_code, media_type=media_type)
+        self._pieces = pieces
+        self.headers["content-length"] = str(sum(map(len, pieces)))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send head and body."""
+        await send(
+            {
+                "type": "http.response.start",
+                "status": self.status_code,
+                "headers": self.raw_headers,
+            }
+        )
+        for piece in self._pieces:
+            for start in range(0, len(piece), _PIECE_BYTES):
+                part = piece[start : start + _PIECE_BYTES]
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+                await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
