@@ -68,7 +68,9 @@ sim: $(STAMP) ## Run the cluster simulator alone (SEEDS=100 TRANSACTION_SEEDS=20
 	$(BIN)/python -m tests.sim --seeds $(SEEDS)
 	$(BIN)/python -m tests.sim.transactions --seeds $(or $(TRANSACTION_SEEDS),20)
 
-fuzz-codec: $(STAMP) ## Damaged batches for the C codec under its sanitizers: make fuzz-codec CASES=1000000 SEED=0
+fuzz-codec: $(STAMP) ## Fuzz the C codec by libFuzzer under its sanitizers, then damage batches: SECONDS=300 CASES=1000000 SEED=0
+	! command -v apt-get >/dev/null || .ci/packages clang-19 libclang-rt-19-dev
+	$(BIN)/python -m tests.unit.protocol.libfuzzer $(or $(SECONDS),300)
 	$(BIN)/python -m tests.unit.protocol.asan $(or $(CASES),1000000) $(or $(SEED),0)
 
 soak: $(STAMP) ## Inject faults into a cluster under load (MINUTES=60)
