@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -128,6 +129,7 @@ def fuzz(*, seconds: int, runs: int = -1, keeps: bool = False) -> subprocess.Com
             merged = Path(folder, "merged")
             merged.mkdir()
             done = drive("-merge=1", merged, kept, grown)
+            assert any(merged.iterdir()), done.stderr
             inputs = sorted(path.read_bytes().hex() for path in merged.iterdir())
             CORPUS.write_text("".join(f"{line}\n" for line in inputs))
         return done
@@ -147,8 +149,15 @@ def _drive(codec: Path, compiler: str, *arguments: object) -> subprocess.Complet
         f"-artifact_prefix={FOUND}/",
     ]
     program = RUN_WITH_CODEC.replace("tests.unit.protocol.fuzz", "tests.unit.protocol.libfuzzer")
+    # libFuzzer starts itself again to merge, by the name that it was started by.
+    again = codec.with_name("libfuzzer")
+    start = shlex.join(
+        [sys.executable, "-c", program, str(codec), "--drive", str(codec), str(again)]
+    )
+    again.write_text(f'#!/bin/sh\nexec {start} "$@"\n')
+    again.chmod(0o700)
     return subprocess.run(
-        [sys.executable, "-c", program, codec, "--drive", codec, *options, *map(str, arguments)],
+        [again, *options, *map(str, arguments)],
         cwd=ROOT,
         env={
             **os.environ,
@@ -169,9 +178,12 @@ def _write(folder: Path, inputs: Iterable[bytes]) -> None:
 
 
 def drive_here(codec: str, arguments: list[str]) -> NoReturn:
-    """Run libFuzzer, which is part of the codec's library, in this process until it ends it."""
+    """Run libFuzzer, which is part of the codec's library, in this process until it ends it.
+
+    The first argument is the program by which libFuzzer may start itself again.
+    """
     library = ctypes.PyDLL(codec)
-    texts = [b"libfuzzer", *(argument.encode() for argument in arguments)]
+    texts = [argument.encode() for argument in arguments]
     argc = ctypes.c_int(len(texts))
     argv = (ctypes.c_char_p * (len(texts) + 1))(*texts, None)
     pointer = ctypes.pointer(ctypes.cast(argv, ctypes.POINTER(ctypes.c_char_p)))
