@@ -9,7 +9,7 @@ tells which broker coordinates a group.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -289,17 +289,17 @@ class GroupCoordinator:
         )
         return described
 
-    def listings(self) -> list[GroupListing]:
-        """Return the groups that this broker coordinates.
+    def listings(self) -> Iterator[GroupListing]:
+        """Return the groups that this broker coordinates; those of a partition are looked at when it is their turn.
 
         Raises:
             CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS while some of them are being loaded.
         """
         if self._host.is_loading():
             raise CoordinatorError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return [
+        return (
             listing for shard in self._host.active_shards() for listing in shard.table.listings()
-        ]
+        )
 
     def _image_changed(self, image: MetadataImage) -> None:
         self.catalog()

@@ -108,7 +108,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
         """List the groups of all brokers, or of this one alone."""
         response = pb.ListGroupsResponse()
         try:
-            for listing in self._coordinator.listings():
+            async for listing in in_turns(self._coordinator.listings()):
                 response.groups.add(
                     group_id=listing.group_id,
                     protocol_type=listing.protocol_type,
@@ -123,7 +123,7 @@ class GroupServicer(pb_grpc.GroupServiceServicer):
                 pb.ListGroupsRequest(local_only=True),
                 refuse=lambda code: pb.ListGroupsResponse(error_code=code),
             ):
-                response.groups.extend(elsewhere.groups)
+                await put_in_turns(response.groups, elsewhere.groups)
                 response.error_code = response.error_code or elsewhere.error_code
         return response
 

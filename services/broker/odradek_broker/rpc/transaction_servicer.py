@@ -20,7 +20,7 @@ from odradek_broker.groups.messages import CommitInTransaction
 from odradek_broker.partition.events import RegistrationMode
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.rpc import group_wire
-from odradek_broker.rpc.callers import ServerContext, client_caller
+from odradek_broker.rpc.callers import ServerContext, client_caller, in_turns, put_in_turns
 from odradek_broker.rpc.coordinator_routing import (
     NAMES_MAX,
     CoordinatorRouting,
@@ -206,7 +206,7 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
         response = pb.ListTransactionsResponse()
         now_ms = self._coordinator.wall_ms()
         try:
-            for transactional_id, state in self._coordinator.listings():
+            async for transactional_id, state in in_turns(self._coordinator.listings()):
                 if matches(transactional_id) and _is_wanted(state, request, now_ms):
                     response.transactions.add(
                         transactional_id=transactional_id,
@@ -224,7 +224,7 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
                 local,
                 refuse=lambda code: pb.ListTransactionsResponse(error_code=code),
             ):
-                response.transactions.extend(elsewhere.transactions)
+                await put_in_turns(response.transactions, elsewhere.transactions)
                 response.error_code = response.error_code or elsewhere.error_code
         return response
 
