@@ -55,7 +55,7 @@ RPCS: dict[str, tuple[Callable[[Any], Any], Callable[..., Any], Callable[[Any, i
         lambda response, _: wire.alter_partition_response(response),
     ),
     "ReportLogEnds": (
-        wire.report_log_ends_request,
+        lambda message: next(wire.report_log_ends_requests(message, len(message.partitions) + 1)),
         leaders.report_log_ends,
         lambda error, _: pb.ReportLogEndsResponse(error_code=error),
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, Protocol, TypeVar
 
 import grpc
@@ -35,6 +35,7 @@ from odradek_runtime.logs import event_log
 Q = TypeVar("Q")
 T = TypeVar("T")
 PARTITIONS_MAX: Final = 10_000
+LOG_ENDS_PER_PIECE: Final = 500
 _LIFE_IS_OVER: Final = (ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED)
 _log = event_log(__name__)
 
@@ -145,10 +146,12 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
         await self._peers.require_broker(context, request.broker_id)
         if len(request.partitions) > PARTITIONS_MAX:
             return pb.ReportLogEndsResponse(error_code=ErrorCode.INVALID_REQUEST)
-        response, error = await self._decide(
-            leaders.report_log_ends, wire.report_log_ends_request(request)
+        pieces = wire.report_log_ends_requests(request, LOG_ENDS_PER_PIECE)
+        codes, error = await self._unless_refused(
+            self._host.decide_each(leaders.report_log_ends, pieces)
         )
-        return pb.ReportLogEndsResponse(error_code=error if response is None else response)
+        refused = [decision.response for decision in codes or () if decision.response]
+        return pb.ReportLogEndsResponse(error_code=refused[0] if refused else error)
 
     async def AllocateProducerIds(
         self, request: pb.AllocateProducerIdsRequest, context: Context
@@ -172,8 +175,13 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def _decide(
         self, handler: Callable[[Workspace, Q], T], request: Q
     ) -> tuple[T | None, ErrorCode]:
+        decision, error = await self._unless_refused(self._host.decide(handler, request))
+        return None if decision is None else decision.response, error
+
+    async def _unless_refused(self, deciding: Awaitable[T]) -> tuple[T | None, ErrorCode]:
+        """Return what was decided, or the error of a controller that cannot decide now."""
         try:
-            return (await self._host.decide(handler, request)).response, ErrorCode.NONE
+            return await deciding, ErrorCode.NONE
         except NotActive:
             return None, ErrorCode.NOT_CONTROLLER
         except (Overloaded, Unconfirmed):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from odradek_metadata_quorum.controller.requests import (
     AllocateProducerIdsRequest,
@@ -160,20 +160,23 @@ def alter_partition_response(response: AlterPartitionResponse) -> pb.AlterPartit
     )
 
 
-def report_log_ends_request(message: pb.ReportLogEndsRequest) -> ReportLogEndsRequest:
-    """Convert from the message."""
-    return ReportLogEndsRequest(
-        broker_id=BrokerId(message.broker_id),
-        broker_epoch=BrokerEpoch(message.broker_epoch),
-        partitions=tuple(
-            LogEnd(
-                partition=partition(item.partition),
-                last_epoch=item.last_epoch,
-                log_end=item.log_end,
-            )
-            for item in message.partitions
-        ),
-    )
+def report_log_ends_requests(
+    message: pb.ReportLogEndsRequest, count: int
+) -> Iterator[ReportLogEndsRequest]:
+    """Convert from the message, as requests of at most `count` partitions each."""
+    for start in range(0, max(1, len(message.partitions)), count):
+        yield ReportLogEndsRequest(
+            broker_id=BrokerId(message.broker_id),
+            broker_epoch=BrokerEpoch(message.broker_epoch),
+            partitions=tuple(
+                LogEnd(
+                    partition=partition(item.partition),
+                    last_epoch=item.last_epoch,
+                    log_end=item.log_end,
+                )
+                for item in message.partitions[start : start + count]
+            ),
+        )
 
 
 def allocate_request(message: pb.AllocateProducerIdsRequest) -> AllocateProducerIdsRequest:
