@@ -23,7 +23,7 @@ from tests.integration.broker.broker_cluster import BrokerCluster
 from tests.integration.broker.test_loop_held import ATTEMPTS_MAX, HELD_S_MAX, _lines, _worst
 from tests.integration.broker.watched_broker import HELD_FILE, WATCHED_PROGRAM
 
-READY_S_MAX: Final = 60.0
+READY_S_MAX: Final = 300.0
 
 
 class LargeCall(NamedTuple):
