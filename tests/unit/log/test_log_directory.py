@@ -428,3 +428,19 @@ def test_topic_configs_become_log_settings() -> None:
     for key, value in [("segment.bytes", "many"), ("cleanup.policy", "shred"), ("durability", "")]:
         with pytest.raises(ValueError, match=f"{key}={value!r} is no valid setting"):
             LogConfig.from_topic_configs({key: value})
+
+
+@pytest.mark.parametrize(
+    "content", [b"{}", b'{"broker_epoch": "7"}', b'{"broker_epoch": null}', b"7"]
+)
+def test_a_clean_marker_that_is_damaged_is_none(content: bytes) -> None:
+    broker = memory_broker()
+    broker.append(3)
+    broker.directory.close(broker_epoch=BrokerEpoch(7))
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+    storage.inode(broker.path / "clean").data[:] = content
+    broker.start()
+    assert broker.restart_class is RestartClass.POWER, "without another marker nothing is trusted"
+    assert broker.directory.previous_broker_epoch == -1
+    assert broker.log.log_end_offset == 3

@@ -175,6 +175,8 @@ async def test_a_reader_of_committed_records_learns_which_transactions_to_skip()
         assert (before_it.next_offset, before_it.aborted) == (5, []), "it begins there"
         marker = read(partitions, 7, read_committed=True)
         assert marker.aborted == committed.aborted, "the marker belongs to it"
+        assert produce(partitions, batch(0)).error is ErrorCode.NONE
+        assert read(partitions, 8, read_committed=True).aborted == [], "it ended before"
 
 
 async def test_a_read_of_the_disk_returns_the_same_as_one_of_memory() -> None:
