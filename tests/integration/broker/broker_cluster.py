@@ -31,7 +31,7 @@ _OPTIONS = [("grpc.max_receive_message_length", 64 << 20), ("grpc.use_local_subc
 
 
 class BrokerProcess:
-    """One `python -m odradek_broker`; may be started again after it ended."""
+    """One process `python -m odradek_broker`; it may be started again after it ended."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class BrokerProcess:
         }
 
     async def start(self, *, wait: bool = True) -> None:
-        """Start it; wait until it says that it serves. Ports are kept over restarts."""
+        """Start the process, and wait until it reports that it serves. Ports stay the same over restarts."""
         ports = {name: self.ports.get(name, 0) for name in ("GRPC", "REPLICATION")}
         listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
         arguments = [f"{k}={v}" for k, v in {"listeners": listeners, **self._settings}.items()]
@@ -79,7 +79,7 @@ class BrokerProcess:
             await self.ready()
 
     async def ready(self) -> None:
-        """Wait until it says that it serves."""
+        """Wait until the process reports that it serves."""
         assert self.process is not None
         assert self.process.stdout is not None
         async with asyncio.timeout(READY_TIMEOUT_S):
@@ -89,18 +89,18 @@ class BrokerProcess:
         self.ports = json.loads(line)["ports"]
 
     def log_tail(self) -> str:
-        """The end of what it logged."""
+        """Return the last lines of the process's log."""
         return self.log_path.read_text(errors="replace")[-4000:]
 
     async def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL, and wait until the process has ended."""
         assert self.process is not None
         if self.process.returncode is None:
             self.process.kill()
         await self.process.wait()
 
     async def terminate(self) -> int:
-        """SIGTERM, and the exit status."""
+        """Send SIGTERM, and return the exit status."""
         assert self.process is not None
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
@@ -109,7 +109,7 @@ class BrokerProcess:
 
     @property
     def endpoint(self) -> str:
-        """host:port of its gRPC listener."""
+        """Return host:port of the broker's gRPC listener."""
         return f"127.0.0.1:{self.ports['GRPC']}"
 
 
@@ -179,7 +179,7 @@ class BrokerCluster:
         }
 
     def channel(self, broker_id: int) -> grpc.aio.Channel:
-        """A channel to a broker's gRPC listener."""
+        """Return a channel to a broker's gRPC listener."""
         endpoint = self.brokers[broker_id].endpoint
         if endpoint not in self._channels:
             if self._tls_of is None:
@@ -190,14 +190,14 @@ class BrokerCluster:
         return self._channels[endpoint]
 
     def channel_as(self, name: str, broker_id: int) -> grpc.aio.Channel:
-        """A channel that shows the certificate of `name`; the caller closes it."""
+        """Return a channel that presents the certificate of `name`; the caller closes it."""
         assert self._tls_of is not None
         endpoint = self.brokers[broker_id].endpoint
         credentials = self._tls_of(name).channel_credentials()
         return grpc.aio.secure_channel(endpoint, credentials, options=_OPTIONS)
 
     def broker_stub(self, broker_id: int) -> broker_service_pb2_grpc.BrokerServiceAsyncStub:
-        """BrokerService of a broker."""
+        """Return a stub of BrokerService on a broker."""
         return broker_service_pb2_grpc.BrokerServiceStub(self.channel(broker_id))
 
     async def create_topic(
@@ -227,7 +227,7 @@ class BrokerCluster:
             assert len(metadata.topics[0].partitions) == partitions
 
     async def disable_topic_creation(self) -> None:
-        """Have brokers create no topics that clients only name."""
+        """Configure brokers not to create topics that clients only name."""
         operation = admin_service_pb2.AlterConfigsOperation(
             name="auto.create.topics.enable", value="false"
         )
@@ -243,7 +243,7 @@ class BrokerCluster:
         assert not response.resources[0].error_code, response
 
     def partition(self, topic: str, index: int = 0) -> Any:
-        """The controller's state of a partition."""
+        """Return the controller's state of a partition."""
         state = self.controller.core.committed.topic(topic)
         assert state is not None
         return state.partitions[index]
@@ -264,7 +264,7 @@ class BrokerCluster:
         timeout_ms: int = 10_000,
         via: int | None = None,
     ) -> broker_service_pb2.ProducePartitionResult:
-        """One request over a stream of its own, to the leader."""
+        """Send one produce request to the leader, over a stream of its own."""
         broker_id = self.partition(topic, partition).leader if via is None else via
         call = self.broker_stub(broker_id).Produce()
         await call.write(produce_request(topic, records, partition, acks=acks, ms=timeout_ms))
@@ -276,7 +276,7 @@ class BrokerCluster:
     async def read(
         self, topic: str, *, partition: int = 0, start: int = 0, end: int, via: int | None = None
     ) -> bytes:
-        """All batches of [start, end) from the leader."""
+        """Return all batches of [start, end) from the leader."""
         broker_id = self.partition(topic, partition).leader if via is None else via
         call = self.broker_stub(broker_id).Fetch()
         await call.write(
@@ -308,7 +308,7 @@ class BrokerCluster:
 
 
 def batch(values: list[bytes], *, key: bytes | None = None) -> bytes:
-    """One batch of these values."""
+    """Return one batch with these values."""
     builder = BatchBuilder()
     for value in values:
         builder.append(key, value, None, 1_700_000_000_000)
@@ -330,12 +330,12 @@ def produce_request(
 
 
 def record_count(batches: bytes) -> int:
-    """How many records the batches hold."""
+    """Return how many records the batches hold."""
     return sum(header.record_count for _, header in iter_headers(batches))
 
 
 def record_values(batches: bytes) -> list[int]:
-    """The values, numbers in decimal, of all records."""
+    """Return the values of all records, which are decimal numbers."""
     return [
         int(record.value)
         for position, _ in iter_headers(batches)

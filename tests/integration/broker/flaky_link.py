@@ -6,7 +6,7 @@ import asyncio
 
 
 class FlakyLink:
-    """Listens on `port` and passes bytes to and from the target, while it is not a black hole."""
+    """Listens on `port` and passes bytes to and from the target, unless it is a black hole."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.port = 0
@@ -17,16 +17,16 @@ class FlakyLink:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listen."""
+        """Begin to listen."""
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def black_hole(self) -> None:
-        """Swallow everything from now on: what was sent before `heal` never arrives."""
+        """Drop all bytes from now on. Bytes that were sent before `heal` never arrive."""
         self._open.clear()
 
     def heal(self) -> None:
-        """Pass bytes of new connections on; those from before are dead."""
+        """Pass the bytes of new connections on; older connections stay dead."""
         for task in self._tasks:
             task.cancel()
         self._open.set()

@@ -53,7 +53,7 @@ class MemoryLog:
         return self.applied
 
     async def confirm_leadership(self, *, epoch: int, timeout_s: float) -> None:
-        """Nobody else can lead."""
+        """Confirm at once, because no other controller can lead."""
 
     async def wait_applied(self, offset: int, timeout_s: float) -> int:
         async with self._grown:
@@ -64,11 +64,11 @@ class MemoryLog:
         return [entry for entry in self.log if entry.offset >= from_offset]
 
     async def latest_snapshot(self) -> None:
-        """The log is never trimmed."""
+        """Return no snapshot, because the log is never trimmed."""
 
 
 class MemoryController(ControllerServicer):
-    """Active from `start` to `stop`; `port` is where it listens."""
+    """A controller that is active from `start` to `stop`; `port` is where it listens."""
 
     def __init__(
         self, *, cluster_id: str, controller_id: int = 1, seed: int = 7, **settings: Any
@@ -95,7 +95,7 @@ class MemoryController(ControllerServicer):
         return f"{self.log.leader_id}@127.0.0.1:{self.port}"
 
     async def start(self, credentials: grpc.ServerCredentials | None = None) -> None:
-        """Listen, and become active."""
+        """Listen, and become the active controller."""
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         pb_grpc.add_ControllerServiceServicer_to_server(self, self._server)
         admin_grpc.add_AdminServiceServicer_to_server(self._admin, self._server)
@@ -135,14 +135,14 @@ class MemoryController(ControllerServicer):
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Wait for a condition of other objects."""
+    """Wait for a condition on other objects."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110  # bounded by the timeout
             await asyncio.sleep(0.01)
 
 
 async def registered(controller: MemoryController) -> int:
-    """The broker epoch of broker 4, which is registered by this."""
+    """Register broker 4, and return its broker epoch."""
     answer = await controller.Register(
         pb.RegisterRequest(
             cluster_id="c",

@@ -50,7 +50,7 @@ from tests.integration.broker.memory_controller import MemoryController, registe
 
 
 class Standby(pb_grpc.ControllerServiceServicer):
-    """A controller that is not the active one, and knows who is."""
+    """A controller that is not active, and knows the active one."""
 
     def __init__(self, active: int = -1) -> None:
         self.active = active
@@ -64,7 +64,7 @@ class Standby(pb_grpc.ControllerServiceServicer):
 
 
 class SnapshotSource(pb_grpc.ControllerServiceServicer):
-    """Sends its image as a snapshot, damaged at first."""
+    """Sends its image as a snapshot, the first time damaged."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.data = snapshot_bytes(image)
@@ -146,7 +146,7 @@ async def test_a_snapshot_is_applied_whole_and_a_damaged_one_never() -> None:
 
 
 class CutOff(pb_grpc.ControllerServiceServicer):
-    """A standby that the broker reaches and its leader does not: it hears of no commit."""
+    """A standby that the broker reaches and the leader does not, so that it receives no commits."""
 
     async def MetadataFeed(
         self, request: pb.MetadataFeedRequest, context: Any
@@ -158,7 +158,7 @@ class CutOff(pb_grpc.ControllerServiceServicer):
 async def test_a_feed_does_not_stay_with_a_standby_that_hears_nothing(
     controller: MemoryController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Heartbeats go on all the while, so that nothing else would ever tell."""
+    """Heartbeats continue all the time, so nothing else would tell the broker."""
     monkeypatch.setattr(metadata_feed, "_STANDBY_S", 0.1)
     server, port = await _serve(CutOff())
     client = ControllerClient([(2, "127.0.0.1", port), (1, "127.0.0.1", controller.port)], None)
@@ -314,7 +314,9 @@ def _answer(epoch: int, **fields: Any) -> pb.HeartbeatResponse:
 
 
 async def test_a_deposed_controllers_answers_count_for_nothing_once_the_new_one_was_heard() -> None:
-    """It does not know yet that it was: it would renew leases, let brokers go, call them stale."""
+    """The deposed controller does not know that it was deposed: it would renew leases, let brokers stop, or call
+    them stale.
+    """
     beating = _Beating(1, epoch=7)
     received = beating.heartbeat.received
     received(ControllerId(2), _answer(5), 1_000)
@@ -334,7 +336,7 @@ async def test_a_deposed_controllers_answers_count_for_nothing_once_the_new_one_
 
 
 class Pulse(pb_grpc.ControllerServiceServicer):
-    """Answers one beat a stream, and notes whose certificate came with it."""
+    """Responds to one heartbeat in each stream, and records the certificate of its sender."""
 
     def __init__(self) -> None:
         self.serials: list[int] = []

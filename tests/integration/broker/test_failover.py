@@ -58,7 +58,7 @@ class SteadyProducer:
         return answer is not grpc.aio.EOF and answer.partitions[0].error_code == 0
 
     async def until_acked(self, more: int) -> None:
-        """Wait until so many more records are acknowledged."""
+        """Wait until this many more records are acknowledged."""
         wanted = len(self.acked) + more
         async with asyncio.timeout(20):
             while len(self.acked) < wanted:  # noqa: ASYNC110  # bounded by the timeout

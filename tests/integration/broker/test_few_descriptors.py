@@ -29,7 +29,7 @@ def limit_files(cluster: BrokerCluster, limit: int) -> None:
 
 
 async def produced(cluster: BrokerCluster, topic: str, value: int, *, partition: int = 0) -> None:
-    """Produce until it is taken: whatever refuses it meanwhile is retriable."""
+    """Produce until the record is accepted; all errors until then must be retriable."""
     async with asyncio.timeout(60):
         while True:
             result = await cluster.produce(

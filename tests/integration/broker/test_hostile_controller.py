@@ -217,7 +217,7 @@ class Grammar:
             yield changed
 
     def heartbeat(self, response: pb.HeartbeatResponse) -> None:
-        """Change a response, but not so that a broker must end or believe a higher epoch."""
+        """Change a response, but not so that a broker must stop or believe a higher epoch."""
         draw = self.draw
         code = draw.choice((0, self.number() % (1 << 15), -9, 9999))
         response.error_code = 0 if code in LIFE_IS_OVER else code
@@ -271,7 +271,7 @@ class _Changing:
 
 
 class TornEntry(pb_grpc.ControllerServiceServicer):
-    """Sends a sound topic, and then once an entry whose second record does not fit."""
+    """Sends a valid topic, and then once an entry whose second record is invalid."""
 
     def __init__(self) -> None:
         self.asked_from: list[int] = []

@@ -98,7 +98,9 @@ async def test_a_leader_that_slept_acknowledges_nothing_when_it_wakes(tmp_path: 
 
 
 async def test_a_deposed_leader_cuts_what_nobody_else_has(tmp_path: Path) -> None:
-    """acks=1 records of a leader whose followers are away: cut when it comes back as a follower."""
+    """The leader has acks=1 records while its followers are away, and truncates them when it comes back as a
+    follower.
+    """
     async with BrokerCluster(tmp_path, brokers=3) as cluster:
         await cluster.create_topic("t", replicas=3, min_insync_replicas="1")
         first = cluster.partition("t").leader

@@ -83,7 +83,7 @@ class Rejoining:
         )
 
     async def join(self) -> None:
-        """Join; what the logs lost is known after the first registration."""
+        """Join the cluster; the losses of the logs are known after the first registration."""
         following = asyncio.create_task(self.feed.run())
         try:
             async with asyncio.timeout(10):
@@ -104,7 +104,7 @@ class Rejoining:
 async def test_a_clean_broker_that_lost_one_partition_says_so_of_that_one_alone(
     controller: MemoryController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It registers before its logs are read, and again with what they lost; both times it is clean."""
+    """It registers before its logs are opened, and again with their losses. Both registrations are of class CLEAN."""
     monkeypatch.setattr(membership, "_EARLY_LOAD_S", 0.0)
     before = await registered(controller)
     broker = Rejoining(controller, previous_broker_epoch=before)

@@ -15,7 +15,7 @@ def names(path: Path, ending: str) -> list[str]:
 
 
 async def start_with(cluster: BrokerCluster, controller: MemoryController) -> None:
-    """Start the broker again with this controller's metadata, which a person has it adopt."""
+    """Start the broker again with this controller's metadata, which an operator has made it adopt."""
     broker = cluster.brokers[1]
     await broker.kill()
     adopt_metadata(DiskStorage(), broker.directory, None)

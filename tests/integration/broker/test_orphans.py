@@ -53,7 +53,7 @@ time.sleep(1_000)
 
 
 def child(main: str) -> subprocess.Popen[bytes]:
-    """A process that does something else than to stop; its parent's end is its standard input's."""
+    """Start a process that is busy and does not stop by itself. Its standard input ends when its parent ends."""
     code = _CHILD.format(main=main, orphan_s_max=ORPHAN_S_MAX)
     return subprocess.Popen(
         [sys.executable, "-c", code],

@@ -45,7 +45,7 @@ def log_bytes(cluster: EmbeddedCluster) -> bytes:
 
 
 def lose_controller(cluster: EmbeddedCluster) -> Path:
-    """Stop it and put its directory aside."""
+    """Stop the controller, and put its data directory aside."""
     controller = cluster.controllers[1]
     controller.signal(signal.SIGTERM)
     assert controller.wait(WAIT_S)
@@ -147,7 +147,7 @@ async def test_a_broker_adopts_other_metadata_by_command_only(cluster: EmbeddedC
 
 
 def adopt(data_dir: str, incarnation: str) -> subprocess.CompletedProcess[str]:
-    """`odradek storage adopt`."""
+    """Run `odradek storage adopt`."""
     return subprocess.run(
         [
             *(sys.executable, "-m", "odradek.cli.main", "storage", "adopt"),

@@ -51,7 +51,7 @@ async def test_no_rpc_keeps_the_loop_for_long(
 
 
 async def _asked(channel: grpc.aio.Channel, rpc: LargeRpc) -> str:
-    """Send it, and wait for a response or the end of the call."""
+    """Send the request, and wait for a response or the end of the call."""
     call: Any = channel.stream_stream(
         rpc.path,
         request_serializer=lambda message: message.SerializeToString(),

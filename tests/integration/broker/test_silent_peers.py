@@ -30,7 +30,7 @@ _POLL_S = 0.01
 
 
 class Echo(grpc.GenericRpcHandler):
-    """Sends everything back; `broken` is set when the server finds a stream dead."""
+    """Sends all messages back; `broken` is set when the server detects a dead stream."""
 
     def __init__(self) -> None:
         self.broken = asyncio.Event()
@@ -50,7 +50,7 @@ class Echo(grpc.GenericRpcHandler):
 
 @asynccontextmanager
 async def echo_behind_a_link() -> AsyncIterator[tuple[Echo, FlakyLink, grpc.aio.Channel]]:
-    """A server as our processes have it, and an internal channel to it over a link."""
+    """Start a server with the options of our processes, and return an internal channel to it over a link."""
     [port] = free_ports(1)
     address = ListenerAddress(name="ECHO", host="127.0.0.1", port=port)
     server, echo = new_server(), Echo()
@@ -68,7 +68,7 @@ async def echo_behind_a_link() -> AsyncIterator[tuple[Echo, FlakyLink, grpc.aio.
 
 
 async def opened(channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall[bytes, bytes]:
-    """A stream that something came back on."""
+    """Return a stream on which a message was returned."""
     call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(_ECHO)()
     await call.write(b"there?")
     assert await call.read() == b"there?"
@@ -76,7 +76,7 @@ async def opened(channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall[bytes, 
 
 
 async def keep_writing(call: grpc.aio.StreamStreamCall[bytes, bytes]) -> None:
-    """Write again and again, as heartbeats and acknowledgements do."""
+    """Write again and again, as heartbeats and acknowledgements are written."""
     while not call.done():
         await call.write(b"beat")
         await asyncio.sleep(_PACE_S)

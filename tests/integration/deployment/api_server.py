@@ -48,7 +48,7 @@ class ApiServer:
         self._server.server_close()
 
     def account_files(self) -> Mapping[str, bytes]:
-        """What the kubelet mounts for a service account."""
+        """Return the files that the kubelet mounts for a service account."""
         return {
             "token": TOKEN.encode(),
             "namespace": self.namespace.encode(),
@@ -61,7 +61,7 @@ class ApiServer:
         return {"KUBERNETES_SERVICE_HOST": self.host, "KUBERNETES_SERVICE_PORT": str(port)}
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
-        """Status and document."""
+        """Return the status and the document of a response."""
         root = f"/api/v1/namespaces/{self.namespace}/secrets"
         name = path.removeprefix(root).lstrip("/")
         if not path.startswith(root):
@@ -104,6 +104,6 @@ def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(sent)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Silent."""
+            """Log nothing."""
 
     return Handler

@@ -47,11 +47,11 @@ class ClusterDns:
         self._server.server_close()
 
     def publish(self, names: Mapping[str, Sequence[str]]) -> None:
-        """Names within the namespace, such as `broker-1.broker`, with their addresses."""
+        """Replace all names in the namespace, such as `broker-1.broker`, and their addresses."""
         self._names = {f"{name}.{self._suffix}": found for name, found in names.items()}
 
     def resolv_conf(self) -> str:
-        """What the kubelet gives every pod."""
+        """Return the resolv.conf that the kubelet gives every pod."""
         return (
             f"nameserver {self.host}\n"
             f"search {self._suffix} svc.cluster.local cluster.local\n"
@@ -59,7 +59,7 @@ class ClusterDns:
         )
 
     def answer(self, request: bytes) -> bytes:
-        """The answer to one query for one name."""
+        """Return the response to one query for one name."""
         number, flags = struct.unpack_from(">HH", request)
         labels, position = [], 12
         while length := request[position]:

@@ -19,7 +19,7 @@ RATE = 600  # records/s, one at a time: every gap shows
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedKubernetes]:
-    """What `kubectl apply -k deploy/k8s` brings; every test leaves all of it ready."""
+    """The pods of `kubectl apply -k deploy/k8s`. Every test leaves all of them ready."""
     need("kubectl", "network namespaces")
     scratch = tmp_path_factory.mktemp("kubernetes")
     with SimulatedKubernetes(".", scratch, beside=["jobs", "admin"]) as found:
@@ -35,14 +35,14 @@ class LoadPod:
         self.topic: str = self._told()["topic"]
 
     def gap_s(self) -> float:
-        """The longest pause of a partition since the last call; what is open has ended by then."""
+        """Return the longest pause of a partition since the last call. A pause that is under way is waited for."""
         assert self._pod.process.stdin is not None
         self._pod.process.stdin.write(b"gap\n")
         self._pod.process.stdin.flush()
         return float(self._told()["gap_s"])
 
     def verdict(self) -> dict[str, Any]:
-        """End the load, read everything back."""
+        """End the load, and read everything back."""
         assert self._pod.process.stdin is not None
         self._pod.process.stdin.close()
         told = self._told()
@@ -59,7 +59,7 @@ class LoadPod:
 
 @contextmanager
 def load_on(cluster: SimulatedKubernetes) -> Iterator[LoadPod]:
-    """Load for the length of the block; every record must be acknowledged and there, once, in order."""
+    """Produce for the length of the `with` block. Every record must be acknowledged and be read once, in order."""
     pod = cluster.start_client(
         "load",
         "tests.integration.deployment.load_client",
@@ -84,7 +84,7 @@ def load_on(cluster: SimulatedKubernetes) -> Iterator[LoadPod]:
 def report(
     request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., None]:
-    """`report(gap_s=..., bar_s=...)` prints one line of JSON, captured or not."""
+    """Print `report(gap_s=..., bar_s=...)` as one line of JSON, whether or not output is captured."""
 
     def write(**figures: object) -> None:
         with capfd.disabled():

@@ -58,7 +58,7 @@ _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """How the kubelet asks: gRPC for a `service`, or HTTP for a `path`."""
+    """A probe of the kubelet: gRPC for a `service`, or HTTP for a `path`."""
 
     port: int
     service: str | None
@@ -81,7 +81,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPlan:
-    """One pod, ready to be started on `address`."""
+    """One pod, ready to be started at `address`."""
 
     name: str
     labels: Mapping[str, str]
@@ -143,7 +143,7 @@ class Planner:
         zone: str = "",
         address: str,
     ) -> PodPlan:
-        """The pod `name` of a workload object, as the kubelet would find it on `address`."""
+        """Return the plan of the pod `name` of a workload object at `address`."""
         template = owner["spec"]["template"]
         spec = template["spec"]
         _only_known(spec, _POD_FIELDS, name)

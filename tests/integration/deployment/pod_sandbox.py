@@ -45,11 +45,11 @@ class PodNetwork:
         self._count = 0
 
     def new_address(self) -> str:
-        """One that no pod had before."""
+        """Return an address that no pod had before."""
         return self._free.pop(0)
 
     def join(self, address: str) -> str:
-        """A network namespace on the bridge; its name."""
+        """Create a network namespace on the bridge, and return its name."""
         self._count += 1
         name, cable = f"{self._bridge}-{self._count}", f"v{self._tag}n{self._count}"
         _ip("netns", "add", name)
@@ -66,7 +66,7 @@ class PodNetwork:
         return name
 
     def leave(self, namespace: str) -> None:
-        """The namespace and its cable go at once."""
+        """Remove the namespace and its link at once."""
         self._namespaces.remove(namespace)
         _ip("netns", "del", namespace)
 
@@ -115,7 +115,7 @@ class PodProcess:
         )
 
     def terminate(self, timeout_s: float) -> bool:
-        """SIGTERM, and SIGKILL after `timeout_s`; whether the former was enough."""
+        """Send SIGTERM, and SIGKILL after `timeout_s`; return whether SIGTERM was enough."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(timeout_s)
@@ -128,7 +128,7 @@ class PodProcess:
         return True
 
     def kill(self) -> None:
-        """SIGKILL, and wait."""
+        """Send SIGKILL, and wait."""
         for process in (self.process, *self._sidecars):
             process.kill()
             process.wait(_KILLED_S_MAX)
@@ -146,7 +146,7 @@ class PodProcess:
         self._network.leave(self.namespace)
 
     def connections(self) -> list[tuple[str, int]]:
-        """(address, port) of the other end of every open TCP connection that it has."""
+        """Return (address, port) of the other end of every open TCP connection of the pod."""
         done = subprocess.run(
             ["nsenter", f"--net=/run/netns/{self.namespace}", "ss", "-tnH", "state", "established"],
             capture_output=True,
@@ -160,7 +160,7 @@ class PodProcess:
         return found
 
     def log_tail(self, lines: int = 12) -> str:
-        """The end of what it said."""
+        """Return the last lines of the pod's output."""
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
     def _script(self, plan: PodPlan, own: Path) -> str:

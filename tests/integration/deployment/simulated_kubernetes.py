@@ -105,13 +105,13 @@ class SimulatedKubernetes:
                 self.run_job(name)
 
     def pod_names(self, stateful_set: str) -> list[str]:
-        """All of it, by rising ordinal."""
+        """Return the names of all pods, by rising ordinal."""
         spec = self._workloads["StatefulSet", stateful_set]["spec"]
         first = spec["ordinals"]["start"]
         return [f"{stateful_set}-{first + index}" for index in range(spec["replicas"])]
 
     def pods_of(self, workload: str) -> list[PodProcess]:
-        """Those that there are now."""
+        """Return the pods of a workload that exist now."""
         return [
             pod
             for pod in self.pods.values()
@@ -142,7 +142,7 @@ class SimulatedKubernetes:
             assert self.stop(old), f"{old} did not end within its grace period"
 
     def run_job(self, name: str, *, timeout_s: float = READY_S_MAX) -> str:
-        """Run it to its end; what it said. Raises AssertionError when it failed."""
+        """Run a job to its end, and return its output. Raises AssertionError when it failed."""
         self._log_path(f"{name}-job").unlink(missing_ok=True)
         self._start_as(f"{name}-job", self._workloads["Job", name])
         pod = self.pods.pop(f"{name}-job")
@@ -193,7 +193,9 @@ class SimulatedKubernetes:
         return self._launch(plan, self.network.new_address())
 
     def stop(self, pod: str) -> bool:
-        """preStop, SIGTERM, grace period; whether it went without SIGKILL. Its address goes too."""
+        """Run preStop, send SIGTERM, and wait for the grace period; return whether the pod ended without SIGKILL.
+        Its address is removed, too.
+        """
         process = self.pods[pod]
         self._ready.discard(pod)
         self._publish()
@@ -214,7 +216,7 @@ class SimulatedKubernetes:
         self._forget(pod)
 
     def lose_claims(self, pod: str) -> None:
-        """The volumes of a stopped pod are gone; the next one finds empty ones."""
+        """Delete the volumes of a stopped pod; the next one finds empty ones."""
         assert pod not in self.pods, f"{pod} runs"
         for claim in (self.scratch / "volumes").glob(f"*-{pod}"):
             shutil.rmtree(claim)
@@ -226,23 +228,23 @@ class SimulatedKubernetes:
             claim.rename(claim.with_name(f"aside-{claim.name}.saved"))
 
     def restore_claims(self, pod: str) -> None:
-        """The volumes that were put aside take the place of those the pod has had since."""
+        """Put the volumes that were put aside in the place of the pod's present ones."""
         self.lose_claims(pod)
         for saved in (self.scratch / "volumes").glob(f"aside-*-{pod}.saved"):
             saved.rename(saved.with_name(saved.name.removeprefix("aside-").removesuffix(".saved")))
 
     def is_ready(self, pod: str) -> bool:
-        """One readiness probe, now."""
+        """Run one readiness probe now."""
         process = self.pods[pod]
         return _answers_well(process.address, process.plan.probes["readiness"])
 
     def is_live(self, pod: str) -> bool:
-        """One liveness probe, now."""
+        """Run one liveness probe now."""
         process = self.pods[pod]
         return _answers_well(process.address, process.plan.probes["liveness"])
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition that the pods bring about."""
+        """Wait for a condition that pods fulfil."""
         deadline_s = time.monotonic() + READY_S_MAX
         while not condition():
             assert time.monotonic() < deadline_s, f"not within {READY_S_MAX:.0f} s: {what}"

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def generate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """`proto/generate.py`, which writes below a folder of our own."""
+    """Run `proto/generate.py`, which writes below a folder of the test."""
     monkeypatch.syspath_prepend(ROOT / "proto")  # as for a script there
     spec = importlib.util.spec_from_file_location("generate", ROOT / "proto" / "generate.py")
     assert spec is not None

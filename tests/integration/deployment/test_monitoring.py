@@ -41,7 +41,7 @@ def alert_rules() -> list[dict[str, Any]]:
 
 
 def panels() -> Iterator[tuple[str, str, str]]:
-    """(title, expression, legend) of every line of every panel."""
+    """Return (title, expression, legend) of every line of every panel."""
     for path in sorted((MONITORING / "dashboards").glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel.get("targets", ()):
@@ -55,7 +55,7 @@ def parsed(expr: str) -> Any:
 
 
 def nodes(node: Any) -> Iterator[Any]:
-    """A PromQL expression and everything in it."""
+    """Yield a PromQL expression and all expressions in it."""
     yield node
     for name in ("lhs", "rhs", "expr", "param", "vector_selector"):
         child = getattr(node, name, None)
@@ -70,7 +70,7 @@ def selectors(node: Any) -> list[Any]:
 
 
 def missing(expr: str, scrape: Scrape) -> list[str]:
-    """Metrics and labels that the expression names and the scrape lacks."""
+    """Return the metrics and labels that the expression names and the scrape lacks."""
     wrong = []
     tree = parsed(expr)
     for one in selectors(tree):
@@ -92,7 +92,7 @@ def missing(expr: str, scrape: Scrape) -> list[str]:
 
 
 def shown(expr: str, scrape: Scrape) -> set[str]:
-    """Labels that the expression's result has, for legends and annotations."""
+    """Return the labels of the expression's result, for legends and annotations."""
     tree = parsed(expr)
     for one in nodes(tree):
         if isinstance(one, promql_parser.AggregateExpr):
@@ -195,7 +195,7 @@ def counted_again(node: Any, nearest: str = "") -> list[str]:
 
 
 def test_what_each_gateway_tells_counts_once() -> None:
-    """With two gateways there are two of each series."""
+    """With two gateways there are two series of each metric."""
     told = [*((title, expr) for title, expr, _ in panels())]
     told += [(rule["alert"], rule["expr"]) for rule in alert_rules()]
     assert sum("kafka_consumergroup" in expr for _, expr in told) > 4

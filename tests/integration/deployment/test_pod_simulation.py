@@ -34,7 +34,7 @@ Report = Callable[..., None]
 
 
 def roll_everything(cluster: SimulatedKubernetes) -> dict[str, float]:
-    """The longest pause of a partition in s for each pod's roll; nothing is lost meanwhile."""
+    """Restart each pod, and return the longest pause of a partition in s for each; nothing is lost meanwhile."""
     gaps_s: dict[str, float] = {}
     with load_on(cluster) as load:
 
@@ -48,7 +48,7 @@ def roll_everything(cluster: SimulatedKubernetes) -> dict[str, float]:
 
 
 def metric(cluster: SimulatedKubernetes, pod: str, name: str) -> float:
-    """One value of a controller's or broker's own scrape."""
+    """Return one value of a controller's or broker's own scrape."""
     address = cluster.pods[pod].address
     body = httpx.get(f"http://{address}:9404/metrics", timeout=10).text
     return next(
@@ -97,7 +97,7 @@ def test_a_broker_whose_volume_is_gone_replicates_again(cluster: SimulatedKubern
 def test_a_controller_whose_volume_is_gone_does_not_vote_before_it_has_caught_up(
     cluster: SimulatedKubernetes,
 ) -> None:
-    """Two of three answer, one of them empty: were it to vote, they would elect."""
+    """Two of three controllers respond, and one of them is empty: if it voted, they would elect a leader."""
     role = "odradek_metadata_quorum_raft_leader"
     cluster.kill("quorum-2")
     cluster.kill("quorum-3")
@@ -170,7 +170,7 @@ def test_brokers_refuse_controllers_that_lost_all_their_volumes_until_those_are_
 def test_gateways_answer_while_they_are_rolled_and_reach_each_other(
     cluster: SimulatedKubernetes,
 ) -> None:
-    """A consumer instance that one gateway made is served by any, before and after a roll."""
+    """A consumer instance that was created at one gateway is served by any, before and after a rolling restart."""
     json_v2 = {"Content-Type": "application/vnd.kafka.json.v2+json"}
     v2 = {"Content-Type": "application/vnd.kafka.v2+json"}
 

@@ -32,7 +32,7 @@ SCALE = "kubectl -n odradek scale statefulset broker --replicas=4\n"
 
 
 def blocks(section: str) -> str:
-    """The `sh` blocks of a section, one after the other."""
+    """Return the `sh` blocks of a section, in order."""
     text = (K8S / "README.md").read_text()
     (found,) = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     return "".join(re.findall(r"^```sh\n(.*?)^```", found, re.MULTILINE | re.DOTALL))
@@ -62,7 +62,7 @@ class Shell:
                 (folder / "secrets" / name / file).write_bytes(content)
 
     def run(self, script: str) -> str:
-        """What it said, on both outputs. Raises AssertionError when a command failed."""
+        """Return the output of the script, of both streams. Raises AssertionError when a command failed."""
         pids = self._folder / "pids"
         pids.mkdir(exist_ok=True)
         for name, pod in self._cluster.pods.items():

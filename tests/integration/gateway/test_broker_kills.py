@@ -29,7 +29,7 @@ DEADLINE_S = 60.0
 
 @dataclass
 class Outcome:
-    """What the clients saw, together."""
+    """The responses of all clients together."""
 
     stopping: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -39,7 +39,7 @@ class Outcome:
     wrong: list[str] = field(default_factory=list)
 
     def note(self, values: list[str], status: int, body: dict[str, Any]) -> None:
-        """One answer to a produce request of these values."""
+        """Record one response to a produce request with these values."""
         with self.lock:
             self.statuses[status] += 1
             if status != 200:
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def produce(url: str, topic: str, number: int, outcome: Outcome) -> None:
-    """One client: the next batch as soon as the last is answered."""
+    """Run one client, which sends the next batch as soon as the last one has a response."""
     sent = 0
     with httpx.Client(base_url=url, timeout=60) as http:
         while not outcome.stopping.is_set():
@@ -73,7 +73,7 @@ def produce(url: str, topic: str, number: int, outcome: Outcome) -> None:
 
 
 def send_what_is_bad(url: str, topic: str, outcome: Outcome) -> None:
-    """Good records beside one that is bad, wrong types, bodies that are too large: refused whole, at all times."""
+    """Send good records beside a bad one, wrong types, and bodies that are too large: each is refused as a whole."""
     good = {"value": 1}
     cases = [
         (json.dumps({"records": [good, {"value": 2, "partition": -1}]}).encode(), JSON, 422),
@@ -110,7 +110,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 async def read_all(bootstrap: str, topic: str) -> dict[tuple[int, int], str]:
-    """Every record of the topic by its place."""
+    """Return every record of the topic by its partition and offset."""
     found: dict[tuple[int, int], str] = {}
     async with (
         Client(bootstrap) as client,
@@ -126,7 +126,7 @@ async def read_all(bootstrap: str, topic: str) -> dict[tuple[int, int], str]:
 
 
 def wait_for_more(outcome: Outcome, count: int) -> None:
-    """Wait until so many more records are acknowledged."""
+    """Wait until this many more records are acknowledged."""
     target = len(outcome.acknowledged) + count
     deadline_s = time.monotonic() + DEADLINE_S
     while len(outcome.acknowledged) < target:

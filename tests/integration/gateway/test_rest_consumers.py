@@ -78,7 +78,7 @@ def make_instance(gateway: httpx.Client, group: str, name: str, topic: str) -> s
 
 
 def read_until(gateways: Iterator[httpx.Client], base: str, count: int) -> list[int]:
-    """Values of at least so many records, asking the gateways in turn."""
+    """Return the values of at least this many records, read from the gateways in turn."""
     values: list[int] = []
     deadline_s = time.monotonic() + DEADLINE_S
     while len(values) < count:
@@ -216,7 +216,7 @@ def test_a_rebalance_does_not_outlast_the_timeout_of_a_read(
 def test_a_client_that_gives_up_leaves_the_instance_to_the_next_one(
     cluster: EmbeddedCluster, gateways: list[httpx.Client], asked: int
 ) -> None:
-    """Its poll ends with it: the next request neither waits for it nor misses what it would have got."""
+    """Its poll ends when it disconnects, so the next request neither waits for it nor misses its records."""
     topic = f"gives-up-{asked}"
     make_topic(gateways[0], cluster, topic, 10)
     base = make_instance(gateways[0], f"g-{topic}", "one", topic)
@@ -323,7 +323,7 @@ def test_instances_that_nobody_asks_for_expire_those_of_a_dead_gateway_too(
 
 
 async def registered(bootstrap: str, registry: set[tuple[str, int]]) -> set[tuple[str, str]]:
-    """Instances in the topic of all gateways."""
+    """Return the instances in the topic that all gateways read."""
     found: dict[tuple[str, str], bytes | None] = {}
     async with (
         Client(bootstrap) as client,

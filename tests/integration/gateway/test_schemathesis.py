@@ -102,7 +102,7 @@ def gateway() -> Iterator[Gateway]:
 
 @pytest.fixture(scope="module")
 def existing(gateway: Gateway) -> dict[str, str]:
-    """Names of things that exist."""
+    """Return names of resources that exist."""
     topic = gateway.topic("st-topic")
     v2 = {"content-type": "application/vnd.kafka.v2+json"}
     made = gateway.http.post(f"/consumers/{GROUP}", json={"name": INSTANCE}, headers=v2)

@@ -42,7 +42,7 @@ class RecordStream:
         self.socket.sendall(b"0\r\n\r\n")
 
     def answer(self) -> dict[str, object]:
-        """The next one; its head is read with the first."""
+        """Return the next result; the head of the response is read with the first one."""
         if self._response is None:
             self._response = http.client.HTTPResponse(self.socket)
             self._response.begin()

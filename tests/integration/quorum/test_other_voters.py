@@ -79,7 +79,7 @@ def _errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_voters_that_count_different_majorities_do_not_talk_and_say_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of three was formatted for two voters, so it counts another majority."""
+    """One of three controllers was formatted for two voters, so its majorities are different."""
     monkeypatch.setattr(transport, "REDIAL_PAUSE_S", 0.01)
     dials: list[int] = []
     connect = transport.VoterNetwork._connect_and_keep

@@ -14,7 +14,7 @@ from odradek.embedded import ClusterPlan, EmbeddedCluster
 
 @pytest.fixture(scope="package")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One broker and one controller."""
+    """The address of a cluster of one broker and one controller."""
     plan = ClusterPlan(brokers=1, controllers=1, data_dir=tmp_path_factory.mktemp("one-broker"))
     with EmbeddedCluster(plan) as cluster:
         cluster.start()
@@ -24,7 +24,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="package")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker that takes a member that is silent for a second out."""
+    """A broker that removes a group member that is silent for one second."""
     plan = ClusterPlan(
         brokers=1,
         controllers=1,
@@ -54,7 +54,7 @@ async def client(bootstrap: str) -> AsyncIterator[Client]:
 
 @pytest.fixture
 def three_brokers(tmp_path: Path) -> Iterator[EmbeddedCluster]:
-    """Three brokers and one controller, for tests that kill."""
+    """A cluster of three brokers and one controller, for tests that kill processes."""
     with EmbeddedCluster(ClusterPlan(brokers=3, controllers=1, data_dir=tmp_path)) as cluster:
         cluster.start()
         cluster.wait_ready()
@@ -63,5 +63,5 @@ def three_brokers(tmp_path: Path) -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def topic() -> str:
-    """A name that no other test has."""
+    """A topic name that no other test uses."""
     return f"t-{uuid.uuid4().hex[:12]}"

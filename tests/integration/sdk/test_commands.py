@@ -114,7 +114,7 @@ def test_dev_tells_where_everything_is(dev: dict[str, Any]) -> None:
 
 
 def readme(pattern: str) -> str:
-    """The one part of the README that fits."""
+    """Return the one part of the README that matches."""
     (found,) = re.findall(pattern, README.read_text(), re.DOTALL)
     return str(found)
 

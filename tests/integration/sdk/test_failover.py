@@ -55,7 +55,7 @@ class Load:
 
     @property
     def longest_gap_s(self) -> float:
-        """Between two acknowledgements of one partition."""
+        """Return the longest time between two acknowledgements of one partition."""
         return max(
             later - earlier
             for times in self.acknowledged_s.values()
@@ -96,7 +96,7 @@ async def verify(client: Client, topic: str, load: Load) -> None:
 
 @contextlib.asynccontextmanager
 async def under_load(cluster: EmbeddedCluster, topic: str) -> AsyncIterator[Load]:
-    """Records flow while something is done to the cluster; all come once, in order, and no pause is long."""
+    """Produce while something is done to the cluster; all records are written once, in order, and no pause is long."""
     async with Client(cluster.bootstrap) as client:
         await client.admin.create_topic(
             topic,

@@ -17,7 +17,7 @@ Names = Sequence[TopicPartition]
 
 
 async def fill(client: Client, topic: str, *, partitions: int = 2, records: int = 20) -> None:
-    """Numbers, in turns to the partitions."""
+    """Write numbers to the partitions in turn."""
     await client.admin.create_topic(topic, partitions=partitions, replication_factor=1)
     async with client.producer() as producer:
         for number in range(records):
@@ -25,7 +25,7 @@ async def fill(client: Client, topic: str, *, partitions: int = 2, records: int 
 
 
 async def read(consumer: Consumer, count: int) -> list[bytes]:
-    """So many values; what comes beyond is an error."""
+    """Return this many values; more of them are an error."""
     values: list[bytes] = []
     async with asyncio.timeout(WAIT_S):
         while len(values) < count:
@@ -34,7 +34,7 @@ async def read(consumer: Consumer, count: int) -> list[bytes]:
 
 
 async def reading_until(consumer: Consumer, is_so: Callable[[], bool]) -> list[bytes]:
-    """Go on reading, as a program does, until it is so; the values meanwhile."""
+    """Continue to read, as a program does, until the condition holds; return the values."""
     values: list[bytes] = []
     async with asyncio.timeout(WAIT_S):
         while not is_so():
@@ -101,7 +101,9 @@ async def test_a_pattern_takes_in_topics_to_come(impatient_client: Client, topic
 
 
 async def test_listeners_frame_what_is_handed_out(impatient_client: Client, topic: str) -> None:
-    """Nothing is handed out before `on_assign` is through, and `on_revoke` comes when all of it is processed."""
+    """No record of a partition is returned before `on_assign` has returned, and `on_revoke` is called when all of
+    them are processed.
+    """
     client = impatient_client
     await fill(client, topic, records=200)
     told: list[tuple[str, list[int]]] = []
@@ -234,7 +236,7 @@ async def test_a_static_member_that_comes_back_goes_on_without_a_rebalance(
 async def test_a_member_that_is_silent_loses_its_partitions_and_its_commits(
     impatient_client: Client, topic: str
 ) -> None:
-    """`on_lost`: while its event loop was blocked, the group took it out."""
+    """`on_lost` is called: the group removed the member while its event loop was blocked."""
     client = impatient_client
     await fill(client, topic, partitions=1)
     lost: list[TopicPartition] = []
@@ -274,7 +276,7 @@ async def test_groups_are_named_when_they_are_not_there_or_in_use(
 async def test_progress_goes_on_while_members_come_and_go(
     impatient_client: Client, topic: str
 ) -> None:
-    """Commits that meet rebalances: nothing is lost, and nobody stalls."""
+    """Commits happen during rebalances: no record is lost, and no member stops."""
     client = impatient_client
     await fill(client, topic, partitions=4, records=1_000)
     seen: set[bytes] = set()

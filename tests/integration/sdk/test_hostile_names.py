@@ -45,7 +45,7 @@ COMMANDS = [
 
 
 class Terminal:
-    """Runs commands as a shell does, and looks at what they print."""
+    """Runs commands as a shell does, and checks what they print."""
 
     def __init__(
         self, bootstrap: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -27,7 +27,7 @@ Count = Callable[[], int]
 
 
 async def fill(bootstrap: str, topic: str, *, times: int = 1) -> None:
-    """Numbers as keys, `ACCOUNT AMOUNT` or a number as values; each record `times` times."""
+    """Write records with numbers as keys and `ACCOUNT AMOUNT` or a number as values; each record `times` times."""
     async with Client(bootstrap) as client:
         await client.admin.create_topic(topic, partitions=PARTITIONS, replication_factor=1)
         async with client.producer() as producer:
@@ -40,7 +40,7 @@ async def fill(bootstrap: str, topic: str, *, times: int = 1) -> None:
 def killed_again_and_again(
     bootstrap: str, recipe: str, topic: str, path: Path, count: Count, records: int
 ) -> None:
-    """Run it; kill it in the middle several times; then let it finish: until it does nothing more for a while."""
+    """Run the program and kill it several times in the middle; then let it run until it does nothing more."""
     for kill in range(KILLS + 1):
         with running(bootstrap, recipe, topic, path) as program:
             before = count()

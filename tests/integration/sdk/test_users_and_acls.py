@@ -27,7 +27,7 @@ SETTINGS = (
 
 
 class Cli:
-    """Runs commands, as root of the open listener or as a user of the guarded one."""
+    """Runs commands: as the administrator at the open listener, or as a user at the guarded one."""
 
     def __init__(self, ports: dict[str, int], home: Path) -> None:
         self.open = f"127.0.0.1:{ports['GRPC']}"
@@ -42,7 +42,9 @@ class Cli:
         bootstrap: str | None = None,
         **environment: str,
     ) -> Any:
-        """What it prints: JSON where -o json stands among the words, the error if one is expected."""
+        """Return what the command prints: parsed JSON if `-o json` is among the words, or the error if one is
+        expected.
+        """
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("ODRADEK_")}
         told = {"ODRADEK_BOOTSTRAP": bootstrap or self.open} if bootstrap != "" else {}
         done = subprocess.run(

@@ -325,7 +325,7 @@ class Cluster:
 
 
 def told(state: PartitionState) -> str:
-    """A partition in a line: leader, leader epoch, ISR, and what else there is."""
+    """Return a partition in one line: leader, leader epoch, ISR, and further fields that are set."""
     leader = "none" if state.leader < 0 else str(state.leader)
     parts = [f"leader {leader}", f"epoch {state.leader_epoch}", f"isr {_list(state.isr)}"]
     for name in ("elr", "lost", "adding", "removing"):
@@ -348,12 +348,12 @@ def cluster(brokers: int = 3) -> Cluster:
 
 
 def cluster_with_topic() -> Cluster:
-    """Brokers 1 to 3, and the topic `t` on all of them."""
+    """Return a cluster with brokers 1 to 3, and the topic `t` on all of them."""
     found = cluster()
     found.create(assignments=((1, 2, 3),))
     return found
 
 
 def fenced(found: Cluster) -> set[int]:
-    """Ids of the brokers that are."""
+    """Return the ids of fenced brokers."""
     return {b.broker_id for b in found.image.brokers.values() if b.fenced}

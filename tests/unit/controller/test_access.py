@@ -32,7 +32,9 @@ def find_acls(image: MetadataImage, wanted: AclEntry) -> list[AclEntry]:
 
 @contextmanager
 def no_longer_than_a_lease() -> Iterator[None]:
-    """What takes longer keeps heartbeats unanswered until the brokers stop serving."""
+    """Assert that the body takes less time than a broker's lease. If it took longer, heartbeats would get no
+    response until the brokers stop serving.
+    """
     began_s = time.process_time()
     yield
     assert time.process_time() - began_s < 2.0

@@ -17,7 +17,9 @@ from tests.unit.controller.cluster import Cluster
 
 
 def cluster() -> Cluster:
-    """Brokers 1 to 4 live, 5 fenced; one partition on 1 2 3, ISR 1 2, 3 is back but not in sync."""
+    """Return a cluster in which brokers 1 to 4 are live and 5 is fenced, with one partition on 1 2 3. The ISR is 1
+    2; 3 is back but not in sync.
+    """
     found = Cluster()
     found.start(1, 2, 3, 4)
     found.register(5)
@@ -159,7 +161,7 @@ def reassign(
 
 
 def test_a_move_that_is_asked_for_again_changes_nothing() -> None:
-    """An answer got lost; a new epoch would interrupt the leader and void what it proposes."""
+    """The first response was lost; a new partition epoch would interrupt the leader and void its proposals."""
     found = cluster()
     before = found.state()
     assert reassign(found, *before.replicas) is ErrorCode.NONE

@@ -155,7 +155,9 @@ def test_an_unknown_broker_must_register() -> None:
 
 
 def test_a_controller_that_was_deposed_does_not_call_a_new_broker_unregistered() -> None:
-    """It registered at the new one, which this one has not heard of yet: it would end itself."""
+    """The broker registered at the new controller, which this one does not know yet. If told that it is
+    unregistered, the broker would stop.
+    """
     found = cluster()
     found.epochs[9] = BrokerEpoch(found.image.offset + 1)
     assert found.heartbeat(9).error is ErrorCode.NOT_CONTROLLER

@@ -16,7 +16,7 @@ from tests.unit.controller.cluster import Cluster
 
 @pytest.fixture
 def found(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    """Three brokers; records that are replayed from now on are logged."""
+    """Return a cluster with three brokers; records that are replayed from now on are logged."""
     caplog.set_level("INFO")
     cluster = Cluster()
     cluster.start(1, 2, 3)
@@ -32,7 +32,7 @@ def found(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def told(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
-    """The fields of each event of this name."""
+    """Return the fields of each logged event with this name."""
     return [one.__dict__["odradek_fields"] for one in caplog.records if one.getMessage() == event]
 
 

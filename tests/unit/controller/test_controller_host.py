@@ -68,13 +68,13 @@ class Log:
         return await future
 
     async def until(self, count: int) -> None:
-        """Wait until so many entries were appended."""
+        """Wait until this many entries were appended."""
         while len(self.appended) < count:
             self.moved.clear()
             await self.moved.wait()
 
     async def commit(self, count: int = 1) -> None:
-        """Commit the next entries, as soon as they are there."""
+        """Commit the next entries, as soon as they are appended."""
         for _ in range(count):
             await self.until(self.committed + 1)
             payload, epoch, future = self.appended[self.committed]
@@ -122,7 +122,7 @@ async def running() -> AsyncIterator[Setup]:
 
 
 def prepare_broker(setup: Setup) -> None:
-    """Give the controller a broker, by way of another controller's log."""
+    """Register a broker at the controller, by the log of another controller."""
     source = Cluster()
     source.start(1)
     for _, epoch, records in source.log:
@@ -203,7 +203,7 @@ async def test_a_large_request_is_decided_in_pieces_with_turns_between_them() ->
 
 
 async def test_a_controller_that_is_deposed_between_pieces_claims_no_success() -> None:
-    """Not even if it is elected again at once: the pieces of the earlier epoch may be lost."""
+    """It must not even if it is elected again at once, because the pieces of the earlier epoch may be lost."""
     async with running() as setup:
         prepare_broker(setup)
         await setup.open(2)
@@ -251,7 +251,7 @@ def test_the_pieces_of_a_request_are_refused_as_the_whole_would_be() -> None:
 
 
 async def test_answers_without_records_wait_for_a_majority() -> None:
-    """An image, and a refusal; a change of its own needs no more than its commit."""
+    """Reads of the image and refusals wait; a change waits for nothing but its own commit."""
     async with running() as setup:
         prepare_broker(setup)
         await setup.open(2)
@@ -351,7 +351,9 @@ async def test_too_much_in_flight_is_refused_before_it_is_decided(
 async def test_large_decisions_in_flight_never_overload_the_quorum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the quorum refuses of an active controller ends the process: so it is never asked."""
+    """If the quorum refused a proposal of the active controller, the process would end, so the host must not
+    propose too much.
+    """
     monkeypatch.setattr(controller_host, "IN_FLIGHT_BYTES_MAX", 1_000, raising=False)
     async with running() as setup:
         prepare_broker(setup)
@@ -428,7 +430,7 @@ async def test_the_last_stream_of_a_broker_is_the_one_whose_end_counts() -> None
 async def test_a_batch_of_a_newer_program_is_not_applied_and_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A member that skipped what it does not know would have another image than the rest."""
+    """A member that skipped unknown records would have another image than the others."""
     setup = Setup()
     assert setup.log.machine is not None
     prepare_broker(setup)

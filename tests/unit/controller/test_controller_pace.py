@@ -16,7 +16,7 @@ from tests.unit.controller.cluster import CLUSTER_ID, Cluster
 
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many partitions each tick of `ticks` has looked at."""
+    """Return how many partitions each tick of `ticks` has examined."""
     counts = [0]
 
     def counted(*arguments: Any, **named: Any) -> PartitionChange | None:
@@ -28,7 +28,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def ticks(found: Cluster, looked_at: list[int]) -> None:
-    """A tick, and those that must follow at once."""
+    """Run a tick, and those that must follow at once."""
     looked_at.clear()
     while not looked_at or found.controller.is_repairing:
         looked_at.append(0)
@@ -39,8 +39,9 @@ def ticks(found: Cluster, looked_at: list[int]) -> None:
 def test_one_tick_looks_at_few_partitions_and_all_ticks_at_each_of_them_once(
     looked_at: list[int],
 ) -> None:
-    """The loop that ticks also keeps the quorum's leadership: a tick that took as long as an
-    election timeout would be the last thing that this controller does, and the next one's, too."""
+    """The event loop also keeps the quorum's leadership. A tick that took as long as an election timeout would
+    depose this controller, and the next one, too.
+    """
     found = Cluster(settings=ControllerSettings(cluster_id=CLUSTER_ID, partitions_per_batch_max=10))
     found.start(1, 2, 3)
     found.create(partitions=600, replicas=3)
@@ -82,7 +83,7 @@ def test_another_minimum_of_in_sync_replicas_matters_only_where_some_are_missing
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list[object]:
-    """One item for each call of a function from now on."""
+    """Count the calls of a function from now on."""
     calls: list[object] = []
     function: Callable[..., Any] = getattr(module, name)
 
@@ -97,7 +98,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list[
 def test_a_leaving_broker_that_asks_again_makes_nobody_look_at_all_partitions_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It asks every 20 ms."""
+    """The broker asks every 20 ms."""
     found = Cluster()
     found.start(1, 2, 3)
     found.create(partitions=300, replicas=3)
@@ -114,7 +115,7 @@ def test_a_leaving_broker_that_asks_again_makes_nobody_look_at_all_partitions_ag
 def test_a_heartbeat_does_not_look_at_all_partitions_whose_log_ends_are_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After a power cut of all brokers each of them beats, and nobody has a leader."""
+    """After a loss of power of all brokers, each of them sends heartbeats, and no partition has a leader."""
     found = Cluster()
     found.start(1, 2)
     found.create(partitions=1_000, replicas=2)

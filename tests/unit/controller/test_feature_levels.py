@@ -29,7 +29,7 @@ VOTERS = tuple(map(ControllerId, (1, 2, 3)))
 
 
 def upgraded_cluster(*, brokers: tuple[int, ...] = (1, 2, 3)) -> Cluster:
-    """A cluster that an older program began; its brokers run this one already."""
+    """Return a cluster that an older program created; its brokers run the present one."""
     found = Cluster(
         settings=ControllerSettings(
             cluster_id=CLUSTER_ID, initial_features=FIRST_LEVELS, voters=VOTERS
@@ -130,7 +130,7 @@ def test_transactions_begin_when_every_broker_takes_part_in_them() -> None:
 
 
 def test_brokers_without_transactions_stay_away_while_there_is_state_of_transactions() -> None:
-    """The level may fall while transactions are open, and their markers are still to be written."""
+    """The level may be lowered while transactions are open, whose markers must still be written."""
     found = upgraded_cluster(brokers=(1,))
     register_controllers(found, *VOTERS)
     assert raise_to(found, 2).is_good
@@ -142,7 +142,7 @@ def test_brokers_without_transactions_stay_away_while_there_is_state_of_transact
 
 
 def test_a_voter_that_does_not_register_any_more_is_forgotten() -> None:
-    """It may run an older program again, which registers nothing."""
+    """It may run an older program again, which does not register."""
     found = upgraded_cluster()
     register_controllers(found, *VOTERS)
     found.now_ms += REGISTRATION_MS_MAX + 1
@@ -293,7 +293,7 @@ def test_a_log_without_incarnation_is_refused_by_a_broker_that_followed_one() ->
 
 
 def test_a_broker_that_names_controllers_which_do_not_vote_here_is_refused() -> None:
-    """One controller that was formatted with wrong voters is a quorum of its own."""
+    """A single controller that was formatted with wrong voters forms a quorum of its own."""
     found = Cluster(settings=ControllerSettings(cluster_id=CLUSTER_ID, voters=(ControllerId(3),)))
     refused = found.register(1, controller_ids=frozenset(VOTERS)).outcome
     assert refused.error is ErrorCode.INCONSISTENT_CLUSTER_ID

@@ -42,7 +42,7 @@ brokers = st.sampled_from(BROKERS)
 
 
 class ControllerMachine(RuleBasedStateMachine):
-    """One cluster and everything that may befall it."""
+    """One cluster, and the events that may happen to it."""
 
     @initialize(minimum=st.sampled_from(["1", "2", "3"]), unclean=st.booleans())
     def create_cluster(self, minimum: str, unclean: bool) -> None:

@@ -22,7 +22,9 @@ def watched() -> Liveness:
 
 
 def fences_while_two_flap(liveness: Liveness, *, every_ms: int, end_ms: int) -> list[Fence]:
-    """Brokers 2 and 3 lose their connections together every `every_ms` and come back at once."""
+    """Return the fenced brokers while brokers 2 and 3 lose their connections together every `every_ms` and
+    reconnect at once.
+    """
     fences: list[Fence] = []
     for now_ms in range(150, end_ms, 50):
         if now_ms % every_ms == every_ms // 2 // 50 * 50:
@@ -36,7 +38,9 @@ def fences_while_two_flap(liveness: Liveness, *, every_ms: int, end_ms: int) -> 
 
 
 def check_dead_brokers_are_fenced_while_two_flap() -> None:
-    """The one that broke gets a grace and at most a session, the silent one at most two sessions."""
+    """Assert that the broker with a broken stream gets a grace period and at most a session, and the silent one at
+    most two sessions.
+    """
     for every_ms in (600, 2000, 2900):
         broken = watched()
         broken.stream_broken(DEAD, now_ms=100)

@@ -15,7 +15,7 @@ from tests.unit.controller.cluster import CLUSTER_ID, Cluster, cluster, fenced
 
 
 def standby_of(found: Cluster) -> Cluster:
-    """Another member with the same log, not active yet."""
+    """Return another member with the same log, which is not active yet."""
     standby = Cluster.__new__(Cluster)
     standby.__dict__.update(found.__dict__)
     from random import Random
@@ -106,7 +106,7 @@ def test_brokers_without_any_live_replica_leave_a_partition_without_leader() -> 
 
 
 def test_a_controller_that_is_slow_all_the_time_fences_the_dead_all_the_same() -> None:
-    """Each tick comes 600 ms late: were all of that time forgiven, no deadline would ever pass."""
+    """Each tick is 600 ms late. If all of that time were forgiven, no deadline would ever pass."""
     found = cluster()
     found.tick()
     found.break_stream(2)
@@ -127,7 +127,7 @@ def test_a_silent_broker_is_fenced_by_a_slow_controller_too() -> None:
 
 
 def test_a_registration_that_fails_leaves_the_old_life_watched() -> None:
-    """Nobody else would fence it: its partitions would keep a dead leader for ever."""
+    """Otherwise the old registration would never be fenced, and its partitions would keep a dead leader."""
     found = Cluster(settings=ControllerSettings(cluster_id=CLUSTER_ID, batch_bytes_max=3_000))
     found.start(1, 2)
     found.create(partitions=20, replicas=2)

@@ -155,7 +155,9 @@ def test_a_broker_that_cannot_write_serves_what_only_it_has_after_it_was_fenced_
 
 
 def leader_died_beside_full_disks(**wishes: bool) -> Cluster:
-    """Brokers 1, 2 and 3 are in sync, 1 led and is fenced, the disks of 2 and 3 are full."""
+    """Return a cluster in which brokers 1, 2 and 3 are in sync, the leader 1 is fenced, and the disks of 2 and 3
+    are full.
+    """
     found = cluster()
     found.create(assignments=((1, 2, 3),), min_insync_replicas="3")
     found.beat(2, 3, cannot_write=True, **wishes)

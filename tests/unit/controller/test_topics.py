@@ -167,7 +167,9 @@ def test_partitions_that_cannot_be_added(wanted: NewPartitions, error: ErrorCode
 
 @pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
 def test_where_groups_lie_neither_goes_nor_grows(name: str) -> None:
-    """By the count of partitions: with another one a group is looked for elsewhere, and begins anew."""
+    """Groups are assigned to partitions by the number of partitions. With another number, a group's state would be
+    looked for in another partition.
+    """
     found = cluster()
     topic_id = found.create(name, partitions=2).topic_id
     more = CreatePartitionsRequest(topics=(NewPartitions(name=name, total_count=3),))

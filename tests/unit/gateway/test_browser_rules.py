@@ -109,7 +109,7 @@ async def test_a_request_has_one_host(count: int) -> None:
 async def test_what_a_page_of_another_site_asks_is_refused(
     method: str, headers: dict[str, str]
 ) -> None:
-    """GETs too: reading a consumer instance moves its position."""
+    """This includes GET, because reading from a consumer instance moves its position."""
     assert await ask(method=method, **headers) == 403
 
 

@@ -44,7 +44,7 @@ class Groups:
 
 
 class OneClient:
-    """A client whose consumers are remembered."""
+    """A client that stores the consumers that it creates."""
 
     def __init__(self, client: Client) -> None:
         self.admin = Groups()
@@ -91,7 +91,7 @@ async def until_read_ahead(consumer: Consumer) -> None:
 
 
 async def test_an_instance_reads_little_ahead_and_nothing_at_rest(client: OneClient) -> None:
-    """Thousands of them are open in one process, most of them idle and far behind."""
+    """One process has thousands of open instances, most of them idle and far behind."""
     instance = made_with(client)
     async with asyncio.timeout(DEADLINE_S):
         told = await read(instance, 2)
@@ -146,12 +146,12 @@ async def test_only_so_many_requests_wait_for_one_instance(client: OneClient) ->
 
 
 def test_what_a_newer_gateway_registered_is_served() -> None:
-    """While gateways are rolled, both versions read the same registry."""
+    """During a rolling upgrade of gateways, both versions read the same registry."""
     assert InstanceSpec.from_json({**asdict(SPEC), "of_the_future": 1}) == SPEC
 
 
 class Poll:
-    """What a read needs of its request: the client stays until it goes."""
+    """The part of a request that a read needs: whether the client is still connected."""
 
     def __init__(self) -> None:
         self.gone = asyncio.Event()
@@ -165,7 +165,7 @@ class Poll:
 async def test_what_waits_for_more_is_not_handed_out_and_so_not_committed(
     client: OneClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Records that waited for `fetch.min.bytes` were committed, and lost when the gateway was killed."""
+    """Before, records that waited for `fetch.min.bytes` were committed, and lost when the gateway was killed."""
     wanted, poll = RECORD_BYTES * 3, Poll()
     monkeypatch.setattr(consumer_records, "cluster_of", lambda request: request)
     spec = replace(SPEC, partitions=(("later", 0),), fetch_min_bytes=wanted)

@@ -24,7 +24,7 @@ HERE, THERE = "http://here:8082", "http://there:8082"
 
 @dataclass
 class Registry:
-    """What all gateways know, without the topic that tells them."""
+    """The registrations that all gateways know, without the topic."""
 
     known: dict[tuple[str, str], Registration] = field(default_factory=dict)
     log: list[tuple[str, str]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Registry:
 
 
 class Idle(Instance):
-    """Nobody has used it for so long."""
+    """An instance that was not used for this long."""
 
     age_s: float = 0.0
     ending: Callable[[], Any] | None = None
@@ -97,7 +97,9 @@ def instances_of(*aged: tuple[str, float]) -> tuple[Instances, Registry, dict[st
 
 
 async def test_what_is_used_is_kept_alive_before_what_is_over_is_ended() -> None:
-    """To end one takes long while its coordinator is away; meanwhile other gateways forget what is not heard of."""
+    """Ending an instance takes long while its coordinator is away; meanwhile other gateways delete instances whose
+    registration is not repeated.
+    """
     instances, registry, idle = instances_of(("over", 400.0), ("used", 1.0))
 
     async def takes_long() -> None:
@@ -143,7 +145,7 @@ async def test_who_is_not_read_for_a_while_rests() -> None:
 
 
 class Neighbour:
-    """The other gateway, which responds on request, or never."""
+    """The other gateway, which responds when the test says so, or never."""
 
     def __init__(self) -> None:
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
@@ -178,7 +180,7 @@ async def served_there() -> tuple[Instances, ClusterAccess, Neighbour]:
 
 
 async def test_a_long_poll_that_was_passed_on_returns_when_this_gateway_stops() -> None:
-    """It was cut off when the time to stop was up: with two gateways, half of all polls in each roll."""
+    """Before, it was cut off at the end of the stop: with two gateways, half of all polls in each rolling restart."""
     nothing = Elsewhere(200, b"[]", "application/json")
     async with asyncio.timeout(DEADLINE_S):
         instances, cluster, neighbour = await served_there()
@@ -202,7 +204,7 @@ async def test_other_requests_that_were_passed_on_end_before_this_gateway_does()
 
 
 async def test_a_gateway_may_take_as_long_as_the_longest_poll() -> None:
-    """Else its instance would be taken from it while it serves."""
+    """Otherwise another gateway would take its instance over while it serves a poll."""
     settings = GatewaySettings(consumer_request_timeout_ms_max=900_000)
     instances = Instances(ClusterAccess(settings, url=HERE), on_failure=lambda _: None)
     assert (instances._http.timeout.read or 0) > 900

@@ -42,7 +42,7 @@ async def status_of(app: Any, path: str) -> int:
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/_health"])
 async def test_probes_are_answered_however_many_requests_are_at_work(path: str) -> None:
-    """A kubelet that hears 429 restarts the pod, and with it everything that is at work."""
+    """A kubelet that gets 429 restarts the pod, and ends all running requests."""
     ending = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -63,7 +63,7 @@ async def test_probes_are_answered_however_many_requests_are_at_work(path: str) 
 
 
 def body_of(pieces: Iterable[bytes]) -> Request:
-    """One that sends these pieces and then nothing."""
+    """Return a request body that sends these pieces and then nothing."""
     left = iter(pieces)
 
     async def receive() -> dict[str, Any]:
@@ -85,7 +85,7 @@ async def test_half_a_body_is_waited_for_only_so_long() -> None:
 
 
 async def test_a_slow_body_is_taken_as_long_as_something_comes() -> None:
-    """Not its whole length is bounded: each wait is."""
+    """Each wait is bounded, and not the time of the whole body."""
     more = [True] * 7 + [False]
 
     async def receive() -> dict[str, Any]:
@@ -116,7 +116,7 @@ async def gateway(**settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, Fas
 
 
 async def test_bodies_of_all_requests_together_have_a_bound() -> None:
-    """2,000 requests may be at work, of 64 MiB each."""
+    """2,000 requests may run at once, of 64 MiB each."""
     arrived, more = asyncio.Event(), asyncio.Event()
 
     async def slow() -> AsyncIterator[bytes]:
@@ -144,7 +144,7 @@ async def test_bodies_of_all_requests_together_have_a_bound() -> None:
 
 
 async def test_a_caller_that_holds_its_share_leaves_room_for_others() -> None:
-    """19 connections with half bodies took all of a gateway; 2,000 requests of one byte did, too."""
+    """Before, 19 connections with half bodies blocked a gateway, and so did 2,000 requests of one byte."""
     shares = RequestShares(requests_max=8, body_bytes_max=100, bodies_bytes_max=400)
     mallory = [scope("/") | {"client": ("10.0.0.1", n)} for n in range(5)]
     alice = scope("/") | {"client": ("10.0.0.2", 1)}
@@ -172,7 +172,7 @@ async def test_a_request_is_its_principals_once_it_is_known() -> None:
 
 
 async def test_a_body_that_drips_is_refused() -> None:
-    """A byte within each idle time-out held a request, and its share, for as long as one liked."""
+    """Before, one byte within each idle time-out kept a request and its share for ever."""
 
     async def drip() -> AsyncIterator[bytes]:
         while True:
@@ -187,7 +187,7 @@ async def test_a_body_that_drips_is_refused() -> None:
 
 @pytest.mark.parametrize("body", [b"{}", None])
 async def test_a_body_without_a_media_type_is_refused(body: bytes | None) -> None:
-    """It is what a page of another site can send without being asked (no CORS preflight)."""
+    """A page of another site can send such a body without a CORS preflight."""
 
     async def chunked() -> AsyncIterator[bytes]:
         yield b"{}"
@@ -204,7 +204,7 @@ def test_a_bound_of_all_bodies_below_that_of_one_is_refused() -> None:
 
 
 async def test_a_bug_is_answered_and_counted_as_any_other_request() -> None:
-    """An alert on 5xx did not hear of it: it was counted as if the client had gone."""
+    """Before, it was counted as if the client had disconnected, so alerts on 5xx did not see it."""
     async with asyncio.timeout(DEADLINE_S), gateway() as (http, app):
 
         @app.get("/bug")

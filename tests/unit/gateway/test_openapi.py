@@ -115,7 +115,7 @@ def openapi() -> dict[str, Any]:
 
 
 def schema_of(openapi: dict[str, Any], response: dict[str, Any]) -> dict[str, Any]:
-    """The one schema of an answer, its reference followed."""
+    """Return the one schema of a response, with its reference resolved."""
     content, *others = response["content"].values()
     assert all(other == content for other in others), "one answer, two shapes"
     schema: dict[str, Any] = content["schema"]

@@ -22,7 +22,7 @@ NAMES = cast("Names", SimpleNamespace(cluster_id="c"))
 
 
 def request_of(body: bytes) -> Request:
-    """One that sends this body as a whole."""
+    """Return a request that sends this body as a whole."""
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
@@ -31,7 +31,7 @@ def request_of(body: bytes) -> Request:
 
 
 class Broken:
-    """A producer with a bug."""
+    """A producer that raises an unexpected exception."""
 
     async def send(self, *_: Any, **__: Any) -> Any:
         raise KeyError("a bug")
@@ -50,7 +50,7 @@ async def test_a_bug_ends_a_stream_instead_of_leaving_its_client_waiting() -> No
 
 
 class Slow(Broken):
-    """A producer that acknowledges in its own time."""
+    """A producer that acknowledges when the test says so."""
 
     def __init__(self) -> None:
         self.acknowledged = asyncio.Event()
@@ -108,7 +108,7 @@ async def test_a_gateway_that_stops_sends_results_of_the_records_it_read_and_end
 def test_a_time_that_cannot_be_written_is_refused_before_the_record_is_written(
     text: str, is_taken: bool
 ) -> None:
-    """The record was written and the answer failed (500), so it was sent again."""
+    """Before, the record was written and the response failed (500), so the client sent it again."""
     record = msgspec.json.decode(f'{{"timestamp": "{text}"}}', type=records.ProducedRecord)
     if is_taken:
         assert records._iso(records._outgoing(record).timestamp_ms or 0)[:19] == text[:19]

@@ -33,14 +33,14 @@ FIRST = TopicPartition(TopicName("t"), PartitionIndex(0))
 
 
 def catalog(**topics: tuple[TopicId, int]) -> TopicCatalog:
-    """Topics by name: id and number of partitions."""
+    """Return a catalog of topics: name, id and number of partitions."""
     named = {TopicName(name): at for name, at in topics.items()}
     return TopicCatalog(version=0, topics=named, matching=lambda _: frozenset())
 
 
 @dataclass
 class Conversation:
-    """A shard, a clock, and what each request was answered."""
+    """A shard, a clock, and the response to each request."""
 
     shard: GroupShard = field(
         default_factory=lambda: GroupShard(
@@ -166,7 +166,7 @@ class Conversation:
         return self.answers[request_id]
 
     def stable_pair(self) -> tuple[str, str]:
-        """A leader and a follower in generation 1."""
+        """Return a group with a leader and a follower in generation 1."""
         first, second = self.join(), self.join()
         self.wait(DELAY_MS)
         leader, follower = self.joined(first).member_id, self.joined(second).member_id
@@ -176,7 +176,7 @@ class Conversation:
         return leader, follower
 
     def moved(self, *, load_ms: int = 0) -> Conversation:
-        """The same group at another coordinator, that loaded what was written, which took so long."""
+        """Return the same group at another coordinator, which loaded the log after this time."""
         other = Conversation(now_ms=self.now_ms, requests=self.requests)
         for record in self.log:
             decoded = decode(*encode(record))

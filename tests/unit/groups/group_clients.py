@@ -43,7 +43,7 @@ ALL = {(name, index) for name, (_, count) in TOPICS.items() for index in range(c
 
 
 def subscription(owned: set[Partition], generation: int) -> bytes:
-    """ConsumerProtocolSubscription, version 2."""
+    """Encode a ConsumerProtocolSubscription of version 2."""
     out = bytearray((2).to_bytes(2))
     write_array_count(out, len(TOPICS))
     for name in TOPICS:
@@ -55,7 +55,7 @@ def subscription(owned: set[Partition], generation: int) -> bytes:
 
 
 def assignment(partitions: set[Partition]) -> bytes:
-    """ConsumerProtocolAssignment, version 2."""
+    """Encode a ConsumerProtocolAssignment of version 2."""
     out = bytearray((2).to_bytes(2))
     write_partitions(out, partitions)
     write_bytes(out, None)
@@ -75,7 +75,7 @@ def write_partitions(out: bytearray, partitions: set[Partition]) -> None:
 
 @dataclass
 class Coordinator:
-    """A shard, its log, and the answers that have left."""
+    """A shard, its log, and the responses that were sent."""
 
     settings: GroupSettings = field(
         default_factory=lambda: GroupSettings(initial_rebalance_delay_ms=0)
@@ -108,7 +108,7 @@ class Coordinator:
         self.take(self.shard.tick(now_ms=self.now_ms, wall_ms=self.now_ms))
 
     def die(self) -> None:
-        """Another loads the log."""
+        """Let another coordinator load the log."""
         self.is_dying = False
         self.shard = GroupShard(settings=self.settings)
         for batch in self.batches:
@@ -405,7 +405,7 @@ class Members:
         return client
 
     def check(self) -> None:
-        """No partition is owned twice."""
+        """Assert that no partition is owned twice."""
         owners: dict[Partition, str] = {}
         for name, client in self.living.items():
             for partition in client.owned:
@@ -413,7 +413,9 @@ class Members:
                 assert other == name, f"{partition} is owned by {name} and {other}"
 
     def act(self, name: str, *, loses_answer: bool = False, coordinator_dies: bool = False) -> None:
-        """`coordinator_dies`: within that request, before anything of it is written."""
+        """Let a client take its next step. `coordinator_dies`: within that request, before anything of it is
+        written.
+        """
         self.coordinator.is_dying = coordinator_dies
         self.living[name].act(loses_answer=loses_answer)
         if coordinator_dies:
@@ -421,7 +423,7 @@ class Members:
         self.check()
 
     def settle(self, rounds: int | None = None) -> None:
-        """Let everyone act, in turn, until all is calm."""
+        """Let all clients act in turn until no client has anything to do."""
         for _ in range(rounds or 8 * len(self.living) + 16):
             for name in list(self.living):
                 self.act(name)

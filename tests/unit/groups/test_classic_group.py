@@ -228,7 +228,7 @@ def test_a_group_with_members_is_not_deleted() -> None:
 
 
 def consumer_says(owned: set[Partition], generation: int) -> dict[str, Any]:
-    """What a cooperative consumer joins with."""
+    """Return the subscription with which a cooperative consumer joins."""
     return {"protocols": (("cooperative-sticky", subscription(owned, generation)),)}
 
 
@@ -314,7 +314,7 @@ def test_what_all_members_say_is_bounded_since_their_leader_is_told_all_of_it() 
 
 @pytest.mark.parametrize("is_retried", [False, True])
 def test_a_generation_that_takes_no_record_is_not_written_and_begins_anew(is_retried: bool) -> None:
-    """What cannot be replicated would hold up its whole partition, and those beside it, for ever."""
+    """A batch that cannot be replicated would block its partition, and others on the same stream, for ever."""
     talk = Conversation()
     first, second = talk.join(), talk.join()
     talk.wait(DELAY_MS)

@@ -114,7 +114,7 @@ def test_consumer_groups_forget_deleted_topics_too() -> None:
 
 
 def joined_pair(talk: Conversation, **says: Any) -> tuple[str, str]:
-    """A leader and a follower, in the generation that they sync in."""
+    """Return a group with a leader and a follower, in the generation in which they sync."""
     first, second = talk.join(**says), talk.join(**says)
     talk.wait(DELAY_MS)
     told = talk.joined(first)

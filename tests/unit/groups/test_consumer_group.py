@@ -100,7 +100,7 @@ class Group:
         self.log += step.records
 
     def check(self) -> None:
-        """No partition has two owners, as the coordinator sees it."""
+        """Assert that no partition has two owners in the coordinator's state."""
         group = self.shard.table.groups.get("g")
         seen: set[tuple[bytes, int]] = set()
         for current in group.state.currents.values() if isinstance(group, ConsumerGroup) else ():
@@ -121,7 +121,7 @@ class Group:
                 self.beat(name)
 
     def settle_with(self, name: str) -> None:
-        """A new member joins and takes up what it is given, without the others."""
+        """Let a new member join and own the partitions that it is assigned, without steps of the others."""
         for _ in range(5):
             self.beat(name)
 
@@ -304,7 +304,7 @@ def test_a_member_that_says_more_than_a_record_holds_is_refused(says: dict[str, 
 
 
 def revoking(group: Group, **says: Any) -> None:
-    """m1 has a second to give up half of what it owns: m2 has come."""
+    """Return a group in which m1 has one second to revoke half of its partitions, because m2 has joined."""
     by_pattern(group, "m1", 0, **says)
     by_pattern(group, "m2", 0)
     by_pattern(group, "m1", 1, owned={A: frozenset(range(6))}, **says)
@@ -458,7 +458,7 @@ def test_uniform_is_balanced_and_moves_little(before: int, after: int, partition
 def test_the_check_catches_a_partition_that_is_given_away_too_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The check once looked where groups no longer keep assignments, and passed whatever happened."""
+    """The check once looked at a field that groups no longer use, and passed whatever happened."""
     monkeypatch.setattr(ConsumerGroupState, "owner_of", lambda *_: None)
     group = Group()
     group.beat("m1")

@@ -24,7 +24,7 @@ STYLES: list[Style] = ["eager", "cooperative"]
 
 
 def settled_classic(style: Style, count: int = 2, policy: str = "bidirectional") -> Members:
-    """So many classic members that share the partitions."""
+    """Return a group with this many classic members, which share the partitions."""
     consumer = ConsumerGroupSettings(
         session_timeout_ms=45_000,
         heartbeat_interval_ms=5_000,

@@ -106,7 +106,7 @@ def test_the_first_commit_of_a_transaction_needs_a_registration_and_later_ones_d
 
 
 def test_yes_for_a_transaction_that_ended() -> None:
-    """The transaction is aborted while the coordinator's yes is under way: its offsets must not come in."""
+    """The transaction is aborted while the coordinator's confirmation is under way, so its offsets must be refused."""
     log = OffsetLog()
     needs = log.commit_in_transaction(1)
     log.end(is_commit=False)
@@ -163,7 +163,7 @@ def test_a_repeated_marker_is_written_again_and_changes_nothing() -> None:
 
 
 def grouped() -> tuple[OffsetLog, str]:
-    """A classic group with two members in generation 1, and its leader."""
+    """Return a classic group with two members in generation 1, and the id of its leader."""
     talk, log = Conversation(), OffsetLog()
     leader, _ = talk.stable_pair()
     log.entries = [(record, -1, -1) for record in talk.log]

@@ -21,7 +21,7 @@ Test = Callable[[], None]
 
 
 def pending_offsets_applied_on_abort(patch: pytest.MonkeyPatch) -> None:
-    """50"""
+    """Planted bug 50."""
     original = CommittedOffsets.end_transaction
 
     def end(self: CommittedOffsets, producer_id: Any, *, is_commit: bool) -> Any:
@@ -31,7 +31,7 @@ def pending_offsets_applied_on_abort(patch: pytest.MonkeyPatch) -> None:
 
 
 def pending_offsets_ended_by_any_marker(patch: pytest.MonkeyPatch) -> None:
-    """50"""
+    """Planted bug 50."""
     original = PendingOffsets.end
 
     def end(self: PendingOffsets, producer_id: Any) -> Any:
@@ -41,7 +41,7 @@ def pending_offsets_ended_by_any_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 def stable_fetch_returns_with_pending_offsets(patch: pytest.MonkeyPatch) -> None:
-    """51"""
+    """Planted bug 51."""
     original = OffsetShard._fetched
 
     def fetched(self: OffsetShard, fetch: Any) -> FetchedOffsets:
@@ -52,24 +52,24 @@ def stable_fetch_returns_with_pending_offsets(patch: pytest.MonkeyPatch) -> None
 
 
 def no_generation_check(patch: pytest.MonkeyPatch) -> None:
-    """52"""
+    """Planted bug 52."""
     patch.setattr(
         OffsetShard, "_check_commit_in_transaction", lambda self, request, now_ms: ErrorCode.NONE
     )
 
 
 def load_skips_markers(patch: pytest.MonkeyPatch) -> None:
-    """53"""
+    """Planted bug 53."""
     patch.setattr(GroupKind, "replay_marker", lambda self, shard, marker: None)
 
 
 def later_marker_wins_over_later_record(patch: pytest.MonkeyPatch) -> None:
-    """54"""
+    """Planted bug 54."""
     patch.setattr(PendingOffsets, "supersede", lambda self, *args, **kwargs: None)
 
 
 def guard_not_voided_by_a_marker(patch: pytest.MonkeyPatch) -> None:
-    """42, at the group coordinator"""
+    """Planted bug 42, at the group coordinator."""
     patch.setattr(PendingOffsets, "is_registered", lambda self, producer_id, guard: guard)
 
 

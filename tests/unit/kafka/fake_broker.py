@@ -60,7 +60,7 @@ TOPICS = {"orders": TopicId(b"o" * 16), "payments": TopicId(b"p" * 16)}
 
 
 def image() -> MetadataImage:
-    """One broker, two topics of two partitions each, led by it."""
+    """Return an image with one broker, which leads two topics of two partitions each."""
     made = MetadataImage()
     records: list[Any] = [
         RegisterBroker(
@@ -193,7 +193,7 @@ class FakePartition:
 
 
 class FakeControllers:
-    """Says yes to everything, and keeps what it was asked."""
+    """A controller that accepts every request, and records them."""
 
     active = None
 
@@ -260,7 +260,7 @@ class FakeCreation:
 
 
 class AgreeableGroups(GroupCoordinator):
-    """Coordinates nothing, but takes, tells and deletes offsets."""
+    """A group coordinator that coordinates nothing, but accepts, returns and deletes offsets."""
 
     async def commit(self, request: Any) -> OffsetsAnswer:
         return OffsetsAnswer(partitions=dict.fromkeys(request.offsets, ErrorCode.NONE))
@@ -273,7 +273,7 @@ class AgreeableGroups(GroupCoordinator):
 
 
 class AgreeableTransactions(TransactionCoordinator):
-    """Coordinates nothing, but takes every request."""
+    """A transaction coordinator that coordinates nothing, but accepts every request."""
 
     def __init__(self, settings: BrokerSettings, partitions: Any, creation: Any) -> None:
         nothing: Any = None
@@ -299,7 +299,7 @@ class AgreeableTransactions(TransactionCoordinator):
 
 
 class AgreeableOffsets(TransactionalOffsets):
-    """Takes all offsets of transactions."""
+    """Accepts all offsets of transactions."""
 
     def __init__(self) -> None:
         """Without a coordinator."""
@@ -309,7 +309,7 @@ class AgreeableOffsets(TransactionalOffsets):
 
 
 class AgreeableHanging(HangingTransactions):
-    """Ends every transaction."""
+    """Ends every transaction that it is asked to end."""
 
     def __init__(self) -> None:
         """Without partitions."""
@@ -330,7 +330,7 @@ class FakeInventory:
 
 
 def services(authorizer: Authorizer | None = None, **settings: Any) -> Services:
-    """Everything a handler needs; `settings` replace the defaults."""
+    """Return all services that a handler needs; `settings` replace the defaults."""
     partitions: Any = FakePartitions()
     made = BrokerSettings(
         node_id=1, log_dir=Path("/nowhere"), controllers=((1, "127.0.0.1", 1),), **settings
@@ -356,7 +356,7 @@ def services(authorizer: Authorizer | None = None, **settings: Any) -> Services:
 def request(
     served: Services, key: ApiKey, version: int, message: Any, *, principal: str = "User:alice"
 ) -> Request:
-    """One request of a client that has logged in."""
+    """Return a request of a client that has logged in."""
     return Request(
         key=key,
         version=version,

@@ -60,7 +60,7 @@ def foreign_bytes(message: Any) -> bytes:
 
 
 def some(key: ApiKey, version: int, kind: str, seed: int = 1) -> Iterator[Any]:
-    """A message with values, one with nulls, one with nothing in its arrays."""
+    """Yield a message with values, one with nulls, and one with empty arrays."""
     cls = foreign_class(key, version, kind)
     draw = random.Random(f"{key} {version} {kind} {seed}")
     yield filled(cls, draw, nulls=False)

@@ -108,7 +108,7 @@ ABLE: Final = tuple(key for key in RIGHTS if not key.name.startswith("SASL"))
 
 
 class OddRequests:
-    """Draws requests, and learns from responses what later ones may refer to."""
+    """Draws requests, and takes ids for later ones from the responses."""
 
     def __init__(self, seed: int) -> None:
         self._draw = random.Random(seed)
@@ -116,14 +116,14 @@ class OddRequests:
         self._oddness = 0.0
 
     def request(self, key: ApiKey, version: int) -> bytes:
-        """The body of one request."""
+        """Return the body of one request."""
         self._oddness = self._draw.choice((0.02, 0.1, 0.3, 0.7))
         message = messages.MESSAGES[key][0](version=version)
         self._fill(message, messages.MESSAGES[key][0]._struct, version)
         return bytes(encode_message(message, version))
 
     def learn(self, key: ApiKey, version: int, response: Any) -> None:
-        """Keep the ids and epochs of a response."""
+        """Store the ids and epochs of a response."""
         for name, value in values_of(response, messages.MESSAGES[key][1]._struct, version):
             if name in _KEPT and value is not None:
                 self._seen[name].append(value)

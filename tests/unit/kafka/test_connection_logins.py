@@ -24,7 +24,7 @@ from tests.unit.kafka.wire_client import WireClient, eventually, listening
 
 
 class TestLogin:
-    """SASL listeners: nothing but the login before it, SCRAM by hand, raw tokens."""
+    """Logins on SASL listeners: requests before the login are refused; SCRAM by hand, and raw tokens."""
 
     @staticmethod
     def serving(**settings: Any) -> Any:

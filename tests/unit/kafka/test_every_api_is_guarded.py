@@ -38,7 +38,7 @@ GUARDED = [key for key, rights in RIGHTS.items() if rights != FREE]
 async def ask(
     key: ApiKey, rights: Iterable[Right], version: int | None = None
 ) -> tuple[set[int], Any]:
-    """All error codes of the answer, and the broker that was asked."""
+    """Return all error codes of the response, and the broker that was asked."""
     authorizer = AclAuthorizer()
     authorizer.entries_changed(entries_for("User:alice", rights))
     served = fake_broker.services(authorizer)

@@ -130,7 +130,7 @@ async def test_frames_before_a_login_share_a_pool_by_address(
 
 
 class TestPlantedBugs:
-    """The mechanisms above, switched off: the named tests notice it."""
+    """Each mechanism above is switched off, and the named test must fail."""
 
     async def test_frames_beyond_the_share_stay_in_memory(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -78,7 +78,7 @@ async def test_a_consumer_group_has_its_own_assignor_and_the_callers_rights(vers
 async def test_who_may_not_see_a_topic_is_not_told_that_a_group_reads_it(
     sees_all: bool, part: str
 ) -> None:
-    """As Kafka since 4.0 (KAFKA-18813): the names of its topics are no secret of the group's."""
+    """Kafka does the same since 4.0 (KAFKA-18813), because a group's description reveals the names of its topics."""
     seen = list(TOPICS) if sees_all else ["orders"]
     authorizer = AclAuthorizer()
     authorizer.entries_changed(

@@ -36,7 +36,7 @@ INT64_MAX = (1 << 63) - 1
 
 @asynccontextmanager
 async def coordinating(authorizer: Authorizer | None = None) -> AsyncIterator[Services]:
-    """A broker whose coordinator has loaded; there are topics `orders` and `payments`."""
+    """Return a broker whose group coordinator has loaded; there are topics `orders` and `payments`."""
     partitions = PartitionsInMemory()
     for name, topic_id in TOPICS.items():
         partitions.create(name, topic_id, 2)
@@ -112,7 +112,7 @@ async def test_an_offset_may_be_kept_for_as_long_as_a_client_likes(retention_ms:
 
 
 async def test_partitions_that_are_not_there_are_refused_before_the_member_is_judged() -> None:
-    """As Kafka does; a group that nobody may commit into is not asked at all."""
+    """Kafka does the same. A group whose partitions are all refused is not asked at all."""
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     async with coordinating() as served:
         named = [{"name": "orders", "indexes": [0, 9]}, {"name": "nowhere", "indexes": [0]}]
@@ -181,7 +181,7 @@ def as_received(key: ApiKey, message: Any) -> Any:
 
 
 async def test_a_pattern_gives_nobody_topics_that_they_may_not_know_of() -> None:
-    """As Kafka since 4.0 (KAFKA-18813); who may know of what changes while the group lives."""
+    """Kafka does the same since 4.0 (KAFKA-18813). The right to see a topic may change while the group lives."""
     authorizer = AclAuthorizer()
 
     def may_describe(*topics: str) -> None:

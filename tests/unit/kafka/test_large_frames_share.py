@@ -34,7 +34,7 @@ class Sender:
         self.is_closed = True
 
     def brings(self, size_bytes: int) -> bool:
-        """Send as much if it is read; whether it was."""
+        """Send this many bytes if the connection is read; return whether it was."""
         if self.held > SMALL and not self.arriving.may_read(self):
             return False
         self.held += size_bytes
@@ -60,7 +60,7 @@ def test_one_owner_leaves_room_for_the_frames_of_others() -> None:
 
 
 def test_frames_that_stop_in_the_middle_do_not_add_up() -> None:
-    """One after the other goes on to 90 MiB and drips from there."""
+    """One connection after the other sends up to 90 MiB, and then only single bytes."""
     arriving = ArrivingBytes(256 * MIB)
     greedy = [Sender(arriving, "mallory") for _ in range(20)]
     for _ in range(60):

@@ -120,7 +120,7 @@ def test_no_string_is_longer_than_the_older_versions_allow(key: ApiKey, version:
 
 
 def taken(key: ApiKey, version: int, message: Any) -> bool:
-    """Whether both decoders take a message, or both refuse it."""
+    """Return whether both decoders accept a message; assert that they agree."""
     body = bytes(encode_message(message, version))
     outcomes = []
     for decode in (decode_request, in_steps):
@@ -135,7 +135,7 @@ def taken(key: ApiKey, version: int, message: Any) -> bool:
 
 
 def in_steps(key: ApiKey, version: int, body: bytes) -> Any:
-    """The message that `decode_request_in_steps` gives."""
+    """Return the message that `decode_request_in_steps` decodes."""
     steps = decode_request_in_steps(key, version, body)
     while True:
         try:
@@ -145,7 +145,7 @@ def in_steps(key: ApiKey, version: int, body: bytes) -> Any:
 
 
 def filled(field: Any, count: int) -> dict[str, Any]:
-    """Something in every field of a message, so many items in each array of structs."""
+    """Fill every field of a message, with this many items in each array of structs."""
     values: dict[str, Any] = {}
     for one in field.fields.values():
         if one.is_struct_array():

@@ -20,7 +20,7 @@ from tests.unit.kafka import fake_broker
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """The fields of each line of the audit log."""
+    """Return the fields of each line of the audit log."""
     return [
         {"event": record.getMessage(), **record.odradek_fields}  # type: ignore[attr-defined]
         for record in caplog.records
@@ -29,7 +29,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 def asks(served: Services, topic: str, *, principal: str = "User:mallory") -> None:
-    """One request, over a connection of its own."""
+    """Send one request over a connection of its own."""
     request = fake_broker.request(served, ApiKey.METADATA, 12, None, principal=principal)
     assert not request.allows_topic(Operation.DESCRIBE, topic)
 

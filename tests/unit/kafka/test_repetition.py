@@ -32,7 +32,7 @@ _MEMBER = {"instance_id": None, "client_id": "c", "client_host": "h"}
 
 
 class LargeGroups(AgreeableGroups):
-    """Every group there is has a member with 4 KiB to tell, and a hundred offsets."""
+    """A coordinator in which every group exists, with a member whose metadata has 4 KiB and a hundred offsets."""
 
     async def describe(self, group_id: GroupId) -> GroupDescription:
         return GroupDescription(

@@ -61,7 +61,7 @@ class Ends:
         return ResponseWriter(cast("asyncio.Transport", transport), lambda: None)
 
     def arrived(self) -> bytes:
-        """What went past the transport."""
+        """Return the bytes that were written to the socket directly."""
         self.theirs.setblocking(False)
         came = bytearray()
         try:

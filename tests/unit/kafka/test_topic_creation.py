@@ -18,7 +18,7 @@ from tests.unit.kafka.fake_broker import request, services
 
 
 class Refusing:
-    """A controller that notes what it was asked for."""
+    """A controller that refuses every request, and records it."""
 
     def __init__(self) -> None:
         self.asked: list[pb.NewTopic] = []

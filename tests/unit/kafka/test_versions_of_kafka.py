@@ -118,7 +118,9 @@ async def test_special_timestamps_are_answered_from_their_version_on(
 
 @pytest.mark.parametrize("version", [17, 18])
 def test_what_only_followers_send_in_a_fetch_is_skipped(version: int) -> None:
-    """The directory's id (tag 0 of a partition) from version 17 on, the watermark (tag 1) from 18 on."""
+    """These are the directory's id (tag 0 of a partition) from version 17 on, and the high watermark (tag 1) from
+    18 on.
+    """
     tags = {0: bytes(range(16)), 1: struct.pack(">q", 7)}
     body = bytearray(struct.pack(">iiibii", 500, 1, 1 << 20, 0, 0, -1))
     write_uvarint(body, 2)

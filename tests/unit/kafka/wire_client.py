@@ -22,7 +22,7 @@ from tests.unit.kafka.requests_to_everything import message_of
 
 
 class WireClient:
-    """One connection."""
+    """One connection that sends and receives raw frames."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -30,7 +30,7 @@ class WireClient:
         self.correlation_id = 0
 
     def send(self, key: ApiKey, version: int, body: bytes | None = None) -> int:
-        """Send a request without waiting; its correlation id."""
+        """Send a request without waiting; return its correlation id."""
         self.correlation_id += 1
         if body is None:
             body = bytes(encode_message(message_of(key, version), version))
@@ -44,14 +44,14 @@ class WireClient:
         self.writer.write(struct.pack(">i", len(content)) + content)
 
     async def receive(self) -> tuple[int, bytes]:
-        """The next answer: correlation id, and what follows it."""
+        """Return the next response: its correlation id, and the bytes after it."""
         async with asyncio.timeout(5):
             (size,) = struct.unpack(">i", await self.reader.readexactly(4))
             content = await self.reader.readexactly(size)
         return struct.unpack(">i", content[:4])[0], content[4:]
 
     async def is_closed(self) -> bool:
-        """Whether the broker ends the connection; waits for it."""
+        """Wait until the broker closes the connection; return whether it does."""
         async with asyncio.timeout(5):
             try:
                 return await self.reader.read(1) == b""
@@ -91,7 +91,7 @@ class Listening:
 async def listening(
     served: Services | None = None, tls: TlsFiles | None = None, **settings: Any
 ) -> AsyncIterator[Listening]:
-    """Serve the fake broker until the block ends."""
+    """Serve the fake broker until the `with` block ends."""
     listeners = settings.pop("listeners", "KAFKA://127.0.0.1:0")
     served = served or fake_broker.services()
     served.settings = replace(served.settings, listeners=parse_listeners(listeners), **settings)

@@ -22,7 +22,7 @@ class Instruction:
     text: str
 
     def words(self) -> list[str]:
-        """Arguments without flags."""
+        """Return the arguments of an instruction without flags."""
         return [word for word in self.text.split() if not word.startswith("--")]
 
     def listed(self) -> list[str]:
@@ -32,7 +32,7 @@ class Instruction:
 
 
 def read(path: Path = PATH) -> list[Instruction]:
-    """All instructions in order."""
+    """Return all instructions in order."""
     text = re.sub(r"^\s*#.*\n", "", path.read_text(), flags=re.MULTILINE)
     stage, found = -1, []
     for line in re.sub(r"\\\n\s*", " ", text).splitlines():
@@ -45,7 +45,7 @@ def read(path: Path = PATH) -> list[Instruction]:
 
 
 def last_stage(path: Path = PATH) -> list[Instruction]:
-    """What the image is."""
+    """Return the instructions of the last stage, which makes the image."""
     found = read(path)
     return [one for one in found if one.stage == found[-1].stage]
 

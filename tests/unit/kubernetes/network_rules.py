@@ -32,7 +32,7 @@ EGRESS = {  # pod: {port: whom it reaches}
 
 
 def network_violations(found: list[Object]) -> Iterator[str]:
-    """What is open and should not be, and what is closed and must not be."""
+    """Return the connections that are allowed and should not be, and those that are refused and must not be."""
     policies = {
         one["metadata"]["name"]: one["spec"] for one in found if one["kind"] == "NetworkPolicy"
     }

@@ -16,7 +16,7 @@ ADMINISTRATORS = ("Job/admin", "Job/apply-topics")
 
 
 def violations(found: list[Object]) -> list[str]:
-    """Everything that KUBERNETES' restricted level and the cluster's own rules ask for and these lack."""
+    """Return the rules of Kubernetes' restricted level, and of the cluster, that these objects violate."""
     wrong: list[str] = []
     for name, template in pods(found):
         wrong += [f"{name}: {text}" for text in _pod_violations(template)]
@@ -79,7 +79,7 @@ def _pod_violations(template: Object) -> Iterator[str]:
 
 
 def _access_violations(found: list[Object]) -> Iterator[str]:
-    """Rights are by entries, and keys are where they are used."""
+    """Check that access control entries are used, and that keys are mounted only where they are needed."""
     for one in found:
         if one["kind"] == "ConfigMap" and "broker.properties" in one["data"]:
             lines = one["data"]["broker.properties"].splitlines()
@@ -170,7 +170,7 @@ def _stateful_violations(found: list[Object]) -> Iterator[str]:
 
 
 def _identity_violations(name: str, container: Object) -> Iterator[str]:
-    """Who a pod is follows from its ordinal, its name and its zone."""
+    """Check that a pod's identity follows from its ordinal, its name and its zone."""
     values = {one["name"]: one for one in container.get("env", ())}
     paths = {
         key: one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")

@@ -29,12 +29,12 @@ def render(overlay: str) -> str:
 
 
 def objects(overlay: str) -> list[Object]:
-    """Fresh copies: a test may change them."""
+    """Return new copies of the objects, which a test may change."""
     return [one for one in yaml.safe_load_all(render(overlay)) if one]
 
 
 def pods(found: list[Object]) -> Iterator[tuple[str, Object]]:
-    """(kind/name, pod template) of everything that makes pods."""
+    """Yield (kind/name, pod template) of all objects that create pods."""
     for one in found:
         if one["kind"] in ("StatefulSet", "Deployment", "Job"):
             yield f"{one['kind']}/{one['metadata']['name']}", one["spec"]["template"]

@@ -42,7 +42,7 @@ def test_its_base_is_an_argument(path: Path) -> None:
 
 
 def test_its_base_is_named_by_digest() -> None:
-    """A tag is another image tomorrow; the image for Spark stands on the one that was built."""
+    """A tag may name another image tomorrow. The image for Spark is based on the one that was built."""
     assert re.fullmatch(r"BASE=python:3\.12-slim@sha256:[0-9a-f]{64}", read(FILES[0])[0].text)
 
 
@@ -59,7 +59,7 @@ def pins(name: str) -> set[str]:
 
 
 def test_the_image_has_what_is_tested_and_no_tools_of_development() -> None:
-    """The same versions; a package that only tests and checks need is one more to be patched."""
+    """It has the versions that were tested. A package that only tests and checks need would be one more to patch."""
     image = pins("requirements-image.lock")
     assert image <= pins("requirements.lock")
     names = {pin.partition("==")[0] for pin in image}

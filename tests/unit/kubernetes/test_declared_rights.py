@@ -73,7 +73,7 @@ def test_what_cannot_be_meant_is_refused(job: ModuleType, declared: dict[str, An
 
 
 def test_clients_of_the_examples_may_not_administer(job: ModuleType) -> None:
-    """Only the gateways write the topic in which they agree on consumer instances."""
+    """Only gateways write to the topic with the registry of consumer instances."""
     entries = job.rights(tomllib.loads((TOPICS / "access.toml").read_text()))
     writes = (AclOperation.WRITE, AclOperation.ALL)
     registry = [

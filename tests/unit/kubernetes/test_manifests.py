@@ -124,7 +124,7 @@ def test_the_policies_notice_a_field_that_is_gone(field: str) -> None:
 
 
 def test_the_policies_notice_replicas_beside_an_autoscaler() -> None:
-    """`kubectl apply` under load took six of eight gateways away."""
+    """Before, `kubectl apply` under load removed six of eight gateways."""
     found = objects("base")
     (gateway,) = [one for one in found if one["kind"] == "Deployment"]
     gateway["spec"]["replicas"] = 2
@@ -176,7 +176,7 @@ def test_the_policies_notice_a_key_in_the_wrong_pod(secret: str, noticed: str) -
 
 
 def test_a_gateways_bodies_fit_into_its_memory() -> None:
-    """Decoded and batched for the brokers they take about three times their size."""
+    """Decoded and batched for the brokers, bodies take about three times their size."""
     lines = (K8S / "base" / "gateway.properties").read_text().splitlines()
     told = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
     (gateway,) = [one for one in objects("base") if one["kind"] == "Deployment"]
