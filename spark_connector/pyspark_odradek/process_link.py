@@ -90,7 +90,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def link_to(connection: ConnectionOptions) -> ProcessLink:
-    """Return this process's link for these options; it is made at first use."""
+    """Return this process's connections for these options. They are created at first use."""
     key = (os.getpid(), connection)
     with _lock:
         link = _links.get(key)
@@ -103,7 +103,7 @@ def link_to(connection: ConnectionOptions) -> ProcessLink:
 
 
 def close_links() -> None:
-    """Close all links of this process; the next `link_to` makes a new one."""
+    """Close all connections of this process; the next `link_to` creates new ones."""
     with _lock:
         own = [key for key in _links if key[0] == os.getpid()]
         links = [_links.pop(key) for key in own]

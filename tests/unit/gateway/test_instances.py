@@ -63,7 +63,7 @@ class Registry:
 
 
 class Idle(Instance):
-    """An instance that was not used for this long."""
+    """An instance that was not used for `age_s`."""
 
     age_s: float = 0.0
     ending: Callable[[], Any] | None = None

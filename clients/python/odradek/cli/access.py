@@ -432,7 +432,9 @@ def delete(
             "--mechanism", help="Delete only the credential of this mechanism. Repeatable."
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be changed, without changing it.")
+    ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:

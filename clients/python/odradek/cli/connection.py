@@ -105,7 +105,7 @@ Key = Annotated[
     typer.Option(
         "--key",
         metavar="FILE",
-        help="PEM file with its private key (ssl.key.location).",
+        help="PEM key of the certificate (ssl.key.location).",
     ),
 ]
 

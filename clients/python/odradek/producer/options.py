@@ -124,7 +124,7 @@ class ProducerOptions:
 
     @property
     def acks_number(self) -> int:
-        """`acks` as on the wire: -1, 0 or 1."""
+        """`acks` as the protocol's number: -1, 0 or 1."""
         return _ACKS[self.acks]
 
     @property

@@ -166,7 +166,7 @@ MESSAGES_MAX = 64
 
 
 class MemoryTransport:
-    """The transport to a `MemoryCluster`. It encodes and decodes every message, as on a wire."""
+    """The transport to a `MemoryCluster`. It encodes and decodes every message, as a network transport does."""
 
     def __init__(self, cluster: MemoryState) -> None:
         self._cluster = cluster

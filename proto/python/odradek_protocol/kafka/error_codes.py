@@ -1,4 +1,4 @@
-"""The table of error codes, used on every wire: Kafka's numbers (Errors.java), and what each means for a retry."""
+"""The table of error codes, used in every protocol: Kafka's numbers (Errors.java), and what each means for a retry."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The configs of topics and brokers: names, types, ranges, defaults, documentation, and how values are read.
 
-Values are text on every wire and in every record, as in Kafka; `ConfigDefinition.parse` is the one
+Values are text in every protocol and in every record, as in Kafka; `ConfigDefinition.parse` is the one
 place that reads them. A value that does not fit is a `ConfigError` whose message names the config,
 the value and what would fit.
 

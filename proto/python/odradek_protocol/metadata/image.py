@@ -252,7 +252,7 @@ class MetadataImage:
         record: MetadataRecord,
         delta: MetadataDelta | None = None,
     ) -> None:
-        """Apply one committed record of the entry at `offset`; `delta` notes what changed.
+        """Apply one committed record of the entry at `offset`; `delta` collects what changed.
 
         Raises:
             NewerProgramNeeded: a feature is set to a level that this program does not support.
@@ -503,7 +503,7 @@ class MetadataDelta:
         return any(getattr(self, name) for name in self.__slots__ if name != "is_of_snapshot")
 
     def topic_removed(self, topic: TopicState) -> None:
-        """Note that a topic was deleted; earlier notes of its partitions no longer matter."""
+        """Record that a topic was deleted; earlier changes of its partitions no longer matter."""
         if topic.topic_id in self.topics_created:
             self.topics_created.discard(topic.topic_id)
         else:
@@ -514,11 +514,11 @@ class MetadataDelta:
     def partition_changed(
         self, key: tuple[TopicId, PartitionIndex], before: PartitionState | None
     ) -> None:
-        """Note a changed partition; only its first state is kept."""
+        """Record the former state of a changed partition; only the first one is kept."""
         self.partitions.setdefault(key, before)
 
     def broker_changed(self, broker_id: BrokerId, before: BrokerState | None) -> None:
-        """Note a changed broker; only its first state is kept."""
+        """Record the former state of a changed broker; only the first one is kept."""
         self.brokers.setdefault(broker_id, before)
 
 

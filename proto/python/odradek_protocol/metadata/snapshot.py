@@ -91,7 +91,7 @@ class SnapshotReader:
         self._count = 0
 
     def add(self, data: bytes | memoryview) -> None:
-        """Take the next bytes; raises `MetadataDecodeError` if they cannot belong to a snapshot."""
+        """Replay the next bytes; raises `MetadataDecodeError` if they cannot belong to a snapshot."""
         self._buffer += data
         if not self._magic_seen:
             if len(self._buffer) < len(MAGIC):

@@ -1,4 +1,4 @@
-"""Asks all transaction coordinators of the cluster what became of open transactions that a partition leader found.
+"""Asks all transaction coordinators of the cluster how transactions ended that a partition leader found open.
 
 A broker that does not respond in time is left out. The caller counts the partitions of `__transaction_state` that have
 responded, and concludes nothing while one is missing.

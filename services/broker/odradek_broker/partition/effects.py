@@ -1,4 +1,4 @@
-"""Effects: the actions that a replica decides on. Its host, called the shell here, carries them out in order,
+"""Effects: the actions that a replica decides on. Its host (replication/partition_host.py) carries them out in order,
 before the next event.
 
 - For the log: Append, AppendMarkers, Sync, TruncateTo, ResetLog, AssignEpoch, AdvanceLogStart.
@@ -8,9 +8,9 @@ before the next event.
 - For clients, coordinators and observers: RespondToProduce, RespondToDelete, AnswerMarkers, HighWatermarkMoved,
   RoleChanged, PartitionFailed, OrphanEnded, TransactionTorn.
 
-The shell reports the completion of Append, AppendMarkers, Sync, TruncateTo and ResetLog with an event of events.py:
+It reports the completion of Append, AppendMarkers, Sync, TruncateTo and ResetLog with an event of events.py:
 those of the appends before it hands in any other event, those of the others when the disk has finished.
-An append or a Sync is always the last effect of its list, so a shell may report it at once.
+An append or a Sync is always the last effect of its list, so the host may report it at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events: everything that can happen to a replica. Its host, called the shell here, passes each one to
+"""Events: everything that can happen to a replica. Its host (replication/partition_host.py) passes each one to
 `Replica.step`.
 
 - Of the metadata image: PartitionChanged, BrokerChanged, PartitionRemoved.
@@ -12,7 +12,7 @@
   DivergedReceived, SnapshotlessReceived, DataReceived, RefusedReceived.
 - Of the controller and of time: IsrChangeResponded, Tick, LeaderStalled.
 
-Times are ms of CLOCK_BOOTTIME, which the shell reads (a lease on CLOCK_MONOTONIC would outlive a
+Times are ms of CLOCK_BOOTTIME, which the host reads (a lease on CLOCK_MONOTONIC would outlive a
 suspended machine). Range ends are exclusive. README.md beside this file lists the rules (R1 ..).
 """
 
@@ -50,7 +50,7 @@ class BrokerView:
 class PartitionChanged:
     """The state of this partition in the metadata image changed. Events come in the order of the metadata feed.
 
-    The shell sends the first one when the image contains this broker's current registration; before
+    The host sends the first one when the image contains this broker's current registration; before
     that the image shows an earlier lifetime of the broker. It sends one whenever any field differs:
     `min_insync_replicas` may change while `partition_epoch` stays the same. `brokers` are the
     registered brokers among `replicas`.
@@ -258,7 +258,7 @@ class FollowerSession:
     """One replication stream of a follower, as its Hello describes it.
 
     A follower has two lanes, each a stream: one for partitions in sync and one to catch up (`is_catch_up`).
-    In a lane a greater `session_id` replaces a smaller one: the shell ends the older stream, whose late
+    In a lane a greater `session_id` replaces a smaller one: the host's broker ends the older stream, whose late
     messages may still arrive here and are ignored.
     """
 

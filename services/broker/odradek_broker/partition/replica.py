@@ -13,7 +13,7 @@ the leader that asked for it held everything that was ever acknowledged.
 What each role does is in leader.py and follower.py. This file hands each event to the role that it
 concerns, and drops events that come too late for it (a message of a stale session is no error).
 
-Storage effects belong to the log, not to the role: the shell reports the end of an Append before
+Storage effects belong to the log, not to the role: the host reports the end of an Append before
 any other event, a Sync may outlive a change of role, and at most one truncation or reset is under way.
 """
 
@@ -135,9 +135,10 @@ class Replica:
         self._brokers: dict[BrokerId, BrokerView] = {}
 
     def step(self, event: Event, now_ms: int) -> Sequence[Effect]:
-        """Handle an event and return its effects; the shell carries them out in order, before the next event.
+        """Handle an event and return its effects; the replica's host carries them out in order, before the next
+        event.
 
-        `now_ms` never falls. An AssertionError is a bug: the shell then passes BugFound, which stops
+        `now_ms` never falls. An AssertionError is a bug: the host then passes BugFound, which stops
         this partition and no other.
         """
         return _HANDLERS[type(event)](self, event, now_ms)
@@ -425,7 +426,9 @@ class Replica:
         return self._following is not None and self._following.phase is Phase.STREAMING
 
     def data_due(self, session: FollowerSession) -> DataDue | None:
-        """Return what to send in this session; None: nothing, or the follower is not attached in it."""
+        """Return the Data to send to a follower in this session; None if there is nothing to send, or it is not
+        attached.
+        """
         return self._leading.data_due(session) if self._leading is not None else None
 
     def may_respond(

@@ -1,4 +1,4 @@
-"""Client requests that wait for the core of one replica to finish them."""
+"""Client requests that wait until one replica has finished them."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class PartitionHost:
         return f"{self.topic}-{self.partition.partition}"
 
     def step(self, event: ev.Event) -> None:
-        """Let the core handle an event, and apply the effects that it returns.
+        """Let the replica handle an event, and apply the effects that it returns.
 
         Applying an effect can raise another event: a response may make the client send its next request at
         once. An event that arrives during a step is queued until that step ends.

@@ -48,7 +48,7 @@ class CoordinatorRouting(Generic[Stub]):
         stub: Callable[[grpc.aio.Channel], Stub],
         nameless: ErrorCode,
     ) -> None:
-        """`nameless` is the error for a call without a name."""
+        """`nameless` is the error for a call that names no group, transactional id or query."""
         self._broker_id = broker_id
         self._placement = placement
         self._partitions = partitions

@@ -1,4 +1,6 @@
-"""StagedWriteService at a broker: each call is served by the coordinator of its query, here or elsewhere."""
+"""StagedWriteService of a broker: each call is served by the coordinator of its query, on this broker or another
+one.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ Stub: TypeAlias = "pb_grpc.StagedWriteServiceAsyncStub"
 
 
 class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
-    """One method per RPC, and in it a function that the coordinator of the query runs."""
+    """The servicer of StagedWriteService. Each method contains a function that runs on the broker that coordinates
+    the query.
+    """
 
     def __init__(
         self,
@@ -89,7 +93,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def RenewStaged(
         self, request: pb.RenewStagedRequest, context: ServerContext
     ) -> pb.RenewStagedResponse:
-        """Extend leases."""
+        """Extend the leases of members of a staged step."""
         return await self._at_coordinator(
             "RenewStaged",
             request,
@@ -136,7 +140,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def CompleteStep(
         self, request: pb.CompleteStepRequest, context: ServerContext
     ) -> pb.CompleteStepResponse:
-        """Decide a step."""
+        """Commit the named members of a step, and abort all others of the query."""
         return await self._at_coordinator(
             "CompleteStep",
             request,
@@ -165,7 +169,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def AbortStaged(
         self, request: pb.AbortStagedRequest, context: ServerContext
     ) -> pb.AbortStagedResponse:
-        """Abort exactly these members."""
+        """Abort exactly these members of a staged step."""
         return await self._at_coordinator(
             "AbortStaged",
             request,

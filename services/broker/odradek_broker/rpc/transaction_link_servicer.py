@@ -28,7 +28,7 @@ _SERVICE: Final = "odradek.v1.TransactionLinkService"
 
 
 class TransactionLinkServicer:
-    """Serves the links of other brokers. The messages of streams pass as bytes; LinkSessions decodes them."""
+    """Serves the streams of other brokers to this broker's coordinators. LinkSessions decodes the messages."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class TransactionLinkServicer:
     async def ResolveProducers(
         self, request: pb.ResolveProducersRequest, context: ServerContext
     ) -> pb.ResolveProducersResponse:
-        """Tell what this broker's coordinators know of open transactions."""
+        """Return what this broker's coordinators know about open transactions."""
         if request.cluster_id != self._cluster_id:
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,

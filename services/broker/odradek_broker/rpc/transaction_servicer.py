@@ -1,4 +1,5 @@
-"""TransactionService at a broker: each call is served by the coordinator of its transactional id, here or elsewhere.
+"""TransactionService of a broker: each call is served by the coordinator of its transactional id, on this broker or
+another one.
 
 Clients of this service use one epoch for each transaction (transaction.version 2).
 """
@@ -47,7 +48,9 @@ Stub: TypeAlias = "pb_grpc.TransactionServiceAsyncStub"
 
 
 class TransactionServicer(pb_grpc.TransactionServiceServicer):
-    """One method per RPC, and in it a function that the coordinator of the transactional id runs."""
+    """The servicer of TransactionService. Each method contains a function that runs on the broker that coordinates
+    the id.
+    """
 
     def __init__(
         self,
@@ -59,7 +62,7 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
         partitions: LocalPartitions,
         peers: InternalChannels,
     ) -> None:
-        """`groups` tells which broker coordinates a group."""
+        """`groups` determines which broker coordinates a group."""
         self._coordinator = coordinator
         self._offsets = offsets
         self._partitions = partitions

@@ -104,7 +104,7 @@ class _Records:
 
 
 def filters_per_piece(image: MetadataImage, count_max: int) -> int:
-    """Return how many filters may be decided in one piece, which takes some 10 ms."""
+    """Return how many filters of a large request are handled at once, which takes some 10 ms."""
     return max(1, min(count_max, LOOKS_PER_PIECE // max(1, len(image.acls))))
 
 

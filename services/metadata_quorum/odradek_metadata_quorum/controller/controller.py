@@ -106,7 +106,7 @@ class Controller:
 
     @property
     def is_repairing(self) -> bool:
-        """Whether the last `tick` left partitions that the next one has to settle."""
+        """Whether the last `tick` left partitions whose leader or ISR the next one must still correct."""
         return self._work is not None and (self._work.is_repair_due or bool(self._work.unsettled))
 
     @property
