@@ -47,14 +47,14 @@ def named_value(text: str) -> tuple[str, str]:
 
 
 def count(text: str) -> int:
-    """Parse a whole number from 1."""
+    """Parse a whole number of 1 or more."""
     if not text.isdecimal() or int(text) < 1:
         raise ArgumentTypeError(f"{text!r} is not a whole number from 1")
     return int(text)
 
 
 def duration(text: str) -> float:
-    """Parse a number from 0, of hours or seconds."""
+    """Parse a duration: a number of hours or seconds, 0 or more."""
     try:
         number = float(text)
     except ValueError:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class TransactionAdmin(Facade[AsyncTransactionAdmin]):
-    """`client.admin.transactions` without `await`."""
+    """The synchronous form of `client.admin.transactions`, whose methods need no `await`."""
 
     list = waits(AsyncTransactionAdmin.list)
     describe = waits(AsyncTransactionAdmin.describe)
@@ -40,7 +40,7 @@ class TransactionAdmin(Facade[AsyncTransactionAdmin]):
 
 
 class Admin(Facade[AsyncAdmin]):
-    """`odradek.Admin` without `await`."""
+    """The synchronous form of `odradek.Admin`, whose methods need no `await`."""
 
     @cached_property
     def transactions(self) -> TransactionAdmin:
@@ -86,7 +86,7 @@ class Admin(Facade[AsyncAdmin]):
 
 
 class Consumer(Facade[AsyncConsumer]):
-    """`odradek.Consumer` without `await`. One thread at a time reads from it."""
+    """The synchronous form of `odradek.Consumer`, without `await`. One thread at a time may read from it."""
 
     def __init__(self, thread: LoopThread, core: AsyncConsumer) -> None:
         super().__init__(thread, core)
@@ -172,7 +172,7 @@ def _in_thread(listener: GroupListener | None) -> GroupListener | None:
 
 
 class Client:
-    """`odradek.Client` without `await`. It owns the thread that everything runs on."""
+    """The synchronous form of `odradek.Client`, without `await`. It owns the thread that everything runs on."""
 
     def __init__(
         self,

@@ -114,7 +114,7 @@ _Item = tuple[str, Any, Any, Headers | None, int | None, int | None, Delivery]
 
 
 class Producer:
-    """`odradek.Producer` without `await`."""
+    """The synchronous form of `odradek.Producer`, whose methods need no `await`."""
 
     def __init__(self, thread: LoopThread, producer: AsyncProducer) -> None:
         self._thread = thread

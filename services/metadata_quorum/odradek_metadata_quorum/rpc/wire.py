@@ -40,7 +40,7 @@ _RESTART_CLASSES = {
 
 
 def register_request(message: pb.RegisterRequest) -> RegisterRequest:
-    """Convert from the message; a restart class that is not set counts as the worst, POWER."""
+    """Convert the protobuf message to the controller's value; without a restart class it is the worst, POWER."""
     return RegisterRequest(
         cluster_id=message.cluster_id,
         broker_id=BrokerId(message.broker_id),
@@ -62,7 +62,7 @@ def register_request(message: pb.RegisterRequest) -> RegisterRequest:
 def register_controller_request(
     message: pb.RegisterControllerRequest,
 ) -> RegisterControllerRequest:
-    """Convert from the message."""
+    """Convert the protobuf message to the controller's value."""
     return RegisterControllerRequest(
         controller_id=ControllerId(message.controller_id),
         incarnation_id=IncarnationId(message.incarnation_id),
@@ -86,7 +86,7 @@ def _endpoints(listeners: Iterable[common_pb2.Listener]) -> tuple[Endpoint, ...]
 
 
 def register_response(response: RegisterResponse, active_id: int) -> pb.RegisterResponse:
-    """Convert to the message."""
+    """Convert the controller's value to the protobuf message."""
     return pb.RegisterResponse(
         error_code=response.outcome.error,
         error_message=response.outcome.message,
@@ -96,7 +96,7 @@ def register_response(response: RegisterResponse, active_id: int) -> pb.Register
 
 
 def heartbeat_request(message: pb.HeartbeatRequest) -> HeartbeatRequest:
-    """Convert from the message. The broker itself judges the age of its loop."""
+    """Convert the protobuf message to the controller's value. The broker itself judges the age of its loop."""
     return HeartbeatRequest(
         broker_id=BrokerId(message.broker_id),
         broker_epoch=BrokerEpoch(message.broker_epoch),
@@ -111,7 +111,7 @@ def heartbeat_request(message: pb.HeartbeatRequest) -> HeartbeatRequest:
 
 
 def heartbeat_response(response: HeartbeatResponse, active_id: int) -> pb.HeartbeatResponse:
-    """Convert to the message."""
+    """Convert the controller's value to the protobuf message."""
     return pb.HeartbeatResponse(
         error_code=response.error,
         seq=response.seq,
@@ -125,7 +125,7 @@ def heartbeat_response(response: HeartbeatResponse, active_id: int) -> pb.Heartb
 
 
 def alter_partition_request(message: pb.AlterPartitionRequest) -> AlterPartitionRequest:
-    """Convert from the message."""
+    """Convert the protobuf message to the controller's value."""
     return AlterPartitionRequest(
         broker_id=BrokerId(message.broker_id),
         broker_epoch=BrokerEpoch(message.broker_epoch),
@@ -146,7 +146,7 @@ def alter_partition_request(message: pb.AlterPartitionRequest) -> AlterPartition
 
 
 def alter_partition_response(response: AlterPartitionResponse) -> pb.AlterPartitionResponse:
-    """Convert to the message."""
+    """Convert the controller's value to the protobuf message."""
     return pb.AlterPartitionResponse(
         error_code=response.error,
         partitions=[
@@ -180,14 +180,14 @@ def report_log_ends_requests(
 
 
 def allocate_request(message: pb.AllocateProducerIdsRequest) -> AllocateProducerIdsRequest:
-    """Convert from the message."""
+    """Convert the protobuf message to the controller's value."""
     return AllocateProducerIdsRequest(
         broker_id=BrokerId(message.broker_id), broker_epoch=BrokerEpoch(message.broker_epoch)
     )
 
 
 def allocate_response(response: AllocateProducerIdsResponse) -> pb.AllocateProducerIdsResponse:
-    """Convert to the message."""
+    """Convert the controller's value to the protobuf message."""
     return pb.AllocateProducerIdsResponse(
         error_code=response.error,
         producer_id_start=response.producer_id_start,
@@ -196,10 +196,10 @@ def allocate_response(response: AllocateProducerIdsResponse) -> pb.AllocateProdu
 
 
 def partition(message: common_pb2.TopicIdPartition) -> TopicIdPartition:
-    """Convert from the message."""
+    """Convert the protobuf message to the controller's value."""
     return TopicIdPartition(TopicId(message.topic_id), PartitionIndex(message.partition))
 
 
 def partition_message(name: TopicIdPartition) -> common_pb2.TopicIdPartition:
-    """Convert to the message."""
+    """Convert the controller's value to the protobuf message."""
     return common_pb2.TopicIdPartition(topic_id=name.topic_id, partition=name.partition)

@@ -128,7 +128,7 @@ def _pieces(counts: Sequence[int]) -> Iterator[slice]:
 
 
 def topic_result(result: TopicResult) -> pb.TopicResult:
-    """Convert to the message."""
+    """Convert the controller's value to the protobuf message."""
     return pb.TopicResult(
         name=result.name,
         topic_id=result.topic_id,
@@ -149,7 +149,7 @@ def is_unclean(message: pb.ElectLeadersRequest) -> bool:
 
 
 def reassignment(message: pb.PartitionReassignment) -> Reassignment:
-    """Convert from the message; an empty list of replicas cancels a move."""
+    """Convert the protobuf message to the controller's value; an empty list of replicas cancels a move."""
     return Reassignment(
         partition=partition(message.partition),
         replicas=tuple(map(BrokerId, message.replicas)) or None,
@@ -157,7 +157,7 @@ def reassignment(message: pb.PartitionReassignment) -> Reassignment:
 
 
 def partition_result(result: PartitionResult) -> pb.PartitionResult:
-    """Convert to the message."""
+    """Convert the controller's value to the protobuf message."""
     return pb.PartitionResult(
         partition=common_pb2.TopicPartition(
             topic=result.partition.topic, partition=result.partition.partition
@@ -170,7 +170,7 @@ def partition_result(result: PartitionResult) -> pb.PartitionResult:
 def alter_configs_resource(
     message: pb.AlterConfigsResource, operations: Iterable[ConfigOperation]
 ) -> AlterConfigsResource:
-    """Convert from the message; raises `BadRequest` for an unknown resource type."""
+    """Convert the protobuf message to the controller's value; raises `BadRequest` for an unknown resource type."""
     return AlterConfigsResource(
         resource_type=resource_type(message.type),
         resource_name=message.name,
@@ -180,7 +180,7 @@ def alter_configs_resource(
 
 
 def resource_type(number: int) -> ConfigResourceType:
-    """Convert from the message; raises `BadRequest` for an unknown type."""
+    """Convert the protobuf message to the controller's value; raises `BadRequest` for an unknown type."""
     try:
         return ConfigResourceType(number)
     except ValueError:
@@ -190,7 +190,7 @@ def resource_type(number: int) -> ConfigResourceType:
 
 
 def operation(message: pb.AlterConfigsOperation) -> ConfigOperation:
-    """Convert from the message; raises `BadRequest` for an unknown operation."""
+    """Convert the protobuf message to the controller's value; raises `BadRequest` for an unknown operation."""
     try:
         kind = AlterOperation(message.operation)
     except ValueError:
@@ -218,7 +218,7 @@ def acl_entry(message: pb.AclEntry) -> AclEntry:
 
 
 def acl_message(entry: AclEntry) -> pb.AclEntry:
-    """Convert to the message."""
+    """Convert the controller's value to the protobuf message."""
     return pb.AclEntry(
         resource_type=entry.resource_type,
         resource_name=entry.resource_name,
@@ -231,7 +231,7 @@ def acl_message(entry: AclEntry) -> pb.AclEntry:
 
 
 def scram_upsertion(message: pb.ScramUpsertion) -> ScramUpsertion:
-    """Convert from the message."""
+    """Convert the protobuf message to the controller's value."""
     return ScramUpsertion(
         user=message.name,
         mechanism=message.mechanism,
@@ -242,12 +242,12 @@ def scram_upsertion(message: pb.ScramUpsertion) -> ScramUpsertion:
 
 
 def scram_deletion(message: pb.ScramDeletion) -> ScramDeletion:
-    """Convert from the message."""
+    """Convert the protobuf message to the controller's value."""
     return ScramDeletion(user=message.name, mechanism=message.mechanism)
 
 
 def quota_alteration(message: pb.QuotaEntry) -> QuotaAlteration:
-    """Convert from the message; an unset name means the default of its type, an unset value a removal."""
+    """Convert the message to an alteration. An unset name means the default of its type, an unset value a removal."""
     return QuotaAlteration(
         entity=tuple(
             (part.type, part.name if part.HasField("name") else None) for part in message.entity
@@ -258,7 +258,7 @@ def quota_alteration(message: pb.QuotaEntry) -> QuotaAlteration:
 
 
 def quota_message(entity: QuotaEntity, key: str, value: float) -> pb.QuotaEntry:
-    """Convert to the message."""
+    """Convert the controller's value to the protobuf message."""
     return pb.QuotaEntry(
         entity=[pb.QuotaEntityPart(type=kind, name=name) for kind, name in entity],
         key=key,
@@ -267,12 +267,12 @@ def quota_message(entity: QuotaEntity, key: str, value: float) -> pb.QuotaEntry:
 
 
 def item_result(outcome: Outcome) -> pb.ItemResult:
-    """Convert to the message."""
+    """Convert the controller's value to the protobuf message."""
     return pb.ItemResult(error_code=outcome.error, error_message=outcome.message)
 
 
 def partition(message: common_pb2.TopicPartition) -> TopicPartition:
-    """Convert from the message."""
+    """Convert the protobuf message to the controller's value."""
     return TopicPartition(TopicName(message.topic), PartitionIndex(message.partition))
 
 
