@@ -71,7 +71,7 @@ RERUN_EVERY = 25  # so many seeds are run twice, and must give the same digest
 
 @dataclass(slots=True)
 class Summary:
-    """What all seeds of a run came to."""
+    """The combined results of all seeds of a run."""
 
     counters: Counter[str] = field(default_factory=Counter)
     failed: list[Result] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Summary:
 
     @property
     def uncovered(self) -> list[str]:
-        """What none of the seeds came across: then they prove nothing about it."""
+        """Return the events that none of the seeds met, about which the seeds thus prove nothing."""
         return [name for name in COVERAGE if not self.counters[name]]
 
     @property
@@ -106,14 +106,14 @@ class Summary:
 
 
 def run_twice(seed: int) -> tuple[Result, bool]:
-    """Run a seed; every 25th again, to see that it is the same run."""
+    """Run a seed. Every 25th seed runs a second time, to check that both runs are equal."""
     result = run_seed(seed)
     same = seed % RERUN_EVERY != 0 or run_seed(seed).digest == result.digest
     return result, same
 
 
 def run(seeds: list[int], *, workers: int, console: Console) -> Summary:
-    """All seeds; stops early at the fifth that fails."""
+    """Run all seeds; stop early at the fifth that fails."""
     summary = Summary()
     columns = (
         TextColumn("{task.description}"),
@@ -140,7 +140,7 @@ def run(seeds: list[int], *, workers: int, console: Console) -> Summary:
 
 
 def report(summary: Summary, console: Console, elapsed_s: float) -> None:
-    """A table of what was met, and each failure with the way to see it again."""
+    """Print a table of the events that were met, and each failure with the command that repeats it."""
     table = Table(title="What the seeds came across", show_header=True)
     table.add_column("event")
     table.add_column("times", justify="right")

@@ -72,7 +72,7 @@ DELETE_CHANCE = 0.02  # that the records of a partition are deleted, each second
 
 
 class ObservedHost(PartitionHost):
-    """The production's host of a replica, with the invariants looking at what it does."""
+    """The production code's host of a replica, observed by the invariants."""
 
     __slots__ = ("life", "oracle")
 
@@ -226,7 +226,7 @@ class BrokerProcess:
         )
 
     def die(self) -> None:
-        """However it comes: what was written stays written."""
+        """End the process at once; its writes stay in the page cache."""
         if self.process.is_alive:
             self.node.disk.killed()
         self.process.kill()
@@ -240,20 +240,20 @@ class BrokerProcess:
         self.scheduler.after(0, self.die)
 
     def close(self) -> None:
-        """Unwind what runs here; nothing of it acts any more."""
+        """Unwind the tasks of this process, which have no effect any more."""
         self.is_serving = False
         self.process.kill()
         self.loop.close()
 
     def _end_later(self, reason: str) -> None:
-        """The process ends by itself, and is started again by what watches it."""
+        """End the process by itself; the simulated supervisor starts it again."""
         if self.process.is_alive:
             self.scheduler.note(f"broker {self.broker_id} ends: {reason}")
             self.die_within()
             self.node.restart_later(self.scheduler.between(100, 1000) * MS)
 
     def begin_shutdown(self) -> None:
-        """SIGTERM: leave in an orderly way, or after a while in any way."""
+        """Handle SIGTERM: begin a controlled shutdown, and end anyway after a while."""
         broker = self.broker
         if broker is None or not self.is_serving or self._is_leaving:
             self.die()
@@ -279,7 +279,7 @@ class BrokerProcess:
             self.node.disk.check_checkpoint()
 
     async def _delete_some(self) -> None:
-        """An operator deletes the records of some partition now and then."""
+        """Let an operator delete records of some partition now and then."""
         while True:
             await asyncio.sleep(1)
             for host in list(self.table.by_id.values()):
@@ -293,7 +293,7 @@ class BrokerProcess:
                     self.delete_records(host, before)
 
     def delete_records(self, host: PartitionHost, before_offset: int) -> None:
-        """An operator's DeleteRecords."""
+        """Send an operator's DeleteRecords."""
         self.loop.spawn(self._delete(host, before_offset))
 
     async def _delete(self, host: PartitionHost, before_offset: int) -> None:
@@ -323,7 +323,7 @@ class BrokerProcess:
         return self.broker.table
 
     def host(self, partition: TopicIdPartition) -> ObservedHost | None:
-        """The replica of this partition here."""
+        """Return this broker's replica of the partition."""
         if self.broker is None:
             return None
         found = self.broker.table.by_id.get((partition.topic_id, partition.partition))
@@ -331,11 +331,11 @@ class BrokerProcess:
         return found
 
     def accept_follower(self, stream: Stream) -> None:
-        """A follower's connection."""
+        """Accept a follower's connection."""
         self.loop.spawn(FromFollower(self, stream).serve())
 
     def accept_link(self, kind: LinkKind, stream: Stream) -> None:
-        """A transaction link of another broker."""
+        """Accept another broker's stream of transaction requests."""
         self.loop.spawn(FromPeer(self, kind, stream).serve())
 
     def create_topic(
@@ -356,14 +356,14 @@ class BrokerProcess:
         self.loop.spawn(create())
 
     def hear_leader_again(self, session_id: int, message: bytes) -> None:
-        """A copy of what a leader once sent, when its stream may be long over."""
+        """Deliver a copy of an old message of a leader, when its stream may have ended long ago."""
         for pushed in read_replicate_response(message):
             host = self.table.by_id.get((pushed.topic_id, pushed.partition))
             if host is not None:
                 self.loop.run_here(deliver, host, session_id, pushed)
 
     def hear_follower_again(self, hello: pb.ReplicaHello, acks: pb.ReplicaAck) -> None:
-        """A copy of what a follower once acknowledged, when its stream may be long over."""
+        """Deliver a copy of an old acknowledgement of a follower, when its stream may have ended long ago."""
         session = ev.FollowerSession(
             broker_id=BrokerId(hello.broker_id),
             broker_epoch=BrokerEpoch(hello.broker_epoch),
@@ -404,5 +404,5 @@ class BrokerProcess:
         links._ready = watched
 
     def note_cut(self, host: ObservedHost, end: int) -> None:
-        """Note that a replica is about to truncate its log to `end`, or to begin it again there."""
+        """Record that a replica is about to truncate its log to `end`, or to begin it again there."""
         self.scheduler.note(f"broker {self.broker_id} cuts {host.log.log_end_offset} to {end}")

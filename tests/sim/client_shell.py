@@ -39,7 +39,7 @@ class ProduceCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchCall:
-    """A client wants what follows `offset`."""
+    """A client's request for records from `offset` on."""
 
     call_id: int
     partition: TopicIdPartition
@@ -81,7 +81,7 @@ class ProducerIdCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatestCall:
-    """A client wants the end of what is readable."""
+    """A client's request for the end of the readable records."""
 
     call_id: int
     partition: TopicIdPartition
@@ -128,14 +128,14 @@ class _Arrival:
 
 
 class ClientShell:
-    """Belongs to one BrokerProcess."""
+    """The listener of one BrokerProcess."""
 
     def __init__(self, life: BrokerProcess) -> None:
         self._life = life
         self._scheduler = life.scheduler
 
     def accept(self, stream: Stream) -> None:
-        """A client's connection."""
+        """Accept a client's connection."""
 
         def on_message(call: Call) -> None:
             if isinstance(call, ProduceCall):
@@ -170,7 +170,7 @@ class ClientShell:
     def _produced(
         self, stream: Stream, call: ProduceCall, partition: Partition, outcome: ProduceOutcome
     ) -> None:
-        """R13, where the bytes are handed to the socket."""
+        """Check the gate (rule R13) where the bytes are handed to the socket, and send the response."""
         assert self._life.broker is not None
         name, before = call.partition, outcome.error
         outcome = partition.gate_produce(outcome, acks=call.acks)
@@ -212,7 +212,7 @@ class ClientShell:
                 await self._producer_id(stream, call)
 
     async def fetch(self, stream: Stream, call: FetchCall) -> None:
-        """Read, wait as a full socket does, pass the gate, respond."""
+        """Read, wait as a full socket does, check the gate, and respond."""
         assert self._life.broker is not None
         name, partitions = call.partition, self._life.broker.partitions
         partition = partitions.find(name.topic_id, name.partition)
@@ -354,7 +354,7 @@ class ClientShell:
     # --- responses -------------------------------------------------------------------------------
 
     def _pause_us(self) -> int:
-        """A full socket takes its time."""
+        """Return how long a full socket takes."""
         slow = self._scheduler.chance(0.03)
         return self._scheduler.between(10, 80 * MS if slow else 2 * MS)
 

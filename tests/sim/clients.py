@@ -31,7 +31,7 @@ _FATAL = (
 
 
 class Connection:
-    """A client's way to the broker that it believes leads one partition."""
+    """A client's connection to the broker that it believes to lead one partition."""
 
     def __init__(self, cluster: Cluster, process: Process, partition: TopicIdPartition) -> None:
         self.cluster = cluster
@@ -47,7 +47,7 @@ class Connection:
             self.leader, self.leader_epoch = answer.leader, answer.leader_epoch
 
     def refresh(self) -> None:
-        """Ask any broker's image; this takes no message of its own."""
+        """Read any broker's image, without a message of its own."""
         lives = [
             n.life
             for n in self.cluster.brokers.values()
@@ -173,7 +173,9 @@ class Producer:
         return bool(self._window)
 
     def _has_room(self) -> bool:
-        """The broker remembers five batches: the oldest unanswered one must stay among them."""
+        """Return whether another batch may be sent. The broker remembers five batches, so the oldest unanswered one
+        must be among them.
+        """
         return not self._window or self._made - self._window[0].number < IN_FLIGHT_MAX
 
     def _judge_time(self) -> None:
@@ -274,7 +276,7 @@ class Producer:
         self._attempt_until_us = self.scheduler.now_us + self.scheduler.between(20, 100) * MS
 
     def _give_up(self) -> None:
-        """What is in flight is failed or unknown; sequences begin again in a new epoch."""
+        """Give up the batches in flight, as failed or unknown; sequences begin again in a new epoch."""
         for flight in self._window:
             known = flight.unresolved == 0
             flight.send.outcome = Outcome.FAIL if known else Outcome.UNKNOWN
@@ -377,7 +379,7 @@ class Consumer:
             self._drop()
 
     def _reset(self, log_start: int) -> None:
-        """`auto.offset.reset=earliest`; out of range above the end would be a lost record."""
+        """Reset as with `auto.offset.reset=earliest`. Out of range above the end would mean a lost record."""
         self.history.polls.append(
             Poll(
                 client=self.client_id,

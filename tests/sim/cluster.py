@@ -21,7 +21,7 @@ CREDIT_BYTES = 4_000  # so few that streams wait for it
 
 
 class BrokerNode:
-    """A machine: its disk and clock outlive the process."""
+    """A machine, whose disk and clock outlive its process."""
 
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         self.cluster = cluster
@@ -60,18 +60,18 @@ class BrokerNode:
             self.start()
 
     def crash(self) -> None:
-        """kill -9: the page cache stays."""
+        """Kill the process (kill -9); the page cache survives."""
         if self.life is not None:
             self.life.die()
 
     def lose_power(self) -> None:
-        """The machine is gone, and what it had not synced."""
+        """Switch the machine off: bytes that were not synced are lost."""
         self.crash()
         self.disk.lose_power()
 
 
 class Cluster:
-    """Everything but clients and faults."""
+    """The simulated cluster, without clients and faults."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Cluster:
             node.start()
 
     def close(self) -> None:
-        """Unwind what runs."""
+        """Unwind all running tasks."""
         for node in self.brokers.values():
             if node.life is not None:
                 node.life.close()
@@ -129,7 +129,7 @@ class Cluster:
             controller.loop.close()
 
     def create_topics(self, *topics: NewTopic) -> None:
-        """Ask until the controller has taken them."""
+        """Send the topics to the controller until it has created them."""
         wanted = tuple(t for t in topics if self.log.image.topic(t.name) is None)
         active = next(
             (c for c in self.controllers.values() if c.core.is_active and c.process.is_running),

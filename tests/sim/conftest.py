@@ -11,7 +11,7 @@ from tests.sim.directed import OPEN
 
 @pytest.fixture(autouse=True)
 def stages_are_closed() -> Iterator[None]:
-    """What runs on a stage ends with its test, not when it is collected."""
+    """Close the tasks on a stage at the end of its test, and not when the stage is garbage-collected."""
     yield
     while OPEN:
         OPEN.pop().close()

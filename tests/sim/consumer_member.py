@@ -20,7 +20,9 @@ _NOT_THERE = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
 
 
 class ConsumerMember(Member):
-    """Says what it has, takes what it is given, gives back what is asked for."""
+    """A member that reports the partitions that it owns, takes those that it is assigned, and revokes those that it
+    must.
+    """
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class ConsumerMember(Member):
         self._is_leaving = False
 
     def resubscribe(self) -> None:
-        """Subscribe to one topic less, or to all again."""
+        """Subscribe to one topic fewer, or to all of them again."""
         self.topics = TOPICS[:1] if self.topics == TOPICS else TOPICS
         self._tells_all = True
 

@@ -102,7 +102,7 @@ class ControllerNode:
         self.start()
 
     def start(self) -> None:
-        """A new life; what is committed is read again."""
+        """Start the process again; committed entries are read again."""
         if self.process is not None and self.process.is_alive:
             return
         self.process = Process(self.scheduler, self.controller_id)
@@ -141,7 +141,7 @@ class ControllerNode:
             self.core.resigned()
 
     def apply_committed(self) -> None:
-        """Replay what is new, and answer who waited for it."""
+        """Replay new committed entries, and send the responses that waited for them."""
         if self.applied < self.log.trimmed:
             self.step_down()
             image = read_snapshot(self.log.snapshot)
@@ -174,7 +174,7 @@ class ControllerNode:
             self.step_down()
 
     def _answer(self, decision: Decision[Any], send: Callable[[Any], None]) -> None:
-        """Answer when it, and all before it, are committed and replayed here."""
+        """Respond when the decision, and all before it, are committed and replayed here."""
         self._propose(decision)
         if self.term is None:
             return
@@ -195,7 +195,7 @@ class ControllerNode:
     def request(
         self, method: str, request: Any, reply_to: Process, reply: Callable[[Any], None]
     ) -> None:
-        """A unary call of the controller's; None comes back when this one is not active."""
+        """Serve a unary call to the controller; return None when this one is not active."""
 
         def send(response: Any) -> None:
             self.network.send(self.controller_id, reply_to, reply, response)
@@ -208,7 +208,7 @@ class ControllerNode:
     def call(
         self, method: str, message: Any, reply_to: Process, reply: Callable[[Any], None]
     ) -> None:
-        """A unary call of a broker, as ControllerServicer takes it."""
+        """Serve a unary call of a broker, as ControllerServicer does."""
 
         def send(response: Any) -> None:
             self.network.send(self.controller_id, reply_to, reply, response)
@@ -256,7 +256,7 @@ class ControllerNode:
     # --- the feed --------------------------------------------------------------------------------
 
     def accept_feed(self, stream: Stream, request: pb.MetadataFeedRequest) -> None:
-        """A broker's call of MetadataFeed, which the production's `feed` serves."""
+        """Serve a broker's call of MetadataFeed by the production code's `feed`."""
         self.loop.spawn(self._feed(stream, request))
 
     async def _feed(self, stream: Stream, request: pb.MetadataFeedRequest) -> None:
@@ -269,7 +269,7 @@ class ControllerNode:
 
 
 class AppliedEntries:
-    """What a member has applied, as the production's feed reads it of a quorum."""
+    """The entries that a member has applied, in the form in which the production code's feed reads them."""
 
     def __init__(self, node: ControllerNode) -> None:
         self._node = node
@@ -280,7 +280,7 @@ class AppliedEntries:
         return self._node.applied - 1
 
     def grew(self) -> None:
-        """More is applied."""
+        """Wake the readers, because more entries are applied."""
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             if not waiter.done():

@@ -67,7 +67,7 @@ class GroupAnswer:
 
 
 class CoordinatorShell:
-    """Belongs to one BrokerProcess."""
+    """The interface of one BrokerProcess to members of groups."""
 
     def __init__(self, life: BrokerProcess, coordinator: GroupCoordinator) -> None:
         self._life = life
@@ -94,7 +94,7 @@ class CoordinatorShell:
         return self.coordinator.listings()
 
     def _watch_loads(self) -> None:
-        """I11: a shard begins with all that is in its log, committed."""
+        """Check I11: a shard begins with all that is in its log, committed."""
         host = self.coordinator._host
         load = host._load
 
@@ -112,7 +112,7 @@ class CoordinatorShell:
         host._load = watched  # type: ignore[method-assign]
 
     def accept(self, stream: Stream) -> None:
-        """A member's connection."""
+        """Accept a member's connection."""
 
         def on_message(call: GroupCall) -> None:
             self._life.loop.spawn(self._respond(stream, call))
@@ -129,7 +129,7 @@ class CoordinatorShell:
         stream.send(self._life.process, GroupAnswer(call.call_id, response))
 
     def _note_move(self, group_id: str) -> None:
-        """A group's members are served by another broker, or another life of it, than before."""
+        """Record that a group's members are served by another broker, or another process of it, than before."""
         coordinators, me = self._life.cluster.coordinators, self._life.incarnation
         moved = coordinators.get(group_id, me) != me
         self._scheduler.counters["coordinator moves with members live"] += moved

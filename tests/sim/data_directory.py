@@ -50,7 +50,7 @@ CLUSTER_ID = ClusterId("simulated")
 
 
 class SimulatedStorage(MemoryStorage):
-    """A file system whose page cache has most of what is read."""
+    """A file system whose page cache has most of the bytes that are read."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.is_full = False
@@ -67,7 +67,7 @@ class SimulatedStorage(MemoryStorage):
 
     @is_hot.setter
     def is_hot(self, _: bool) -> None:
-        """Chance says so."""
+        """Return, at random, whether the bytes are in the page cache."""
 
 
 class OracleLog:
@@ -103,11 +103,13 @@ class OracleLog:
 
     @property
     def on_disk_end(self) -> int:
-        """What was synced once, in this life or an earlier one; a new life syncs it all again."""
+        """The end of the bytes that were synced at some time, by this process or an earlier one. A new process
+        syncs all of them again.
+        """
         return max(self.log.durable_end_offset, self._synced_before)
 
     def catch_up(self) -> None:
-        """Read what was appended."""
+        """Read the appended records."""
         end = self.log.log_end_offset
         start = max(self.read_to, self.log.log_start_offset)
         if start < end and not self.is_truncating:
@@ -117,7 +119,7 @@ class OracleLog:
             self.read_to = end
 
     def cut(self, end: int) -> None:
-        """The log is to end there."""
+        """Record that the log shall end there."""
         self._synced_before = min(self._synced_before, end)
         self.read_to = Offset(min(self.read_to, end))
         for offset in [offset for offset in self.known if offset >= end]:
@@ -150,12 +152,12 @@ class DataDirectory:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a write or sync failed, and the controller has not heard of it by a registration."""
+        """Whether a write or sync failed, and no registration has told the controller yet."""
         failure = self.directory.failure if self.directory is not None else None
         return self._is_failed or failure is not None
 
     def begin_life(self, incarnation: IncarnationId) -> LogDirectory:
-        """Open it and judge how the last life ended. Raises ProcessKilled."""
+        """Open the directory, and determine how the last process ended. Raises ProcessKilled."""
         if self._lives == 0:
             LogDirectory.format(
                 PATH,
@@ -187,7 +189,7 @@ class DataDirectory:
         return self.directory
 
     def _loaded(self, cut_bytes: int) -> None:
-        """The logs are recovered: they have what was to outlive the last life."""
+        """Check that the recovered logs have all records that had to survive the last process."""
         directory, before = self.directory, self.logs
         assert directory is not None
         self.logs = {log.id: self._oracle_of(log) for log in directory.logs()}
@@ -240,7 +242,7 @@ class DataDirectory:
             )
 
     def oracle(self, log: PartitionLog) -> OracleLog:
-        """The oracle's view of a log that got a replica."""
+        """Return the oracle's view of a log that got a replica."""
         known = self.logs.get(log.id)
         if known is None or known.log is not log:
             known = self.logs[log.id] = self._oracle_of(log)
@@ -250,7 +252,7 @@ class DataDirectory:
         return OracleLog(log, reading=self.undamaged, synced_before=self._synced.get(log.id, 0))
 
     def forget_departed(self) -> None:
-        """Drop what the directory has deleted, or put aside."""
+        """Drop the logs that the directory has deleted or put aside."""
         directory = self.directory
         assert directory is not None
         for partition, log in list(self.logs.items()):
@@ -262,7 +264,7 @@ class DataDirectory:
     # --- what befalls it -------------------------------------------------------------------------
 
     def killed(self) -> None:
-        """The process that wrote here is dead."""
+        """Record that the process that wrote here is dead."""
         for log in self.logs.values():
             with suppress(ProcessKilled):
                 log.catch_up()
@@ -270,7 +272,7 @@ class DataDirectory:
         self.storage.fault = _of_a_dead_process
 
     def lose_power(self) -> None:
-        """The machine is gone, and what it had not synced."""
+        """Switch the machine off: bytes that were not synced are lost."""
         self._boots += 1
         self.lost_power = True
         self.losses += 1
@@ -319,11 +321,13 @@ class DataDirectory:
         self._on_death = on_death
 
     def spare(self) -> None:
-        """Take `doom` back."""
+        """Cancel `doom`."""
         self._operations_left = self._on_death = None
 
     def _fault(self, operation: str, path: Path) -> int | None:
-        """The process dies here; or the logs' blocks are bad, while the markers can be renamed."""
+        """Kill the process here, or let an operation fail on bad blocks of the logs, while the markers can still be
+        renamed.
+        """
         if self._operations_left is not None and operation != "read":
             self._operations_left -= 1
             if self._operations_left == 0 and operation == "write":
@@ -356,12 +360,14 @@ class DataDirectory:
     # --- what must hold --------------------------------------------------------------------------
 
     def check_vouched(self, log: OracleLog) -> None:
-        """What a log takes for durable outlives a power cut at this moment."""
+        """Check that all bytes that a log treats as durable would survive a loss of power at this moment."""
         if not log.is_truncating:
             self._require_durable(log, log.log.durable_end_offset)
 
     def check_checkpoint(self) -> None:
-        """The next life vouches for all below the recovery points without looking."""
+        """Check that all bytes below the checkpointed recovery points are durable, because the next process does
+        not verify them.
+        """
         self.forget_departed()
         if not self.storage.exists(PATH / RECOVERY_POINTS):
             return
@@ -372,7 +378,7 @@ class DataDirectory:
                 self._require_durable(log, point)
 
     def _reached(self, log: OracleLog, name: str, data: bytes, base: int) -> int:
-        """The end of the last whole batch in a file; most files are those of the last look."""
+        """Return the end of the last whole batch in a file. Most files are unchanged since the last call."""
         before = self._scanned.get((log.log.directory, name))
         if before is None or before[0] is not data:
             end = max((header.next_offset for header in _headers(data)), default=base)
@@ -398,7 +404,7 @@ class DataDirectory:
 
 
 class WatchedDirectory(LogDirectory):
-    """The production's directory, which tells the simulator of its life."""
+    """The production code's directory, which reports its events to the simulator."""
 
     on_loaded: Callable[[int], None]
     on_told: Callable[[], None]
@@ -443,7 +449,7 @@ def _headers(data: bytes) -> Iterator[BatchHeader]:
 
 
 def read_values(log: PartitionLog, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """(offset, value) of all records that lie there."""
+    """Return (offset, value) of all records in the file."""
     while start < end:
         result = log.read(Offset(start), bytes_max=READ_BYTES_MAX, end_offset=Offset(end))
         if not result.size_bytes:

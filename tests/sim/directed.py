@@ -38,7 +38,7 @@ CONSUMED = tuple(NewTopic(name=name, partition_count=1, replication_factor=1) fo
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A message, and the way to let it arrive once more."""
+    """A message, and a method that delivers it once more."""
 
     request: Any
     deliver: Callable[[], None]
@@ -93,7 +93,7 @@ class Stage:
     def until(
         self, condition: Callable[[], bool], limit_ms: int = 20_000, *, step_us: int = MS
     ) -> None:
-        """Run, in steps of `step_us`, until it holds; it must, within `limit_ms`."""
+        """Run, in steps of `step_us`, until the condition holds; it must hold within `limit_ms`."""
         deadline = self.scheduler.now_us + limit_ms * MS
         while not condition():
             assert self.scheduler.now_us < deadline, f"not within {limit_ms} ms"
@@ -103,7 +103,7 @@ class Stage:
         self.scheduler.run(self.scheduler.now_us + duration_ms * MS)
 
     def produce(self, *, acks: int = -1, pace_ms: int = 30) -> Producer:
-        """A producer that goes on until it is stopped."""
+        """Start a producer that runs until it is stopped."""
         return Producer(
             self.cluster,
             self.history,
@@ -181,7 +181,7 @@ class Stage:
         return topic.partitions[absolute_java_hash(group_id) % len(topic.partitions)].leader
 
     def close(self) -> None:
-        """Unwind what runs."""
+        """Unwind all running tasks."""
         self.cluster.close()
 
     def life(self, broker_id: int) -> BrokerProcess:
@@ -212,7 +212,7 @@ class Stage:
         return decode_offsets(disk.storage.read(PATH / RECOVERY_POINTS))[self.partition]
 
     def lose_power(self, broker_id: int, *, keep: int) -> None:
-        """The machine keeps exactly what lies below `keep`."""
+        """Switch the machine off: it keeps exactly the bytes below `keep`."""
         node = self.cluster.brokers[broker_id]
         node.crash()
         node.disk.keep_only(self.partition, keep)

@@ -76,7 +76,7 @@ _TenureKey: TypeAlias = tuple[GroupId, TopicPartition, int, str, int]  # epoch, 
 
 @dataclass(slots=True)
 class GroupHistory:
-    """All that the members of a run did."""
+    """All operations of the group members of a run."""
 
     commits: list[Commit] = field(default_factory=list)
     reads: list[OffsetRead] = field(default_factory=list)
@@ -106,7 +106,9 @@ class GroupHistory:
     # --- members tell ----------------------------------------------------------------------------
 
     def begins_anew(self, group: GroupId, *, by: str) -> None:
-        """A member joins without anything: what it owned is over, though its epoch may come again."""
+        """Record that a member joins without any state: it owns nothing any more, although its epoch may come
+        again.
+        """
         self._lives[group, by] += 1
 
     def generation_synced(
@@ -136,7 +138,7 @@ class GroupHistory:
         self._gain(group, generation, owned, by, ended_us)
 
     def confirmed(self, group: GroupId, generation: int, *, by: str, at_us: int) -> None:
-        """A heartbeat or commit that began then was taken."""
+        """Record that a heartbeat or commit that began then was accepted."""
         self._keep(group, generation, self._synced[group, generation, by], by, at_us)
 
     def epoch_told(
@@ -151,7 +153,7 @@ class GroupHistory:
         began_us: int,
         ended_us: int,
     ) -> None:
-        """A member of the consumer protocol received its epoch and, perhaps, partitions."""
+        """Record that a member of the consumer protocol received its epoch and, perhaps, partitions."""
         self._epochs[member_id].setdefault(epoch, ended_us)
         self._group_epochs.add((group, epoch))
         self._gain(group, epoch, owned, by, ended_us)

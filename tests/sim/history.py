@@ -17,7 +17,7 @@ Partition = TypeVar("Partition")
 
 
 class Outcome(Enum):
-    """What the client knows of its operation."""
+    """The outcome of an operation, as far as its client knows it."""
 
     OK = "ok"
     FAIL = "fail"
@@ -167,7 +167,7 @@ def _one_value_each(
     polls: Iterable[Poll[Partition]],
     found: list[Violation],
 ) -> dict[int, int]:
-    """P2: an offset holds one value for ever, for each replica and reader."""
+    """Check P2: an offset has one value for ever, at each replica and for each reader."""
     log: dict[int, int] = {}
     views = [(f"replica {r}", shown.items()) for r, shown in replicas.items()]
     views += [(f"reader {p.client}", p.records) for p in polls]  # type: ignore[misc]
@@ -183,7 +183,7 @@ def _one_value_each(
 def _nothing_lost(
     sends: Iterable[Send[Partition]], log: Shown, log_start: int, found: list[Violation]
 ) -> None:
-    """P1: every record that acks=all acknowledged is at its acknowledged offset."""
+    """Check P1: every record that was acknowledged with acks=all is at its acknowledged offset."""
     for send in sends:
         if send.outcome is not Outcome.OK or send.acks != -1:
             continue
@@ -279,7 +279,7 @@ def _repeats_recognized(
 
 
 def _nothing_refused(sends: Iterable[Send[Partition]], log: Shown, found: list[Violation]) -> None:
-    """P3: nothing is read of a send that definitely failed."""
+    """Check P3: no record of a send that definitely failed is read."""
     shown = set(log.values())
     for send in sends:
         if send.outcome is Outcome.FAIL and not shown.isdisjoint(send.values):
@@ -288,7 +288,7 @@ def _nothing_refused(sends: Iterable[Send[Partition]], log: Shown, found: list[V
 
 
 def _no_duplicates(sends: Iterable[Send[Partition]], log: Shown, found: list[Violation]) -> None:
-    """P4: each value at one offset."""
+    """Check P4: each value is at one offset only."""
     where: dict[int, int] = {}
     for offset, value in sorted(log.items()):
         if value in where:
@@ -298,7 +298,7 @@ def _no_duplicates(sends: Iterable[Send[Partition]], log: Shown, found: list[Vio
 
 
 def _in_order(sends: Iterable[Send[Partition]], log: Shown, found: list[Violation]) -> None:
-    """P4: one producer's records of one epoch keep their order."""
+    """Check P4: the records of one producer and epoch keep their order."""
     where = {value: offset for offset, value in log.items()}
     last: dict[tuple[int, int], tuple[int, int]] = {}
     ordered = sorted(sends, key=lambda s: (s.client, s.producer_epoch, s.base_sequence))
@@ -352,7 +352,7 @@ def _watermarks_rise(
     polls: Iterable[Poll[Partition]],
     found: list[Violation],
 ) -> None:
-    """P6: one client never sees the end of a partition fall."""
+    """Check P6: one client never sees the end of a partition fall."""
     seen: dict[int, int] = {}
     for latest in latests:
         if latest.offset < seen.get(latest.client, 0):
@@ -364,7 +364,7 @@ def _watermarks_rise(
 def _topics_are_there(
     history: History[Partition], by_node: Mapping[int, Iterable[str]], found: list[Violation]
 ) -> None:
-    """P12: what was created is on each node, what was deleted is on none."""
+    """Check P12: a created topic is on each node, a deleted one on none."""
     wanted = set(history.topics_acknowledged) - history.topics_deleted.keys()
     gone = {name for name, outcome in history.topics_deleted.items() if outcome is Outcome.OK}
     for node, names in by_node.items():

@@ -42,7 +42,7 @@ class InvariantBroken(AssertionError):
 
 
 class Invariants:
-    """One per cluster."""
+    """The invariants of one cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -56,11 +56,11 @@ class Invariants:
         cluster.log.on_committed.append(self._metadata_committed)
 
     def suspend(self, partition: TopicIdPartition) -> None:
-        """More copies were lost at once than were promised to be survived."""
+        """Suspend the checks of a partition, because more copies were lost at once than its durability survives."""
         self.suspended.add(partition)
 
     def fail(self, name: str, text: str) -> NoReturn:
-        """Break the seed, also where production code catches what is raised."""
+        """End the seed with a violation, even where production code catches the exception."""
         broken = InvariantBroken(name, text)
         self.cluster.scheduler.fail(broken)
         raise broken
@@ -80,7 +80,7 @@ class Invariants:
                 self._cut(broker, host, effect.start_offset)
 
     def after_step(self, broker: BrokerProcess, host: ObservedHost) -> None:
-        """I2, and that core and log agree on where the log stands."""
+        """Check I2, and that replica and log agree on the log's offsets."""
         replica = host.replica
         if not replica.log_start <= replica.high_watermark <= replica.log_end:
             self.fail("I2", f"{replica.log_start} {replica.high_watermark} {replica.log_end}")
@@ -90,7 +90,7 @@ class Invariants:
     def _high_watermark_moves(
         self, broker: BrokerProcess, host: ObservedHost, moved_to: int
     ) -> None:
-        """I2, I4 for all, I7 for a leader."""
+        """Check I2 and I4 for all replicas, and I7 for a leader."""
         partition, log = host.partition, host.oracle
         is_leader = host.replica.role is Role.LEADER
         highest = self._hw_max.get(partition, 0)
@@ -109,7 +109,7 @@ class Invariants:
             )
 
     def _expose(self, broker: BrokerProcess, host: ObservedHost, end: int) -> None:
-        """I4: an offset once below a watermark holds one value for ever."""
+        """Check I4: an offset that was once below a high watermark has one value for ever."""
         committed = self.committed.setdefault(host.partition, {})
         start = end
         while start > 0 and start - 1 not in committed:
@@ -162,7 +162,7 @@ class Invariants:
                 self.fail("I3", f"{partition} offset {end - 1} differs on broker {broker_id}")
 
     def _leader_begins(self, broker: BrokerProcess, host: ObservedHost, epoch: int) -> None:
-        """I1, I5, I12."""
+        """Check I1, I5 and I12."""
         partition = host.partition
         self.cluster.scheduler.counters["elections"] += 1
         self.cluster.scheduler.note(f"broker {broker.broker_id} leads {host.partition.partition}")
@@ -198,7 +198,7 @@ class Invariants:
                 )
 
     def _cut(self, broker: BrokerProcess, host: ObservedHost, end: int) -> None:
-        """I9; and an electable replica never drops what any leader exposed (KIP-101)."""
+        """Check I9, and that an electable replica never drops records that any leader exposed (KIP-101)."""
         partition, hw = host.partition, host.replica.high_watermark
         if partition in self.suspended:
             return
@@ -224,7 +224,7 @@ class Invariants:
         values: tuple[int, ...],
         leader_epoch: int,
     ) -> None:
-        """acks=all was answered with success, by the leader of this epoch."""
+        """Record that a request with acks=all was acknowledged by the leader of this epoch."""
         acked = self.acked.setdefault(partition, {})
         for at, value in enumerate(values, offset):
             acked[at] = (value, leader_epoch)
@@ -254,7 +254,7 @@ class Invariants:
             )
 
     def answer_leaves(self, broker: BrokerProcess, *, is_replicated: bool) -> None:
-        """I10: nothing leaves after the lease, by the only clock that is right, but what needs none."""
+        """Check I10: no response that needs the lease is sent after the lease, by the one clock that is right."""
         age_us = self.cluster.scheduler.now_us - broker.lease_sent_us
         if age_us > LEASE_US_MAX and is_replicated:
             self.cluster.scheduler.counters["answers without a lease"] += 1
@@ -264,7 +264,7 @@ class Invariants:
             )
 
     def coordinator_begins(self, broker: BrokerProcess, host: ObservedHost | None) -> None:
-        """I11: a coordinator knows all of its log, or the next one would know better."""
+        """Check I11: a coordinator knows its whole log."""
         if host is None or host.replica.role is not Role.LEADER:
             return  # it is about to hear of that
         replica = host.replica
@@ -278,7 +278,7 @@ class Invariants:
     # --- metadata --------------------------------------------------------------------------------
 
     def image_moves(self, broker: BrokerProcess, offset: int, before: int) -> None:
-        """I8: a broker's metadata never goes back."""
+        """Check I8: a broker's metadata never goes back."""
         if offset < before:
             self.fail("I8", f"broker {broker.broker_id} goes from {before} back to {offset}")
 
@@ -300,7 +300,7 @@ class Invariants:
                 counters["fencings"] += 1
 
     def _isr_committed(self, record: PartitionChange) -> None:
-        """Whoever joins the ISR may be elected from now on, so it holds all that was exposed."""
+        """Check that each new ISR member holds all exposed records, because it may be elected from now on."""
         partition = TopicIdPartition(record.topic_id, record.partition)
         before, after = self._isr.get(partition, ()), record.isr or ()
         self._isr[partition] = after

@@ -24,7 +24,7 @@ SLOW_CUT_US_MAX = 400 * MS  # a cut syncs several files and reads what is kept o
 
 
 class MachineClock(Clock):
-    """The clocks of one machine: they drift; the wall clock jumps, the others never do."""
+    """The clocks of one machine: all of them drift, and only the wall clock jumps."""
 
     def __init__(self, node: BrokerNode) -> None:
         self._node = node
@@ -77,7 +77,7 @@ class ArrangedBug(Exception):
 
 
 class _BugHandler(logging.Handler):
-    """Ends the seed when production code logs an exception that nothing in the world explains."""
+    """Ends the seed when production code logs an exception that no fault explains."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(logging.ERROR)

@@ -41,11 +41,13 @@ _DEFINITE = frozenset(
 
 
 class Unanswered(Exception):
-    """No answer, or one that says to look for the coordinator again: it may have been done."""
+    """Raised without a response, or with one that says to look for the coordinator again. The request may have been
+    carried out.
+    """
 
 
 class LifeOver(Exception):
-    """Another has this member's place."""
+    """Raised when another client has this member's place."""
 
 
 class Member:
@@ -96,7 +98,7 @@ class Member:
         self._loop.spawn(self._run())
 
     def die(self) -> None:
-        """kill -9 of the client."""
+        """Kill the client (kill -9)."""
         if self.process is not None and self._loop is not None:
             self.process.kill()
             self.cluster.network.process_ended(self.process)
@@ -117,11 +119,11 @@ class Member:
         raise NotImplementedError
 
     async def leave(self) -> None:
-        """Say good-bye."""
+        """Leave the group."""
         raise NotImplementedError
 
     def begin_leaving(self) -> None:
-        """Leave in an orderly way, then be gone."""
+        """Leave in a controlled way, then end the process."""
         process, loop = self.process, self._loop
         if process is None or loop is None or not process.is_alive:
             return
@@ -147,10 +149,8 @@ class Member:
     # --- asking ----------------------------------------------------------------------------------
 
     async def ask(self, request: Any, *, patience_s: float = ATTEMPT_S) -> Any:
-        """One request, one answer of groups.messages.
-
-        Raises:
-            Unanswered: nobody said whether it was done.
+        """Send one request, and return the response. Raises Unanswered if it is unknown whether the request was
+        carried out.
         """
         assert self.process is not None
         assert self._loop is not None
@@ -215,7 +215,7 @@ class Member:
             self._stream = None
 
     def _coordinator(self) -> int:
-        """FindCoordinator, at any broker."""
+        """Find the coordinator, by the image of any broker."""
         lives = [
             n.life
             for n in self.cluster.brokers.values()
@@ -244,7 +244,7 @@ class Member:
         member_id: MemberId | None = None,
         epoch: int = -1,
     ) -> ErrorCode:
-        """Begin where the group is, or at the start."""
+        """Begin at the group's committed offsets, or at the start."""
         wanted = tuple(sorted(partitions, key=str))
         if not wanted:
             return ErrorCode.NONE

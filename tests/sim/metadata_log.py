@@ -29,7 +29,7 @@ RETRY_US = 30 * MS
 
 
 class Member(Protocol):
-    """A controller, as the quorum sees it."""
+    """A controller, as the metadata log uses it."""
 
     controller_id: int
     process: Process
@@ -37,18 +37,18 @@ class Member(Protocol):
     term: int | None  # the one it leads
 
     def lead(self, term: int) -> None:
-        """It leads from now on; everything committed is applied."""
+        """Let the member lead from now on; everything committed is applied."""
 
     def step_down(self) -> None:
-        """It leads no longer."""
+        """Let the member lead no longer."""
 
     def apply_committed(self) -> None:
-        """More is committed than it has applied."""
+        """Apply the entries that are committed and not applied yet."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of the log; without records it is a leader's own mark."""
+    """One entry of the log. One without records is a leader's no-op."""
 
     term: int
     records: tuple[MetadataRecord, ...]
@@ -69,7 +69,7 @@ class _Proposal:
 
 
 class MetadataLog:
-    """The log, who leads, and the image of all that is committed."""
+    """The log, its leader, and the image of all that is committed."""
 
     def __init__(self, scheduler: Scheduler, network: Network) -> None:
         self.scheduler = scheduler
@@ -93,7 +93,9 @@ class MetadataLog:
     # --- proposing -------------------------------------------------------------------------------
 
     def propose(self, member: Member, term: int, records: tuple[MetadataRecord, ...]) -> bool:
-        """False if this member is known to lead no longer; a zombie's proposal is taken, in vain."""
+        """Append a proposal; return False if this member is known to lead no longer. A proposal of a deposed leader
+        that does not know it is accepted, and never committed.
+        """
         if term != self.term:
             return not self._knows(member)
         proposal = _Proposal(Entry(term, records), {member.controller_id})
@@ -149,7 +151,7 @@ class MetadataLog:
     # --- leading ---------------------------------------------------------------------------------
 
     def _reachable(self, member: Member) -> list[Member]:
-        """Members that this one can speak with, itself included."""
+        """Return the members that this one can reach, itself included."""
         return [
             other
             for other in self.members.values()
@@ -163,7 +165,7 @@ class MetadataLog:
         return member.process.is_running and 2 * len(self._reachable(member)) > len(self.members)
 
     def _knows(self, member: Member) -> bool:
-        """Whether it hears of what the present leader does."""
+        """Return whether the member hears of the present leader's entries."""
         if self.leader_id is None or not member.process.is_alive:
             return False
         leader = self.members[self.leader_id]
@@ -173,7 +175,7 @@ class MetadataLog:
         )
 
     def _watch(self) -> None:
-        """Elections, and news for who lagged behind; every 50 ms."""
+        """Every 50 ms: elect a leader if needed, and send entries to members that are behind."""
         now_us = self.scheduler.now_us
         leader = self.members.get(self.leader_id) if self.leader_id is not None else None
         if leader is not None and leader.term == self.term and self.has_majority(leader):
@@ -208,7 +210,7 @@ class MetadataLog:
         candidate.process.deliver(self._lead, candidate, self.term)
 
     def _depose(self, member: Member, deadline_us: int) -> None:
-        """The old leader hears of the new term, or gives up when it has no majority for long."""
+        """Let the old leader learn of the new term, or step down when it has had no majority for long."""
         if (
             member.controller_id == self.leader_id
             or self._knows(member)
@@ -224,7 +226,7 @@ class MetadataLog:
             member.lead(term)
 
     def transfer(self, wanted: int) -> None:
-        """Leadership moves to this member, if it can have it."""
+        """Move the leadership to this member, if possible."""
         if wanted != self.leader_id:
             self._elect(wanted)
 

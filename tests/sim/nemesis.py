@@ -70,7 +70,7 @@ class Nemesis:
         self.is_stopped = True
 
     def heal(self) -> None:
-        """The network is whole, machines run, disks work."""
+        """Repair the network, and start all machines and disks again."""
         self.stop()
         for node in self.cluster.brokers.values():
             node.disk.spare()
@@ -106,7 +106,7 @@ class Nemesis:
         self.scheduler.after(self._pause(), self._strike)
 
     def _undamage(self) -> None:
-        """A copy that is in each of its ISRs again lacks nothing."""
+        """Regard a copy as complete again once it is in each of its ISRs."""
         image = self.cluster.log.image
         for broker_id in sorted(self.damaged):
             node = self.cluster.brokers[broker_id]
@@ -175,13 +175,13 @@ class Nemesis:
         self._restart_later(broker_id)
 
     def _kill_within(self) -> None:
-        """Within one of its next disk operations, which may be of its next start."""
+        """Kill a broker within one of its next disk operations, which may be part of its next start."""
         broker_id = self._broker()
         disk = self.cluster.brokers[broker_id].disk
         disk.doom(self.scheduler.between(1, 80), lambda: self._restart_later(broker_id))
 
     def _kill_then_power(self) -> None:
-        """What the first life wrote and never synced, the second finds, and then it is gone."""
+        """Kill a process that has unsynced writes, let the next process find them, and then cut the power."""
         broker_id = self._broker()
         node = self.cluster.brokers[broker_id]
 
@@ -270,7 +270,7 @@ class Nemesis:
     # --- the network -----------------------------------------------------------------------------
 
     def _cut_links(self) -> None:
-        """Every shape: alone, by direction, halves, a bridge, a ring, a client and its leader."""
+        """Cut links in every shape: one node, one direction, halves, a bridge, a ring, a client from its leader."""
         brokers = sorted(self.cluster.brokers)
         controllers = sorted(self.cluster.controllers)
         servers = brokers + controllers

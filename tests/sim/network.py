@@ -18,7 +18,7 @@ KEEPALIVE_MAX_US = 2_000 * MS
 
 
 class Network:
-    """All links. Node ids are those of brokers (1 ..), controllers (101 ..), clients (201 ..)."""
+    """All links of the cluster. Node ids are those of brokers (1 ..), controllers (101 ..) and clients (201 ..)."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -84,7 +84,7 @@ class Network:
                 stream.abort(process)
 
     def process_stalled(self, process: Process, duration_us: int) -> None:
-        """A stopped process answers no keepalive."""
+        """Let a stopped process answer no keepalive."""
         if duration_us > KEEPALIVE_MIN_US:
             for stream in list(self._streams):
                 if process in stream.ends:
@@ -129,7 +129,7 @@ class Stream:
         scheduler.at(at, self._arrive, side, message)
 
     def close(self, process: Process) -> None:
-        """This end wants no more; the other learns of it."""
+        """Close this end; the other end learns of it later."""
         side = self.side(process)
         if self._is_gone[side]:
             return
@@ -157,13 +157,13 @@ class Stream:
             network.scheduler.after(delay, self._end, side)
 
     def notice_silence(self) -> None:
-        """Each end finds out by its keepalive, unless the silence is over by then."""
+        """Let each end notice the silence by its keepalive, unless the silence has ended by then."""
         for side in (0, 1):
             delay = self.network.scheduler.between(KEEPALIVE_MIN_US, KEEPALIVE_MAX_US)
             self.network.scheduler.after(delay, self._check, side)
 
     def _check(self, side: int) -> None:
-        """This end's keepalive found silence; the other end will find it, too."""
+        """Handle a keepalive of this end that found silence; the other end will find it, too."""
         other = self.ends[1 - side]
         reachable = self.network.both_ways(self.ends[0].node_id, self.ends[1].node_id)
         if self._is_gone[side]:

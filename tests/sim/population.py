@@ -54,13 +54,13 @@ class Observer(Member):
         """It is in no group."""
 
     def partitions(self) -> list[TopicPartition]:
-        """All that groups may consume."""
+        """Return all partitions that groups may consume."""
         image = self.cluster.log.image
         topics = [t for name in TOPICS if (t := image.topic(name)) is not None]
         return [TopicPartition(t.name, s.partition) for t in topics for s in t.partitions]
 
     def read_all(self) -> None:
-        """Once more, when everything is quiet; tried again until it is answered."""
+        """Read all offsets once more when everything is quiet; repeat until there is a response."""
         assert self._loop is not None
 
         async def read() -> None:
@@ -78,7 +78,7 @@ class Observer(Member):
 
 
 class Alone(Member):
-    """A consumer that assigns itself its partitions, and keeps its offsets with a group's name."""
+    """A consumer that assigns partitions to itself, and commits offsets under a group's name."""
 
     async def _live(self) -> None:
         self.positions = self.positions or {TopicPartition(TOPICS[0], PartitionIndex(0)): 0}
@@ -174,7 +174,7 @@ class Population:
     # --- the end ---------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Everyone is there again, and wants everything."""
+        """Start all members again, subscribed to all topics."""
         self.is_stopped = True
         for member in self.members:
             member.start()
@@ -182,7 +182,7 @@ class Population:
                 member.resubscribe()
 
     def is_settled(self, since_us: int) -> bool:
-        """P9: each partition has one owner, who has committed since then."""
+        """Check P9: each partition has one owner, which has committed since then."""
         wanted = set(self.observers[0].partitions())
         for group in GROUPS:
             members = [m for m in self.members if m.group_id == group]
@@ -196,7 +196,7 @@ class Population:
         return True
 
     def stop(self) -> None:
-        """No more commits; the observers read all, once."""
+        """Stop all commits; the observers read all offsets once."""
         for member in (*self.members, *self.observers):
             member.is_stopped = True
         for admin in self.admins:
@@ -214,7 +214,7 @@ class Population:
             member.die()
 
     def suspended_groups(self) -> list[GroupId]:
-        """Groups whose partition lost more than its durability covers."""
+        """Return the groups whose partition lost more copies than its durability covers."""
         suspended = self.cluster.invariants.suspended
         topic = self.cluster.log.image.topic(OFFSETS_TOPIC)
         if topic is None:

@@ -41,7 +41,9 @@ class Rejoining:
         self._run_until = run_until
 
     def play(self, values: itertools.count[int]) -> None:
-        """Everything is healed before, and everything is well after; else P15 is broken."""
+        """Run the scenario: all faults are repaired before it, and everything must work after it, or P15 is
+        violated.
+        """
         cluster = self._cluster
         cluster.create_topics(PRESSED)
         self._run_until(lambda: len(self._isr) == 2, REJOIN_US_MAX, "no topic is created")

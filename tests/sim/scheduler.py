@@ -35,7 +35,7 @@ class Scheduler:
         self._made = 0
 
     def at(self, time_us: int, action: Callable[..., None], *args: Any) -> None:
-        """Do it at this time, or now if that is past."""
+        """Schedule a call at this time, or now if that is past."""
         self._made += 1
         time_us = time_us if time_us > self.now_us else self.now_us
         heapq.heappush(self._queue, (time_us, self._made, None, action, args))
@@ -52,14 +52,14 @@ class Scheduler:
         heapq.heappush(self._queue, (time_us, self._made, process, action, args))
 
     def between(self, low: int, high: int) -> int:
-        """A whole number from `low` to `high`, both included."""
+        """Draw a whole number from `low` to `high`, both included."""
         return low + int(self.random.random() * (high - low + 1))
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability
 
     def note(self, text: str) -> None:
-        """Something worth telling: part of the digest, and of what a failing seed prints."""
+        """Add an event to the digest, and to the lines that a failing seed prints."""
         self.digest = zlib.crc32(f"{self.now_us} {text}".encode(), self.digest)
         self.recent.append(f"{self.now_us / SECOND:9.4f}  {text}")
         if self.is_verbose:
@@ -99,7 +99,7 @@ class ProcessKilled(BaseException):
 
 
 class Process:
-    """One life of a node: its timers and messages end with it, and wait while it is stopped."""
+    """One run of a node. Its timers and messages end with it, and wait while it is stopped."""
 
     def __init__(self, scheduler: Scheduler, node_id: int) -> None:
         self.scheduler = scheduler
@@ -113,11 +113,11 @@ class Process:
         return self.is_alive and self.scheduler.now_us >= self.stalled_until_us
 
     def after(self, delay_us: int, action: Callable[..., None], *args: Any) -> None:
-        """A timer of this process."""
+        """Start a timer of this process."""
         self.scheduler.deliver_after(delay_us, self, action, args)
 
     def deliver(self, action: Callable[..., None], *args: Any) -> None:
-        """Run it now, after the stall, or never."""
+        """Call the function now, after the stall, or never if the process has ended."""
         if not self.is_alive:
             return
         if self.waiting or self.scheduler.now_us < self.stalled_until_us:
@@ -147,7 +147,7 @@ class Process:
             self.waiting.popleft()
 
     def stall(self, duration_us: int) -> None:
-        """SIGSTOP, a collection of garbage, a virtual machine that is moved."""
+        """Stop the process for a while, as SIGSTOP, a garbage collection or a moved virtual machine does."""
         self.stalled_until_us = max(self.stalled_until_us, self.scheduler.now_us + duration_us)
 
     def kill(self) -> None:

@@ -45,7 +45,7 @@ class SimulatedHandle:
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """The loop of one process; `close` when that has ended."""
+    """The event loop of one process; call `close` when the process has ended."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -66,13 +66,13 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     # --- what the simulator calls ----------------------------------------------------------------
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run it as a task of its own; whatever it raises ends the seed."""
+        """Run a coroutine as a task of its own; an exception in it ends the seed."""
         task = self.create_task(coroutine)
         task.add_done_callback(self._spawned_ended)
         return task
 
     def close(self) -> None:
-        """The process is dead: unwind its tasks, which hear nothing from outside any more."""
+        """Unwind the tasks of the dead process, which receive nothing from outside any more."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -85,7 +85,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._tasks.clear()
 
     def run_here(self, action: Callable[..., Any], *args: Any) -> Any:
-        """Call it as a callback of this loop."""
+        """Call a function as a callback of this loop."""
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:
@@ -232,7 +232,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
 
 
 def _leaf(error: BaseException) -> BaseException:
-    """The first cause inside of groups."""
+    """Return the first cause inside of exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -80,7 +80,7 @@ def seeds_with(extra: Extra, *, below: int) -> range:
 
 @dataclass(slots=True, kw_only=True)
 class Result:
-    """What a seed came to."""
+    """The result of one seed."""
 
     seed: int
     violations: list[Violation] = field(default_factory=list)
@@ -236,7 +236,7 @@ class Simulation:
             assert self.scheduler.now_us < 10 * self.storm_us, "clients make no progress"
 
     def _recover(self) -> None:
-        """P15: after the last fault everything works again, in bounded time."""
+        """Check P15: after the last fault everything works again, within a bounded time."""
         assert self.nemesis is not None
         self.nemesis.heal()
         assert self.admin is not None
@@ -306,7 +306,7 @@ class Simulation:
         )
 
     def _is_quiet(self) -> bool:
-        """No producer waits, and all replicas show all they have."""
+        """Return whether no producer waits, and all replicas have shown all their records."""
         for partition in self._partitions():
             ends = set()
             for node in self._replicas(partition):
@@ -360,7 +360,7 @@ class Simulation:
 
 
 def run_seed(seed: int, *, is_verbose: bool = False) -> Result:
-    """Run one seed from its beginning to its judgement."""
+    """Run one seed from its beginning to the final checks."""
     thresholds = gc.get_threshold()
     gc.set_threshold(*GC_THRESHOLDS)
     try:

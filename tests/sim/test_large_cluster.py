@@ -33,7 +33,7 @@ CHANGES_PER_ENTRY_MAX = 500
 
 
 class LargeCluster:
-    """The cluster, and what its metadata log carried."""
+    """The cluster, and the records that its metadata log carried."""
 
     def __init__(self) -> None:
         self.scheduler = Scheduler(seed=1)
@@ -67,7 +67,7 @@ class LargeCluster:
         self.changes_max = max(self.changes_max, changes)
 
     def until(self, condition: Callable[[], bool], *, limit_ms: int) -> int:
-        """Run until it holds; returns how many simulated ms that took."""
+        """Run until the condition holds; return how many simulated ms that took."""
         began = self.scheduler.now_us
         while not condition():
             passed_ms = (self.scheduler.now_us - began) // MS
@@ -92,7 +92,7 @@ class LargeCluster:
         return True
 
     def all_led(self) -> bool:
-        """Each partition has a leader that is alive and knows that it leads."""
+        """Return whether each partition has a live leader that knows that it leads."""
         for state in self.cluster.log.image.partitions():
             node = self.cluster.brokers.get(state.leader)
             if node is None or node.life is None or not node.is_up:

@@ -23,12 +23,12 @@ class Bug:
 
     @contextmanager
     def planted(self) -> Iterator[None]:
-        """The production code with this bug in it."""
+        """Run the `with` block with this bug in the production code."""
         with ExitStack() as stack:
             self.plant(stack)
             yield
 
 
 def replace_in(stack: ExitStack, owner: Any, name: str, value: Any) -> None:
-    """Put another value there until the stack unwinds."""
+    """Replace an attribute until the stack unwinds."""
     stack.enter_context(patch.object(owner, name, value))

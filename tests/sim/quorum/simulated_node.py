@@ -27,7 +27,7 @@ CLUSTER_ID = "sim"
 
 
 class NodeDied(Exception):
-    """The production code ended the process (`fatal`)."""
+    """Raised where the production code ended the process (`fatal`)."""
 
 
 class SimulatedQueue:
@@ -227,7 +227,7 @@ class SimulatedNode:
             self.world.oracle.leads(self.node_id, self.raft.term)
 
     def receive(self, peer_id: int, message: Message) -> None:
-        """Take one message, and step right after it."""
+        """Deliver one message, and step right after it."""
         self.raft.receive(peer_id, message)
         self.step()
 
@@ -260,7 +260,7 @@ class SimulatedNode:
         raise NodeDied(reason)
 
     def died(self, reason: str) -> None:
-        """The process ended itself."""
+        """Record that the process ended itself."""
         self.dead = reason
         self.raft.stop()
         self.world.deaths.append((self.node_id, reason))
