@@ -59,7 +59,7 @@ def broker(
     processes: Annotated[int, typer.Option(min=1, max=64, metavar="N")] = 1,
     status_port: Annotated[int | None, typer.Option(min=0, max=65_535, metavar="PORT")] = None,
 ) -> None:
-    """Run a broker in the foreground; --processes N runs several on this host."""
+    """Run a broker in the foreground, or several with --processes."""
     # `python -m odradek_broker --help` describes these two options as well: it has the help of all others.
     if processes == 1 and status_port is None:
         run_module("odradek_broker", "server", context.args)
