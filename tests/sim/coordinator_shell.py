@@ -91,7 +91,7 @@ class CoordinatorShell:
         self._watch_loads()
 
     async def _list(self, _: ListGroups) -> list[gm.GroupListing]:
-        return self.coordinator.listings()
+        return list(self.coordinator.listings())
 
     def _watch_loads(self) -> None:
         """Check I11: a shard begins with all that is in its log, committed."""
