@@ -318,7 +318,9 @@ def test_feature_levels_are_seen_and_set(dev: dict[str, Any]) -> None:
     levels = {row["feature"]: row["level"] for row in rows}
     assert levels == {"group.version": 1, "metadata.version": 3, "transaction.version": 2}
     assert all(row["held_back_by"] == "" for row in rows)
-    assert "metadata.version is at level 3" in run(dev, "feature", "set", "metadata.version", "3")
+    assert "metadata.version is now at level 3" in run(
+        dev, "feature", "set", "metadata.version", "3"
+    )
     refused = run(dev, "feature", "set", "metadata.version", "1", "--allow-downgrade", status=1)
     assert "cannot be lowered" in refused
     assert "has the levels 1 to 3" in run(dev, "feature", "set", "metadata.version", "9", status=1)
