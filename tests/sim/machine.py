@@ -53,23 +53,37 @@ class DiskThreads:
         self._scheduler = process.scheduler
         self._loop = loop
 
-    def submit(self, work: Callable[..., object], /, *args: Any) -> None:
-        """Do it in a while. `args` are those of DiskPool: the work proper, and what follows it."""
+    def submit(self, do: Callable[..., object], /, *args: Any) -> None:
+        """Call `do(work, on_done)` in a while. `args` are those of DiskPool: the work proper, and what follows it."""
+        work, on_done = args
         delay_us = self._scheduler.between(100, self._node.sync_max_us)
-        is_cut = isinstance(getattr(args[0], "__self__", None), TruncateJob | ResetJob)
+        is_cut = isinstance(getattr(work, "__self__", None), TruncateJob | ResetJob)
         if is_cut and self._scheduler.chance(SLOW_CUT_CHANCE):
             delay_us += self._scheduler.between(0, SLOW_CUT_US_MAX)
-        self._process.after(delay_us // 2, self._run, work, args, delay_us // 2)
+        self._process.after(delay_us // 2, self._work, do, work, on_done, delay_us // 2)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """The process ends with it."""
 
-    def _run(self, work: Callable[..., object], args: tuple[Any, ...], heard_us: int) -> None:
-        self._loop.thread_delay_us = heard_us
+    def _work(
+        self,
+        do: Callable[..., object],
+        work: Callable[[], Any],
+        on_done: Callable[[], None],
+        return_us: int,
+    ) -> None:
+        """Do the work now. Its thread returns later, and holds up no other one meanwhile."""
+        failure: Exception | None = None
         try:
-            work(*args)
-        finally:
-            self._loop.thread_delay_us = 0
+            work()
+        except Exception as error:
+            failure = error
+
+        def outcome() -> None:
+            if failure is not None:
+                raise failure
+
+        self._process.after(return_us, self._loop.run_here, do, outcome, on_done)
 
 
 class ArrangedBug(Exception):

@@ -56,7 +56,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._is_turn_due = False
         self._failure: BaseException | None = None
         self._is_closed = False
-        self.thread_delay_us = 0  # until the loop hears of a thread that calls it now
 
     @classmethod
     def of(cls, process: Process) -> Self:
@@ -171,11 +170,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> SimulatedHandle:
-        """A thread's call wakes the loop a while later."""
-        handle = SimulatedHandle(callback, args, context)
-        if not self._is_closed:
-            self._process.after(max(self.thread_delay_us, 1), self._run, handle)
-        return handle
+        return self.call_soon(callback, *args, context=context)
 
     def call_later(  # type: ignore[override]
         self,
