@@ -319,6 +319,21 @@ def test_ledgers_are_kept_longer_than_ids_except_final_ones(
     assert coordinator.shard.table.get(QUERY) is None
 
 
+def test_the_slots_of_a_write_with_one_step_go_with_its_ledger() -> None:
+    """Each batch write has slots of its own, which nobody uses again."""
+    coordinator = Coordinator()
+    slots = tuple(prepared(coordinator, member=name) for name in ("a", "b"))
+    coordinator.ask(CompleteStep(query=QUERY, step=0, members=slots, is_final=True))
+    mark_all(coordinator)
+    coordinator.tick()
+    coordinator.tick(3_600_000)
+    assert coordinator.shard.table.get(QUERY) is not None, "it says that its slots may go"
+    assert not coordinator.shard.table.slots_of(QUERY)
+    coordinator.tick(3_600_000)
+    assert not len(coordinator.shard.table)
+    assert not coordinator.shard.table._slots
+
+
 def test_a_step_that_would_not_fit_one_batch_is_refused_when_it_grows() -> None:
     coordinator = Coordinator(settings=TransactionSettings(partitions_max=1 << 30))
     slot = opened(coordinator)

@@ -158,12 +158,19 @@ class StagedSteps:
             slot = TransactionalId(f"{request.query}{SLOT_SEPARATOR}{number}")
             state_of_slot = table.get(slot)
             if state_of_slot is None and len(table) >= self._shard.settings.ids_max:
-                return Opened(error=ErrorCode.POLICY_VIOLATION)
+                return Opened(
+                    error=ErrorCode.POLICY_VIOLATION,
+                    error_message=f"the coordinator of {request.query} has {len(table)} transactional ids, the most"
+                    " that transaction.ids.max allows",
+                )
             if state_of_slot is None or _is_free(state_of_slot):
                 if _needs_id(state_of_slot) and not self._shard.reserve:
                     return Opened(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
                 return slot
-        return Opened(error=ErrorCode.POLICY_VIOLATION)
+        return Opened(
+            error=ErrorCode.POLICY_VIOLATION,
+            error_message=f"step {request.step} of {request.query} has {SLOTS_MAX} tasks, and no more are allowed",
+        )
 
     def ledger_of(self, query: str) -> Ledger | None:
         """Return the last step of a query that is complete."""

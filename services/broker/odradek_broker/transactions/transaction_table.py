@@ -67,8 +67,10 @@ class TransactionTable:
         if state is None:
             self._states.pop(transactional_id, None)
             self._deadline_ms.pop(transactional_id, None)
-            if separator:
-                self._slots.get(query, {}).pop(transactional_id, None)
+            slots = self._slots.get(query, {})
+            slots.pop(transactional_id, None)
+            if separator and not slots:
+                self._slots.pop(query, None)
             return
         if separator:
             self._slots.setdefault(query, {})[transactional_id] = None
@@ -133,7 +135,12 @@ class TransactionTable:
         if state is None or not state.status.is_between or state.staged is not None:
             return False
         expiration_ms = self.settings.id_expiration_ms
-        if state.ledger is not None and state.ledger.is_final:
+        query, separator, _ = transactional_id.partition(SLOT_SEPARATOR)
+        of_query = self._states.get(TransactionalId(query))
+        if of_query is not None and of_query.ledger is not None and of_query.ledger.is_final:
+            # Every batch write has slots of its own. They go with the ledger, which says that they may.
+            if not separator and query in self._slots:
+                return False
             expiration_ms = _FINAL_LEDGER_MS
         elif state.ledger is not None:
             expiration_ms = max(expiration_ms, self.settings.ledger_expiration_ms)
