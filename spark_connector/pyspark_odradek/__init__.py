@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["DefaultSource", "LagListener", "session"]
+__all__ = ["DefaultSource", "LagListener", "session", "write_step"]
 
 
 def __getattr__(name: str) -> Any:  # any object of the package
@@ -24,4 +24,8 @@ def __getattr__(name: str) -> Any:  # any object of the package
         from pyspark_odradek.lag_listener import LagListener
 
         return LagListener
+    if name == "write_step":
+        from pyspark_odradek.step_write import write_step
+
+        return write_step
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,8 +4,8 @@ A task *stages* its rows and, at its end, *prepares* them: from then on they are
 fails. When every task of a batch has prepared, the driver *completes* the batch in one call that
 may be repeated with the same outcome: Spark repeats it after a crash between this call and its own commit log.
 `AtLeastOnce` makes records visible as they are acknowledged, so preparing is a flush and completing is nothing;
-a task that is run again writes its rows again. An exactly-once delivery stages into a transaction named by query,
-batch, task and attempt, and completes by (query id, batch id); nothing else has to change.
+a task that is run again writes its rows again. `ExactlyOnce` (`staged_delivery.py`) stages into transactions that the
+completion decides together.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
 from odradek.errors import OdradekError
 from odradek.producer.delivery import DeliveryFuture
 from odradek.producer.producer import Producer
+from odradek.producer.staged_writes import PreparedTask
 from pyspark_odradek.process_link import ProcessLink, link_to
 from pyspark_odradek.sink_options import SinkOptions
 
 _UNCHECKED_MAX: Final = 50_000
-_MARGIN_S: Final = 60.0
+MARGIN_S: Final = 60.0
 
 
 class OutputRecord(NamedTuple):
@@ -49,12 +50,15 @@ class TaskIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedWrite:
-    """A task's report to the driver. `transaction_id` is empty if there is nothing to complete."""
+    """A task's report to the driver."""
 
     identity: TaskIdentity
-    transaction_id: str
-    record_count: int
-    size_bytes: int
+    is_staged: bool
+    """Whether it waits for the completion of its batch; otherwise its rows are visible already."""
+    task: PreparedTask | None = None
+    """What the completion has to name; None if there is nothing, e.g. because the batch was complete before."""
+    record_count: int = 0
+    size_bytes: int = 0
 
 
 class Stage(Protocol):
@@ -109,38 +113,33 @@ class AtLeastOnce:
         """Do nothing: written records stay."""
 
 
-class _Flushed:
-    """A stage whose preparation is a flush."""
+class SentRows:
+    """Sends the rows of one task by `send`, which is that of a producer, and notices failures early."""
 
-    def __init__(self, options: SinkOptions, identity: TaskIdentity) -> None:
-        self._options = options
-        self._identity = identity
-        self._link = link_to(options.connection)
-        self._link.reach()
-        self._producer = _producer(self._link, options)
+    def __init__(
+        self,
+        link: ProcessLink,
+        options: SinkOptions,
+        send: Callable[..., Awaitable[DeliveryFuture]],
+    ) -> None:
+        self.record_count = 0
+        self.size_bytes = 0
+        self.patience_s = options.delivery_timeout_ms / 1000 + MARGIN_S
+        self._link = link
+        self._send_one = send
         self._unchecked: deque[DeliveryFuture] = deque()
-        self._record_count = 0
-        self._size_bytes = 0
-        self._patience_s = options.delivery_timeout_ms / 1000 + _MARGIN_S
 
     def send(self, records: Sequence[OutputRecord]) -> None:
-        self._link.run(self._send(records), timeout_s=self._patience_s)
+        """Send rows; waits for buffer space only."""
+        self._link.run(self._send(records), timeout_s=self.patience_s)
 
-    def prepare(self) -> PreparedWrite:
-        self._link.run(self._flush(), timeout_s=self._patience_s)
-        return PreparedWrite(
-            identity=self._identity,
-            transaction_id="",
-            record_count=self._record_count,
-            size_bytes=self._size_bytes,
-        )
-
-    def abandon(self) -> None:
-        """Close the producer, because its failure must not affect the next task of this process."""
-        _drop_producer(self._link, self._options)
+    async def wait(self) -> None:
+        """Wait until all rows are acknowledged. Raises the reason if one is not."""
+        while self._unchecked:
+            await self._unchecked.popleft()
 
     async def _send(self, records: Sequence[OutputRecord]) -> None:
-        send, unchecked = self._producer.send, self._unchecked
+        send, unchecked = self._send_one, self._unchecked
         for record in records:
             unchecked.append(
                 await send(
@@ -151,16 +150,11 @@ class _Flushed:
                     partition=record.partition,
                 )
             )
-            self._size_bytes += len(record.key or b"") + len(record.value or b"")
+            self.size_bytes += len(record.key or b"") + len(record.value or b"")
             if len(unchecked) >= _UNCHECKED_MAX:
                 self._check_done()
-        self._record_count += len(records)
+        self.record_count += len(records)
         self._check_done()
-
-    async def _flush(self) -> None:
-        await self._producer.flush()
-        while self._unchecked:
-            await self._unchecked.popleft()
 
     def _check_done(self) -> None:
         unchecked = self._unchecked
@@ -168,6 +162,38 @@ class _Flushed:
             error: OdradekError | None = unchecked.popleft().exception()
             if error is not None:
                 raise error
+
+
+class _Flushed:
+    """A stage whose preparation is a flush."""
+
+    def __init__(self, options: SinkOptions, identity: TaskIdentity) -> None:
+        self._options = options
+        self._identity = identity
+        self._link = link_to(options.connection)
+        self._link.reach()
+        self._producer = _producer(self._link, options)
+        self._rows = SentRows(self._link, options, self._producer.send)
+
+    def send(self, records: Sequence[OutputRecord]) -> None:
+        self._rows.send(records)
+
+    def prepare(self) -> PreparedWrite:
+        self._link.run(self._flush(), timeout_s=self._rows.patience_s)
+        return PreparedWrite(
+            identity=self._identity,
+            is_staged=False,
+            record_count=self._rows.record_count,
+            size_bytes=self._rows.size_bytes,
+        )
+
+    def abandon(self) -> None:
+        """Close the producer, because its failure must not affect the next task of this process."""
+        _drop_producer(self._link, self._options)
+
+    async def _flush(self) -> None:
+        await self._producer.flush()
+        await self._rows.wait()
 
 
 _producers: dict[tuple[int, SinkOptions], Producer] = {}
@@ -183,7 +209,7 @@ def _producer(link: ProcessLink, options: SinkOptions) -> Producer:
         async def make() -> Producer:
             return Producer(cluster=link.cluster, **arguments)
 
-        producer = _producers[key] = link.run(make(), timeout_s=_MARGIN_S)
+        producer = _producers[key] = link.run(make(), timeout_s=MARGIN_S)
     return producer
 
 
@@ -192,6 +218,6 @@ def _drop_producer(link: ProcessLink, options: SinkOptions) -> None:
     if producer is not None:
 
         async def close() -> None:
-            await asyncio.wait_for(producer.close(0), _MARGIN_S)
+            await asyncio.wait_for(producer.close(0), MARGIN_S)
 
-        link.run(close(), timeout_s=2 * _MARGIN_S)
+        link.run(close(), timeout_s=2 * MARGIN_S)

@@ -30,6 +30,12 @@ _PRODUCER_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "max.request.size": ("request_bytes_max", int),
     "request.timeout.ms": ("request_timeout_ms", int),
 }
+EXACTLY_ONCE: Final = "exactly-once"
+AT_LEAST_ONCE: Final = "at-least-once"
+STEP_QUERY: Final = "stepquery"
+STEP_NUMBER: Final = "stepnumber"
+"""The options by which `write_step` names its step."""
+_OPTIONS: Final = ("topic", "includeHeaders", "delivery", "transactionalIdPrefix")
 _BYTES: Final = (StringType(), BinaryType())
 _ATTRIBUTES: Final[dict[str, tuple[DataType, ...]]] = {
     "topic": (StringType(),),
@@ -51,6 +57,20 @@ class SinkOptions:
     """The columns of the input that are written."""
     producer: tuple[tuple[str, Any], ...]
     """Arguments of the SDK's producer."""
+    delivery: str | None = None
+    """EXACTLY_ONCE or AT_LEAST_ONCE; None: exactly once if the cluster and the producer's options allow it."""
+    transactional_id_prefix: str = ""
+    """What comes before the id of the query in transactional ids, so that a right can name them."""
+    step: tuple[str, int] | None = None
+    """The query and the number of the step that a batch write is; None: it is a query of its own."""
+
+    @property
+    def is_exactly_once(self) -> bool:
+        """Whether rows are written in stages, if the cluster has transactions."""
+        if self.delivery is not None:
+            return self.delivery == EXACTLY_ONCE
+        options = ProducerOptions(**dict(self.producer))
+        return options.acks_number == -1 and options.is_idempotent
 
     @property
     def delivery_timeout_ms(self) -> int:
@@ -60,7 +80,7 @@ class SinkOptions:
 
 def parse_sink_options(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     """Check options and input schema. Raises ValueError with the message of Spark's Kafka sink."""
-    refuse_misspelt(options, ("topic", "includeHeaders"))
+    refuse_misspelt(options, _OPTIONS)
     lowered = {name.lower(): value for name, value in options.items()}
     topic = lowered.get("topic")
     client = client_options(options)
@@ -74,14 +94,29 @@ def parse_sink_options(options: Mapping[str, str], schema: StructType) -> SinkOp
                 raise ValueError(
                     f"Invalid value {client[name]} for option 'kafka.{name}'"
                 ) from None
-    ProducerOptions(**producer)  # raises InvalidConfig for what is out of range
+    delivery = lowered.get("delivery")
+    if delivery not in (None, EXACTLY_ONCE, AT_LEAST_ONCE):
+        raise ValueError(
+            f"Invalid value {delivery} for option 'delivery': {EXACTLY_ONCE} or {AT_LEAST_ONCE}"
+        )
+    # Raises InvalidConfig for what is out of range, and for what exactly-once delivery does not allow.
+    ProducerOptions(**producer, transactional_id="any" if delivery == EXACTLY_ONCE else None)
     _check_schema(schema, topic)
     return SinkOptions(
         connection=parse_connection(options, role="producer"),
         topic=None if topic is None else topic.strip(),
         columns=tuple(name for name in schema.names if name in _ATTRIBUTES),
         producer=tuple(sorted(producer.items())),
+        delivery=delivery,
+        transactional_id_prefix=lowered.get("transactionalidprefix", ""),
+        step=_step(lowered),
     )
+
+
+def _step(lowered: Mapping[str, str]) -> tuple[str, int] | None:
+    if STEP_QUERY not in lowered:
+        return None
+    return lowered[STEP_QUERY], int(lowered[STEP_NUMBER])
 
 
 def _refuse(client: Mapping[str, str]) -> None:

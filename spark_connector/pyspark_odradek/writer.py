@@ -21,6 +21,7 @@ from pyspark_odradek.delivery import (
     TaskIdentity,
 )
 from pyspark_odradek.sink_options import SinkOptions
+from pyspark_odradek.staged_delivery import ExactlyOnce
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,9 +43,13 @@ class TaskWritten(WriterCommitMessage):
 class _Writer:
     """The part that both writers share. It is pickled to executors, so it holds options only."""
 
-    def __init__(self, options: SinkOptions) -> None:
+    def __init__(self, options: SinkOptions, *, is_final: bool) -> None:
         self._options = options
-        self._delivery: Delivery = AtLeastOnce(options)
+        self._delivery: Delivery = (
+            ExactlyOnce(options, is_final=is_final)
+            if options.is_exactly_once
+            else AtLeastOnce(options)
+        )
 
     def _write(self, iterator: Iterator[pa.RecordBatch], identity: TaskIdentity) -> TaskWritten:
         stage = self._delivery.open(identity)
@@ -61,6 +66,9 @@ class _Writer:
 
 class OdradekStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """The writer for `df.writeStream`. Every batch has at least one task, so `commit` learns the query's id."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        super().__init__(options, is_final=False)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows, on an executor."""
@@ -83,23 +91,23 @@ class OdradekStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 class OdradekBatchWriter(_Writer, DataSourceArrowWriter):
-    """The writer for `df.write`: one batch of a query whose id is made here, on the driver."""
+    """The writer for `df.write`: a step that its options name, or one batch of a query whose id is made here."""
 
     def __init__(self, options: SinkOptions) -> None:
-        super().__init__(options)
-        self._query_id = uuid.uuid4().hex
+        super().__init__(options, is_final=options.step is None)
+        self._query_id, self._step = options.step or (uuid.uuid4().hex, 0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows, on an executor."""
-        return self._write(iterator, _identity(self._query_id, 0))
+        return self._write(iterator, _identity(self._query_id, self._step))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Complete the job, on the driver."""
-        self._delivery.complete(0, _prepared(messages))
+        self._delivery.complete(self._step, _prepared(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Give up a failed job, on the driver."""
-        self._delivery.abort(0, _prepared(messages))
+        self._delivery.abort(self._step, _prepared(messages))
 
 
 def output_records(batch: pa.RecordBatch, options: SinkOptions) -> list[OutputRecord]:

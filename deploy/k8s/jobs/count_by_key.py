@@ -50,6 +50,7 @@ def main() -> None:
         .mode("append")
         .options(**connection)
         .option("topic", arguments.target)
+        .option("transactionalIdPrefix", f"{arguments.target}-")
         .save()
     )
     spark.stop()

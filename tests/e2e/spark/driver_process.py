@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,13 @@ _LOOK_S = 0.1
 class DriverProcess:
     """`python -m MODULE ...`, which is a runner of pipelines, and what it prints. Use as a context."""
 
-    def __init__(self, log: Path, *arguments: str, module: str = PIPELINES) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *arguments: str,
+        module: str = PIPELINES,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.events: list[dict[str, Any]] = []
         self.lines: list[str] = []
         self._news = threading.Condition()
@@ -32,7 +38,7 @@ class DriverProcess:
             stderr=self._log,
             text=True,
             start_new_session=True,  # so that its JVM and workers can be killed with it
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            env=os.environ | {"PYTHONUNBUFFERED": "1"} | dict(environment or {}),
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -14,7 +14,7 @@ from tests.e2e.spark.fault_rounds import KINDS, RECORDS_A_ROUND, play
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_every_row_is_read_once_and_none_is_lost_by_the_sink_whatever_dies(
+def test_every_row_is_read_once_and_written_once_whatever_dies(
     spark_works: None, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     rounds = int(os.environ.get("ODRADEK_FAULT_ROUNDS", "20"))

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from odradek.admin.access import Acl, AclOperation, ResourceType
+from odradek.admin.access import Acl, AclOperation, PatternType, ResourceType
 from odradek.embedded import ClusterPlan
 from tests.e2e.secure_cluster import SecureCluster
 
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 TOPIC = "secrets"
+PREFIX = "spark-"
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +47,17 @@ async def _people(cluster: SecureCluster) -> None:
             )
             for operation in (AclOperation.READ, AclOperation.WRITE)
         )
+        await client.admin.create_acls(
+            [
+                Acl(
+                    resource_type=ResourceType.TRANSACTIONAL_ID,
+                    resource_name=PREFIX,
+                    pattern_type=PatternType.PREFIXED,
+                    principal="User:alice",
+                    operation=AclOperation.WRITE,
+                )
+            ]
+        )
 
 
 def by_certificate(cluster: SecureCluster, name: str) -> dict[str, str]:
@@ -72,7 +84,8 @@ def by_login(cluster: SecureCluster, name: str, password: str) -> dict[str, str]
 
 def write(spark: SparkSession, options: dict[str, str], *values: str) -> None:
     frame = spark.createDataFrame([(value,) for value in values], "value string")
-    frame.write.format("odradek").mode("append").options(topic=TOPIC, **options).save()
+    options = {"topic": TOPIC, "transactionalIdPrefix": PREFIX} | options
+    frame.write.format("odradek").mode("append").options(**options).save()
 
 
 def read(spark: SparkSession, options: dict[str, str]) -> list[str]:
@@ -116,8 +129,10 @@ def test_a_wrong_password_no_right_and_no_trust_end_in_an_error_that_says_so(
     bob = by_login(secured, "bob", 'bob\'s \\"word\\"')
     with pytest.raises(Exception, match="User:bob needs DESCRIBE on TOPIC"):
         read(spark, bob)
-    with pytest.raises(Exception, match=r"User:bob needs [A-Z]+ on TOPIC"):
+    with pytest.raises(Exception, match=r"User:bob needs WRITE on TRANSACTIONAL_ID spark-"):
         write(spark, bob, "by nobody")
+    with pytest.raises(Exception, match=r"User:bob needs [A-Z]+ on TOPIC"):
+        write(spark, bob | {"delivery": "at-least-once"}, "by nobody")
     plain = {"kafka.bootstrap.servers": secured.bootstrap, "kafkaConsumer.pollTimeoutMs": "3000"}
     with pytest.raises(Exception, match=r"(?i)unreachable|cannot|timed out"):
         read(spark, plain)

@@ -146,23 +146,28 @@ class Topics:
 
         return _run(self._with_client(work))
 
-    def read(self, name: str) -> list[ConsumerRecord]:
-        """All records that are there now, by partition and offset."""
+    def read(self, name: str, *, isolation_level: str = "read_committed") -> list[ConsumerRecord]:
+        """All records that are there now and count, by partition and offset."""
 
         async def work(client: Client) -> list[ConsumerRecord]:
-            async with client.consumer(name, auto_offset_reset="earliest") as consumer:
-                ends = await consumer.end_offsets(consumer.assignment())
-                begins = await consumer.beginning_offsets(consumer.assignment())
-                left = {p for p, end in ends.items() if end > begins[p]}
+            async with (
+                client.consumer(name, auto_offset_reset="earliest") as every,
+                client.consumer(
+                    name, auto_offset_reset="earliest", isolation_level=isolation_level
+                ) as consumer,
+            ):
+                # Markers of transactions have offsets too, and no records.
+                ends = await every.end_offsets(every.assignment())
                 found: list[ConsumerRecord] = []
                 async with asyncio.timeout(READ_S_MAX):
-                    while left:
-                        for record in await consumer.getmany():
-                            found.append(record)
-                            where = TopicPartition(record.topic, record.partition)
-                            if record.offset + 1 >= ends[where]:
-                                left.discard(where)
-                return found
+                    for partition, end in ends.items():
+                        while await consumer.position(partition) < end:
+                            found += await consumer.getmany(timeout_ms=100)
+                return [
+                    record
+                    for record in found
+                    if record.offset < ends[TopicPartition(record.topic, record.partition)]
+                ]
 
         records = _run(self._with_client(work))
         return sorted(records, key=lambda record: (record.partition, record.offset))

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StringType, StructField, StructType
 
+from odradek.producer.staged_writes import PreparedTask
 from pyspark_odradek import writer as writer_module
 from pyspark_odradek.delivery import OutputRecord, PreparedWrite, TaskIdentity
 from pyspark_odradek.sink_options import parse_sink_options
@@ -57,11 +58,14 @@ class Staged:
 
     def complete(self, batch_id: int, writes: Sequence[PreparedWrite]) -> None:
         (query_id,) = {write.identity.query_id for write in writes}
-        self.broker.complete_batch(query_id, batch_id, [w.transaction_id for w in writes])
+        self.broker.complete_batch(
+            query_id, batch_id, [w.task.transactional_id for w in writes if w.task]
+        )
 
     def abort(self, batch_id: int, writes: Iterable[PreparedWrite]) -> None:
         for write in writes:
-            self.broker.staged.pop(write.transaction_id, None)
+            if write.task is not None:
+                self.broker.staged.pop(write.task.transactional_id, None)
 
 
 class _Stage:
@@ -77,9 +81,15 @@ class _Stage:
         self._broker.staged[self._name] = self._rows
         return PreparedWrite(
             identity=self._who,
-            transaction_id=self._name,
+            is_staged=True,
+            task=PreparedTask(
+                query=self._who.query_id,
+                step=self._who.batch_id,
+                transactional_id=self._name,
+                producer_id=0,
+                producer_epoch=0,
+            ),
             record_count=len(self._rows),
-            size_bytes=0,
         )
 
     def abandon(self) -> None:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
@@ -46,6 +46,7 @@ from odradek.errors import (
     error_code,
     error_of,
 )
+from odradek.producer.accumulator import Headers
 from odradek.producer.delivery import DeliveryFuture
 from odradek.producer.producer import Producer
 from odradek.producer.transaction import call_until_decided
@@ -103,13 +104,24 @@ class StagedTask:
         """Whether the task was neither prepared nor aborted."""
         return self._producer is not None
 
-    async def send(self, topic: str, value: Any = None, **arguments: Any) -> DeliveryFuture:
-        """Buffer one record, as `Producer.send`.
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        *,
+        key: Any = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Coroutine[Any, Any, DeliveryFuture]:
+        """Buffer one record, as `Producer.send`: `await task.send(...)`.
 
         Raises:
             TransactionAborted: the cluster gave this task up, because its lease ended or its step was decided.
         """
-        return await self._open_producer().send(topic, value, **arguments)
+        return self._open_producer().send(
+            topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+        )
 
     async def prepare(self) -> PreparedTask:
         """Wait until all records are acknowledged, and leave it to `complete` whether they count.
@@ -183,6 +195,11 @@ class StagedWrites:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no task is open here."""
+        return not self._open
 
     def _new_producer(self) -> Producer:
         return Producer(cluster=self._cluster, **self._arguments)

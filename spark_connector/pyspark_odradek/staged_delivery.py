@@ -1,0 +1,188 @@
+"""Exactly-once delivery: the tasks of a batch write in stages, and the driver commits them together.
+
+The query is that of the checkpoint, the step is the number of the batch. A batch that Spark runs again after a crash
+finds in the cluster's ledger that it is complete: its rows are dropped on the executors, and its completion changes
+nothing. Attempts that Spark does not list, because they failed or were speculative, are aborted with the completion.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from odradek.errors import AuthorizationFailed, OdradekError, UnsupportedOperation
+from odradek.producer.options import ProducerOptions
+from odradek.producer.staged_writes import PreparedTask, StagedTask, StagedWrites
+from pyspark_odradek.delivery import (
+    MARGIN_S,
+    AtLeastOnce,
+    OutputRecord,
+    PreparedWrite,
+    SentRows,
+    Stage,
+    TaskIdentity,
+)
+from pyspark_odradek.process_link import ProcessLink, link_to
+from pyspark_odradek.sink_options import SinkOptions
+
+QUERIES_MAX: Final = 8
+_CALL_S_MAX: Final = ProducerOptions().commit_timeout_ms / 1000 + MARGIN_S
+_log = logging.getLogger(__name__)
+
+
+class ExactlyOnce:
+    """Delivers each batch of a query once, to readers with isolation level read_committed."""
+
+    needs_identity = True
+
+    def __init__(self, options: SinkOptions, *, is_final: bool) -> None:
+        """`is_final`: the query has one batch only, so that the cluster may forget it soon."""
+        self._options = options
+        self._is_final = is_final
+
+    def open(self, identity: TaskIdentity) -> Stage:
+        """Return a stage over a slot of the query; one that drops its rows if the batch is complete."""
+        link = link_to(self._options.connection)
+        link.reach()
+        # Attempts of a driver that was killed have the same numbers, and may still write.
+        attempt = f"{identity.partition_id}/{identity.attempt}/{uuid.uuid4().hex}"
+        query = self._query(identity)
+        try:
+            task = link.run(
+                _opened(link, self._options, query, identity.batch_id, attempt),
+                timeout_s=_CALL_S_MAX,
+            )
+        except UnsupportedOperation:
+            if self._options.delivery is not None:
+                raise
+            return AtLeastOnce(self._options).open(identity)
+        except AuthorizationFailed as error:
+            raise AuthorizationFailed(
+                error.message,
+                code=error.code,
+                hint=f"exactly-once delivery writes by the transactional id {query!r}: allow WRITE on it (option"
+                " transactionalIdPrefix names it), or set the option delivery to at-least-once",
+            ) from None
+        return _Dropped(identity) if task is None else _Staged(link, self._options, identity, task)
+
+    def complete(self, batch_id: int, writes: Sequence[PreparedWrite]) -> None:
+        """Commit the tasks of a batch; nothing changes if it is complete."""
+        staged = [write for write in writes if write.is_staged]
+        if len(staged) < len(writes):
+            _log.warning(
+                "Batch %d was delivered at least once: the cluster has no transactions. Upgrade all brokers, then"
+                " `odradek feature set transaction.version 2`",
+                batch_id,
+            )
+        if not staged:
+            return
+        queries = {self._query(write.identity) for write in staged}
+        batches = {write.identity.batch_id for write in staged}
+        if len(queries) > 1 or batches != {batch_id}:
+            raise RuntimeError(f"tasks of batches {batches} of {queries} in batch {batch_id}")
+        (query,) = queries
+        tasks = [write.task for write in staged if write.task is not None]
+        link = link_to(self._options.connection)
+
+        async def commit() -> None:
+            writes = await _writes_of(link, self._options, query)
+            await writes.complete(batch_id, tasks, is_final=self._is_final)
+
+        link.run(commit(), timeout_s=_CALL_S_MAX)
+
+    def abort(self, batch_id: int, writes: Iterable[PreparedWrite]) -> None:
+        """Abort the tasks of a failed batch. Those that did not report are aborted by their lease or the next try."""
+        tasks: dict[str, list[PreparedTask]] = {}
+        for write in writes:
+            if write.task is not None:
+                tasks.setdefault(write.task.query, []).append(write.task)
+        link = link_to(self._options.connection)
+
+        async def abort(query: str) -> None:
+            writes = await _writes_of(link, self._options, query)
+            await writes.abort(tasks[query])
+
+        for query in tasks:
+            try:
+                link.run(abort(query), timeout_s=_CALL_S_MAX)
+            except (OdradekError, TimeoutError) as error:
+                _log.warning("Tasks of batch %d could not be aborted yet: %s", batch_id, error)
+
+    def _query(self, identity: TaskIdentity) -> str:
+        return self._options.transactional_id_prefix + identity.query_id
+
+
+class _Dropped:
+    """The stage of a task whose batch is complete: it was committed before, and Spark runs it again."""
+
+    def __init__(self, identity: TaskIdentity) -> None:
+        self._identity = identity
+
+    def send(self, records: Sequence[OutputRecord]) -> None:
+        """Drop the rows."""
+
+    def prepare(self) -> PreparedWrite:
+        return PreparedWrite(identity=self._identity, is_staged=True)
+
+    def abandon(self) -> None:
+        """Do nothing: nothing was written."""
+
+
+class _Staged:
+    """A stage over a slot of the query."""
+
+    def __init__(
+        self, link: ProcessLink, options: SinkOptions, identity: TaskIdentity, task: StagedTask
+    ) -> None:
+        self._link = link
+        self._identity = identity
+        self._task = task
+        self._rows = SentRows(link, options, task.send)
+
+    def send(self, records: Sequence[OutputRecord]) -> None:
+        self._rows.send(records)
+
+    def prepare(self) -> PreparedWrite:
+        prepared = self._link.run(self._task.prepare(), timeout_s=self._rows.patience_s)
+        return PreparedWrite(
+            identity=self._identity,
+            is_staged=True,
+            task=prepared,
+            record_count=self._rows.record_count,
+            size_bytes=self._rows.size_bytes,
+        )
+
+    def abandon(self) -> None:
+        try:
+            self._link.run(self._task.abort(), timeout_s=MARGIN_S)
+        except (OdradekError, TimeoutError) as error:
+            _log.warning("A failed task could not be aborted; its lease will do it: %s", error)
+
+
+_queries: OrderedDict[tuple[int, SinkOptions, str], StagedWrites] = OrderedDict()
+"""The staged writes of this process by query, the last used last. Only the links' loop touches them."""
+
+
+async def _writes_of(link: ProcessLink, options: SinkOptions, query: str) -> StagedWrites:
+    key = (os.getpid(), options, query)
+    writes = _queries.pop(key, None)
+    if writes is None:
+        arguments: dict[str, Any] = dict(options.producer)
+        writes = StagedWrites(query, cluster=link.cluster, **arguments)
+    _queries[key] = writes
+    # Each batch write is a query of its own.
+    idle = [other for other, of_query in _queries.items() if other != key and of_query.is_idle]
+    for other in idle[: len(_queries) - QUERIES_MAX]:
+        await _queries.pop(other).close()
+    return writes
+
+
+async def _opened(
+    link: ProcessLink, options: SinkOptions, query: str, step: int, attempt: str
+) -> StagedTask | None:
+    writes = await _writes_of(link, options, query)
+    return await writes.open(step, attempt)

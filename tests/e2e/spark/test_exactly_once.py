@@ -1,0 +1,126 @@
+"""The sink delivers each row once to readers of committed records, whatever is killed when."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from odradek import Client
+from odradek.embedded import ClusterPlan, EmbeddedCluster
+from pyspark_odradek import write_step
+from tests.e2e.spark.exactly_once_rounds import RECORDS_A_ROUND, kills, play
+from tests.e2e.spark.topics import Output, Topics
+
+
+@pytest.mark.timeout(900)
+def test_a_batch_is_written_once_although_driver_and_executor_are_killed(
+    spark_works: None, tmp_path: Path
+) -> None:
+    plan = [("driver", "completed"), ("executor", "prepared"), ("driver", "before completion")]
+    outcome = play(tmp_path, plan, brokers=1, master="local-cluster[1,2,1024]")
+    assert outcome.is_exact, outcome
+    assert outcome.sent == len(plan) * RECORDS_A_ROUND
+    assert outcome.written_again, "nothing was written twice, so nothing was put to the test"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+def test_twenty_kills_of_the_driver_and_twenty_of_executors(
+    spark_works: None, tmp_path: Path
+) -> None:
+    rounds = int(os.environ.get("ODRADEK_FAULT_ROUNDS", "20"))
+    plan = kills(rounds, rounds)
+    outcome = play(tmp_path, plan, brokers=3, master="local-cluster[2,1,1024]")
+    assert outcome.is_exact, outcome
+    assert outcome.sent == len(plan) * RECORDS_A_ROUND
+    assert outcome.written_again
+
+
+def rows(spark: SparkSession, *values: str) -> DataFrame:
+    return spark.createDataFrame([(value,) for value in values], "value string")
+
+
+def values(topics: Topics, name: str) -> list[bytes | None]:
+    return sorted(record.value or b"" for record in topics.read(name))
+
+
+def test_a_batch_write_counts_all_or_not_at_all(
+    spark: SparkSession, cluster: EmbeddedCluster, topics: Topics
+) -> None:
+    """One task of three fails after the others have written everything."""
+    name = topics.new(partitions=2)
+    frame = spark.range(300).repartition(3)
+    good = frame.selectExpr("cast(id as string) value")
+    bad = frame.selectExpr("cast(id as string) value", "if(id = 299, -1, 0) partition")
+
+    def write(data: DataFrame) -> None:
+        options = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": name}
+        data.write.format("odradek").mode("append").options(**options).save()
+
+    with pytest.raises(Exception, match="Invalid partition: -1"):
+        write(bad)
+    assert values(topics, name) == []
+    write(good)
+    assert len(values(topics, name)) == 300
+
+
+def test_a_step_of_foreach_batch_is_written_once(
+    spark: SparkSession, cluster: EmbeddedCluster, topics: Topics
+) -> None:
+    name = topics.new(partitions=2)
+    options = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": name}
+    for _ in range(2):
+        write_step(rows(spark, "a", "b"), query=name, step=0, **options)
+    write_step(rows(spark, "c"), query=name, step=1, **options)
+    with pytest.raises(Exception, match=r"step 0 of .* is older than step 1"):
+        write_step(rows(spark, "d"), query=name, step=0, **options)
+    assert values(topics, name) == [b"a", b"b", b"c"]
+
+
+def test_at_least_once_is_an_option(
+    spark: SparkSession, cluster: EmbeddedCluster, topics: Topics
+) -> None:
+    name = topics.new(partitions=2)
+    options = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": name}
+    writer = rows(spark, "a", "b").write.format("odradek").mode("append").options(**options)
+    writer.option("delivery", "at-least-once").save()
+    assert sum(topics.ends(name).values()) == 2, "a marker was written"
+
+
+async def test_a_cluster_without_transactions_is_written_at_least_once_and_says_so(
+    spark: SparkSession,
+) -> None:
+    with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as old:
+        old.start()
+        old.wait_ready()
+        async with Client(old.bootstrap) as client:
+            await client.admin.update_feature("transaction.version", 0, allow_downgrade=True)
+            await client.admin.create_topic("t", partitions=1)
+        options = {"kafka.bootstrap.servers": old.bootstrap, "topic": "t"}
+        writer = rows(spark, "a").write.format("odradek").mode("append").options(**options)
+        writer.save()
+        async with (
+            Client(old.bootstrap) as client,
+            client.consumer("t", auto_offset_reset="earliest") as reader,
+        ):
+            assert [r.value for r in await reader.getmany(timeout_ms=10_000)] == [b"a"]
+        with pytest.raises(Exception, match=r"odradek feature set transaction\.version 2"):
+            writer.option("delivery", "exactly-once").save()
+
+
+def test_a_stream_writes_each_record_once(
+    spark: SparkSession, cluster: EmbeddedCluster, topics: Topics, tmp_path: Path
+) -> None:
+    source, target = topics.new(partitions=2), topics.new(partitions=2)
+    topics.send(source, [Output(b"%d" % number) for number in range(500)])
+    options = {"kafka.bootstrap.servers": cluster.bootstrap}
+    reader = spark.readStream.format("odradek").schema("value binary").options(**options)
+    stream = reader.options(subscribe=source, startingOffsets="earliest").load().writeStream
+    stream = stream.format("odradek").options(**options, topic=target)
+    query = stream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert query.exception() is None
+    assert len(values(topics, target)) == 500
