@@ -136,6 +136,8 @@ UNSUPPORTED: Final[dict[str, str]] = {
     "listener.name.*": "a setting counts for all listeners: write it without the listener's prefix",
     "max.connections.per.ip.overrides": "max.connections.per.ip is the same for all addresses",
     "log.cleaner.enable": "the cleaner always runs",
+    "transaction.partition.verification.enable": "leaders always verify transactions",
+    "transaction.two.phase.commit.enable": "two-phase commits of other coordinators (KIP-939) are missing",
     "delete.topic.enable": "topics can always be deleted: restrict by ACLs who may delete them",
     "remote.log.storage.system.enable": "there is no tiered storage",
     "log.dirs": "a broker has one data directory: run one broker for each disk",
@@ -144,6 +146,8 @@ UNSUPPORTED: Final[dict[str, str]] = {
 _AS_IT_IS: Final = {
     "delete.topic.enable": "true",
     "log.cleaner.enable": "true",
+    "transaction.partition.verification.enable": "true",
+    "transaction.two.phase.commit.enable": "false",
     "remote.log.storage.system.enable": "false",
     "allow.everyone.if.no.acl.found": "false",
 }
