@@ -12,6 +12,7 @@ from odradek_broker.cluster.heartbeat import Lease, LoopTick
 from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.partition.effects import Role
 from odradek_broker.replication.partition_table import PartitionTable
+from odradek_broker.replication.transaction_incidents import IncidentKind
 from odradek_runtime.clock import boottime_ms
 
 PREFIX = "odradek_broker_"
@@ -100,6 +101,15 @@ class BrokerMetrics:
         ):
             yield CounterMetricFamily(PREFIX + name, doc, value=value)
 
+        incidents = counters.transaction_incidents
+        damaged = CounterMetricFamily(
+            PREFIX + "transactions_damaged",
+            "Transactions that are torn, or whose marker was lost and which the leader ended",
+            labels=["kind"],
+        )
+        for kind in IncidentKind:
+            damaged.add_metric([kind], incidents.counts[kind])
+        yield damaged
         for name, doc, latencies in (
             (
                 "produce_latency_seconds",
@@ -148,6 +158,11 @@ class BrokerMetrics:
                 under_min_isr,
             ),
             ("offline_partitions", "Partitions of the cluster without a leader", offline),
+            (
+                "hanging_transactions",
+                "Transactions that no coordinator will end, and that were not ended here",
+                self._table.counters.transaction_incidents.hanging,
+            ),
             ("metadata_offset", "Offset of the metadata image", image.offset),
             ("lease_seconds", "Time until the lease ends", lease_ms / 1000),
             (
@@ -207,6 +222,11 @@ class BrokerMetrics:
                 labels=labels,
             ),
         }
+        stable_lag = GaugeMetricFamily(
+            PREFIX + "stable_lag_records",
+            "Records of a leader that read_committed readers do not see yet, as transactions are open",
+            labels=labels,
+        )
         for host in self._table.by_id.values():
             values = [host.topic, str(host.partition.partition)]
             replica = host.replica
@@ -216,4 +236,7 @@ class BrokerMetrics:
             families["size"].add_metric(values, host.log.size_bytes)
             if host.is_leader:
                 families["lag"].add_metric(values, host.log.log_end_offset - replica.high_watermark)
+                if behind := max(replica.high_watermark - host.log.last_stable_offset, 0):
+                    stable_lag.add_metric(values, behind)
         yield from families.values()
+        yield stable_lag

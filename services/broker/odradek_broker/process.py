@@ -178,6 +178,7 @@ class BrokerProcess:
             loop_lag_seconds=lambda: self._broker.upkeep.loop_lag_s,
         )
         self._metrics.extra.append(self._kafka.counters.families)
+        self._metrics.extra.append(self._broker.transactions.coordinator.metrics.families)
         certificates = {
             "ssl.certificate.location": settings.ssl_certificate,
             "ssl.ca.location": settings.ssl_ca,

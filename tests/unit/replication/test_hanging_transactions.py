@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from odradek_broker.log.producer_state import ProducerStates
+from odradek_broker.partition.effects import OrphanEnded, TransactionTorn
 from odradek_broker.replication.hanging_transactions import (
     CoordinatorResolutions,
     HangingTransactions,
     OpenTransaction,
 )
+from odradek_broker.replication.host_transactions import HostTransactions
 from odradek_broker.replication.local_partitions import LocalPartitions
+from odradek_broker.replication.transaction_incidents import IncidentKind, TransactionIncidents
 from odradek_broker.transactions.messages import Resolution
 from odradek_protocol.identity import (
     BrokerId,
     LeaderEpoch,
     Offset,
     PartitionIndex,
+    ProducerEpoch,
     ProducerId,
     TopicId,
     TopicIdPartition,
@@ -134,6 +139,44 @@ async def test_a_transaction_that_no_coordinator_will_end_is_ended(
         log = served(partitions).host.log
         found = log.aborted_transactions(Offset(0), Offset(5))
         assert [entry.first_offset for entry in found] == aborted
+
+
+async def test_what_hung_is_an_incident_and_what_hangs_is_found() -> None:
+    async with hanging() as (partitions, resolver, check, _):
+        incidents = partitions._table.counters.transaction_incidents
+        resolver.known = [UNKNOWN, LIVE]
+        (found,) = await check.find(None, older_than_ms=None)
+        assert (found.producer_id, found.first_offset) == (PRODUCER, 3)
+        assert found.outcome is ErrorCode.INVALID_TXN_STATE
+        resolver.known = [UNKNOWN, ABORTED]
+        (found,) = await check.find(found.topic, older_than_ms=None)
+        assert found.outcome is False
+        assert await check.find(None, older_than_ms=1 << 40) == []
+        assert await check.find(TRANSACTIONS_TOPIC, older_than_ms=None) == []
+        assert not incidents.recent
+        await checked(check, partitions)
+        (incident,) = incidents.recent
+        assert (incident.kind, incident.first_offset) == (IncidentKind.HANGING, 3)
+        assert incidents.counts == {IncidentKind.HANGING: 1}
+        assert incidents.hanging == 0
+
+
+def test_torn_and_orphaned_transactions_are_incidents() -> None:
+    partition = TopicIdPartition(TopicId(b"T" * 16), PartitionIndex(1))
+    incidents = TransactionIncidents()
+    owner = SimpleNamespace(topic="orders", partition=partition)
+    transactions = HostTransactions(owner, incidents, lambda: 5)  # type: ignore[arg-type]
+    fields = {
+        "producer_id": PRODUCER,
+        "producer_epoch": ProducerEpoch(1),
+        "first_offset": Offset(3),
+        "is_commit": True,
+    }
+    transactions.carry_out(OrphanEnded(**fields), None)  # type: ignore[arg-type]
+    transactions.carry_out(TransactionTorn(**fields, marker_offset=Offset(4)), None)  # type: ignore[arg-type]
+    kinds = [incident.kind for incident in incidents.recent]
+    assert kinds == [IncidentKind.ORPHANED, IncidentKind.TORN]
+    assert incidents.recent[0].wall_ms == 5
 
 
 async def test_a_live_transaction_is_not_ended() -> None:

@@ -20,8 +20,20 @@ from odradek.admin.descriptions import (
     TopicDescription,
     Voter,
 )
+from odradek.admin.transaction_admin import (
+    HangingFindings,
+    HangingState,
+    OldTransaction,
+    TransactionIncident,
+)
 from odradek.cli.cluster import NAMED_MAX, examine
-from odradek.errors import AuthorizationFailed, BrokerUnreachable, OdradekError
+from odradek.errors import (
+    AuthorizationFailed,
+    BrokerUnreachable,
+    OdradekError,
+    UnsupportedOperation,
+)
+from odradek.partitions import TopicPartition
 
 
 def broker(broker_id: int, *, is_fenced: bool = False) -> BrokerDescription:
@@ -65,6 +77,7 @@ class StandInAdmin:
             brokers=(broker(1), broker(2), broker(3)),
         )
         self.topics: Any = [topic("orders", partition(0, 1, (1, 2, 3)))]
+        self.findings: Any = HangingFindings(transactions=(), incidents=())
         self.log_dirs: Any = [LogDirDescription(broker_id=n, path="/data") for n in (1, 2, 3)]
 
     async def _or_raise(self, value: Any) -> Any:
@@ -84,6 +97,13 @@ class StandInAdmin:
 
     def describe_log_dirs(self) -> Awaitable[Any]:
         return self._or_raise(self.log_dirs)
+
+    @property
+    def transactions(self) -> StandInAdmin:
+        return self
+
+    def find_hanging(self) -> Awaitable[Any]:
+        return self._or_raise(self.findings)
 
     async def describe_topic_configs(self, name: str) -> dict[str, ConfigValue]:
         value = ConfigValue(
@@ -124,6 +144,34 @@ def test_a_full_disk_is_named_with_broker_directory_and_room(admin: StandInAdmin
     assert problem == (
         "broker 2: the data directory /data is full: No space left on device (0 of 120 MiB free)"
     )
+
+
+def test_transactions_that_hang_or_are_damaged_are_named(admin: StandInAdmin) -> None:
+    place = {"partition": TopicPartition("orders", 0), "producer_epoch": 0}
+    states = {7: HangingState.ABORTED, 8: HangingState.LIVE, 9: HangingState.UNPROVEN}
+    admin.findings = HangingFindings(
+        transactions=tuple(
+            OldTransaction(
+                producer_id=producer_id, first_offset=3, open_for_ms=10, state=state, **place
+            )
+            for producer_id, state in states.items()
+        ),
+        incidents=tuple(
+            TransactionIncident(
+                kind=kind, producer_id=10, first_offset=5, is_commit=True, found_ms=0, **place
+            )
+            for kind in ("torn", "orphaned")
+        ),
+    )
+    hanging, torn, orphaned = examined(admin)["problems"]
+    assert hanging.startswith("orders-0: the transaction of producer 7 from offset 3 hangs")
+    assert torn.endswith("offset 5 is torn: it was committed elsewhere, and not here")
+    assert orphaned.endswith("offset 5 lost its marker and was committed by the leader")
+
+
+def test_a_broker_of_an_earlier_release_knows_nothing_of_transactions(admin: StandInAdmin) -> None:
+    admin.findings = UnsupportedOperation("FindHanging is unknown")
+    assert examined(admin)["healthy"] is True
 
 
 def test_a_failed_disk_is_named_with_its_reason(admin: StandInAdmin) -> None:

@@ -153,6 +153,9 @@ MATRIX: Final[dict[str, tuple[dict[str, Any], list[Right]]]] = {
             *("CompleteStep", "AbortStaged", "ForgetSteps"),
         )
     },
+    "DescribeProducers": ({"topic": "orders"}, topic(Operation.READ)),
+    "FindHanging": ({}, []),  # leaves out what may not be described
+    "AbortHanging": ({"topic": "orders"}, cluster(Operation.ALTER)),
     "DescribeSteps": ({"query": "tx"}, transactional_id(Operation.DESCRIBE)),
     "ListTransactions": ({}, []),  # leaves out what may not be described
     "DescribeTransactions": (

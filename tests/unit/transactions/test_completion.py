@@ -52,6 +52,7 @@ def test_a_transaction_is_complete_when_every_partition_has_its_marker(is_commit
         transactional_id=ORDERS,
         is_commit=is_commit,
         ended_by=EndedBy.CLIENT,
+        open_ms=0,
         decided_for_ms=7,
     )
     assert not len(coordinator.shard.markers_due)

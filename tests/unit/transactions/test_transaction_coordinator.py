@@ -194,6 +194,50 @@ async def test_a_transaction_from_its_begin_to_its_completion(world: World) -> N
     assert await world.add(ended.next_identity) is ErrorCode.NONE
 
 
+def sample(world: World, name: str, **labels: str) -> float:
+    """The value of one line of /metrics."""
+    samples = [
+        sample.value
+        for family in world.coordinator.metrics.families()
+        for sample in family.samples
+        if sample.name == f"odradek_broker_{name}" and sample.labels == labels
+    ]
+    (value,) = samples
+    return value
+
+
+async def test_metrics_follow_a_transaction_from_its_begin_to_its_last_marker(world: World) -> None:
+    identity = await world.begin()
+    assert sample(world, "transactions_started_total") == 1
+    assert sample(world, "transactions_open") == 1
+    await world.end(identity, is_tv2=True)
+    assert sample(world, "transactions_open") == 0
+    assert sample(world, "transaction_markers_pending") == 1
+    await world.acknowledge()
+    assert await world.state() == "CompleteCommit"
+    assert sample(world, "transaction_markers_pending") == 0
+    assert sample(world, "transaction_oldest_marker_seconds") == 0
+    by_client = {"outcome": "commit", "ended_by": "client"}
+    assert sample(world, "transactions_completed_total", **by_client) == 1
+    assert sample(world, "transaction_open_seconds_count") == 1
+    assert sample(world, "transaction_completion_seconds_count") == 1
+    await world.init()
+    assert sample(world, "transactions_fenced_total") == 0
+    assert (await world.end(identity, is_tv2=True)).error is ErrorCode.PRODUCER_FENCED
+    assert sample(world, "transactions_fenced_total") == 1
+
+
+async def test_a_transaction_that_another_producer_ends_is_counted_as_fenced(world: World) -> None:
+    await world.begin()
+    taking_over = asyncio.ensure_future(world.init())
+    while not world.markers:  # noqa: ASYNC110  the event is a callback of the coordinator
+        await asyncio.sleep(0)
+    await world.acknowledge()
+    await taking_over
+    by_fence = {"outcome": "abort", "ended_by": "fence"}
+    assert sample(world, "transactions_completed_total", **by_fence) == 1
+
+
 async def test_coordinator_dies_with_an_unreplicated_decision(world: World) -> None:
     """Neither the response nor a marker leaves before the decision is committed."""
     identity = await world.begin()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 
 from odradek.admin.admin_calls import AdminCalls, check
 from odradek.cluster import methods
@@ -62,6 +63,68 @@ class StepsDescription:
     is_final: bool
     """Whether the query has no further step."""
     open_tasks: tuple[OpenStagedTask, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerDescription:
+    """A producer that a partition knows."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    transaction_start_offset: int | None
+    """First offset of its open transaction; None if none is open."""
+
+
+class HangingState(Enum):
+    """What the coordinators say about an old open transaction."""
+
+    LIVE = "live"  # a coordinator will end it
+    COMMITTED = "committed"  # its marker was lost
+    ABORTED = "aborted"  # its marker was lost, or nobody knows it any more
+    UNPROVEN = "unproven"  # a coordinator is silent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldTransaction:
+    """An open transaction that is older than any time-out allows, or than was asked for."""
+
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    open_for_ms: int
+    """For how long the leader of the partition has known it open."""
+    state: HangingState
+
+    @property
+    def hangs(self) -> bool:
+        """Whether no coordinator will end it."""
+        return self.state in (HangingState.COMMITTED, HangingState.ABORTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionIncident:
+    """Damage to a transaction that the leader of a partition found."""
+
+    kind: str
+    """torn: it ended with another outcome than elsewhere; orphaned, hanging: its marker was lost."""
+    partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    is_commit: bool
+    found_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HangingFindings:
+    """Old open transactions of the cluster, and the incidents since its brokers started."""
+
+    transactions: tuple[OldTransaction, ...]
+    incidents: tuple[TransactionIncident, ...]
 
 
 class TransactionAdmin:
@@ -182,3 +245,88 @@ class TransactionAdmin:
             raise error_of(
                 response.error_code, f"forgetting steps of {query!r}", response.error_message
             )
+
+    async def producers(
+        self, topic: str, partitions: Iterable[int] = ()
+    ) -> tuple[ProducerDescription, ...]:
+        """The producers that the leaders of a topic's partitions know, with their open transactions."""
+        response = await self._calls.send(
+            methods.DESCRIBE_PRODUCERS,
+            pb.DescribeProducersRequest(topic=topic, partitions=list(partitions)),
+            codes=lambda r: [r.error_code],
+        )
+        check(response.error_code, f"producers of {topic!r}")
+        return tuple(
+            ProducerDescription(
+                partition=TopicPartition(topic, known.partition),
+                producer_id=known.identity.producer_id,
+                producer_epoch=known.identity.producer_epoch,
+                last_sequence=known.last_sequence,
+                last_timestamp_ms=known.last_timestamp_ms,
+                transaction_start_offset=known.transaction_start_offset
+                if known.transaction_start_offset >= 0
+                else None,
+            )
+            for known in sorted(
+                response.producers, key=lambda known: (known.partition, known.identity.producer_id)
+            )
+        )
+
+    async def find_hanging(self, *, topic: str = "", older_than_ms: int = 0) -> HangingFindings:
+        """Old open transactions, with what the coordinators say about each, and incidents.
+
+        Args:
+            topic: Only those of this topic.
+            older_than_ms: Transactions that have been open for longer; 0: longer than any time-out allows; -1: all.
+        """
+        response = await self._calls.send(
+            methods.FIND_HANGING,
+            pb.FindHangingRequest(topic=topic, older_than_ms=older_than_ms),
+            codes=lambda r: [r.error_code],
+        )
+        check(response.error_code, "finding hanging transactions")
+        states = {
+            pb.HANGING_STATE_LIVE: HangingState.LIVE,
+            pb.HANGING_STATE_COMMITTED: HangingState.COMMITTED,
+            pb.HANGING_STATE_ABORTED: HangingState.ABORTED,
+        }
+        return HangingFindings(
+            transactions=tuple(
+                OldTransaction(
+                    partition=TopicPartition(found.topic, found.partition),
+                    producer_id=found.identity.producer_id,
+                    producer_epoch=found.identity.producer_epoch,
+                    first_offset=found.first_offset,
+                    open_for_ms=found.open_for_ms,
+                    state=states.get(found.state, HangingState.UNPROVEN),
+                )
+                for found in response.transactions
+            ),
+            incidents=tuple(
+                TransactionIncident(
+                    kind=incident.kind,
+                    partition=TopicPartition(incident.topic, incident.partition),
+                    producer_id=incident.identity.producer_id,
+                    producer_epoch=incident.identity.producer_epoch,
+                    first_offset=incident.first_offset,
+                    is_commit=incident.is_commit,
+                    found_ms=incident.found_ms,
+                )
+                for incident in response.incidents
+            ),
+        )
+
+    async def abort_hanging(self, partition: TopicPartition, producer_id: int) -> None:
+        """End a hanging transaction, after all coordinators have said that they will not.
+
+        Raises:
+            TransactionFailed: it is not open, or a coordinator will end it.
+        """
+        response = await self._calls.send(
+            methods.ABORT_HANGING,
+            pb.AbortHangingRequest(
+                topic=partition.topic, partition=partition.partition, producer_id=producer_id
+            ),
+            codes=lambda r: [r.error_code],
+        )
+        check(response.error_code, f"the transaction of producer {producer_id} in {partition}")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         QuorumDescription,
         TopicDescription,
     )
+    from odradek.admin.transaction_admin import HangingFindings
     from odradek.client import Client
     from odradek.cluster.metadata_cache import Partition
 
@@ -188,7 +189,8 @@ def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputForm
     """Check the cluster and list its problems. The status is 0 if it is healthy, 3 if not.
 
     Problems are: no active controller; controllers or brokers that do not respond; data directories that are full
-    or offline; partitions without a leader, under-replicated, or with fewer in-sync replicas than acks=all needs.
+    or offline; partitions without a leader, under-replicated, or with fewer in-sync replicas than acks=all needs;
+    transactions that hang, are torn, or lost a marker.
     Warnings do not change the status: controllers that share a host, and partitions with two replicas on one host,
     while there are other hosts.
     """
@@ -230,10 +232,11 @@ async def examine(admin: Admin) -> dict[str, Any]:
 
     quorum = await response_of(admin.describe_quorum)
     has_controller = quorum is not None and quorum.leader_id >= 0
-    cluster, topics, directories = await asyncio.gather(
+    cluster, topics, directories, findings = await asyncio.gather(
         response_of(admin.describe_cluster) if has_controller else _nothing(),
         response_of(lambda: admin.list_topics(include_internal=True)),
         response_of(admin.describe_log_dirs),
+        _hanging_findings(admin),
     )
     bad = [(topic, p) for topic in topics or () for p in topic.partitions if _is_bad(p)]
     minimums = await _minimums(admin, {topic.name for topic, _ in bad}) if has_controller else {}
@@ -243,6 +246,7 @@ async def examine(admin: Admin) -> dict[str, Any]:
         *_broker_problems(cluster),
         *_directory_problems(directories or (), cluster),
         *_partition_problems(bad, minimums),
+        *_transaction_problems(findings),
     ]
     partitions = [p for topic in topics or () for p in topic.partitions]
     fenced = None if cluster is None else sum(broker.is_fenced for broker in cluster.brokers)
@@ -265,6 +269,36 @@ async def examine(admin: Admin) -> dict[str, Any]:
 
 async def _nothing() -> None:
     return None
+
+
+async def _hanging_findings(admin: Admin) -> HangingFindings | None:
+    """Return what is wrong with transactions; None if a broker of an earlier release cannot tell, or is silent."""
+    from odradek.errors import OdradekError
+
+    try:
+        return await admin.transactions.find_hanging()
+    except OdradekError:
+        # The other checks name a broker that does not respond.
+        return None
+
+
+def _transaction_problems(findings: HangingFindings | None) -> Iterator[str]:
+    if findings is None:
+        return
+    for old in [old for old in findings.transactions if old.hangs][:NAMED_MAX]:
+        yield (
+            f"{old.partition}: the transaction of producer {old.producer_id} from offset {old.first_offset} hangs and"
+            " holds back committed readers: `odradek transaction find-hanging --abort` ends it"
+        )
+    for incident in findings.incidents[-NAMED_MAX:]:
+        name = (
+            f"{incident.partition}: the transaction of producer {incident.producer_id} from offset"
+        )
+        outcome = "committed" if incident.is_commit else "aborted"
+        if incident.kind == "torn":
+            yield f"{name} {incident.first_offset} is torn: it was {outcome} elsewhere, and not here"
+        else:
+            yield f"{name} {incident.first_offset} lost its marker and was {outcome} by the leader"
 
 
 def _is_bad(partition: Partition) -> bool:

@@ -20,7 +20,7 @@ from odradek.cli.times import duration_ms
 if TYPE_CHECKING:
     from odradek.client import Client
 
-app = typer.Typer(help="List, describe and abort transactions.", no_args_is_help=True)
+app = typer.Typer(help="List, describe and end transactions.", no_args_is_help=True)
 TransactionalId = Annotated[
     str, typer.Argument(metavar="ID", help="Transactional id of the producer.")
 ]
@@ -77,7 +77,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show a transactional id and the partitions of its transaction."""
+    """Show a transactional id and its open partitions."""
 
     async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         described = await client.admin.transactions.describe(transactional_id)
@@ -169,3 +169,84 @@ def steps(
     print_facts(facts, output)
     print()
     print_rows(rows, output, empty="no task is open")
+
+
+@app.command()
+def producers(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
+    partition: Annotated[
+        int | None, typer.Argument(metavar="PARTITION", help="Only this partition.")
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """List the producers of a topic and their open transactions."""
+
+    async def work(client: Client) -> list[dict[str, Any]]:
+        partitions = () if partition is None else (partition,)
+        return [
+            {
+                "partition": known.partition.partition,
+                "producer_id": known.producer_id,
+                "producer_epoch": known.producer_epoch,
+                "last_sequence": known.last_sequence,
+                "last_timestamp_ms": known.last_timestamp_ms,
+                "transaction_start": known.transaction_start_offset,
+            }
+            for known in await client.admin.transactions.producers(topic, partitions)
+        ]
+
+    print_rows(with_client(bootstrap, work), output, empty="no producers")
+
+
+@app.command("find-hanging")
+def find_hanging(
+    topic: Annotated[
+        str, typer.Option(metavar="TOPIC", help="Only transactions in this topic.")
+    ] = "",
+    abort: Annotated[
+        bool, typer.Option("--abort", help="End those that no coordinator will end.")
+    ] = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Find transactions whose marker was lost, or that are torn.
+
+    They follow an unclean election, or a loss of power of all replicas. Brokers end hanging transactions by themselves
+    unless `transaction.hanging.abort.enable` is false.
+    """
+
+    async def work(client: Client) -> list[dict[str, Any]]:
+        transactions = client.admin.transactions
+        findings = await transactions.find_hanging(topic=topic)
+        rows = []
+        for old in findings.transactions:
+            state = old.state.value
+            if old.hangs and abort:
+                await transactions.abort_hanging(old.partition, old.producer_id)
+                state = "ended"
+            rows.append(
+                {
+                    "finding": "hanging" if old.hangs else "open",
+                    "partition": str(old.partition),
+                    "producer_id": old.producer_id,
+                    "producer_epoch": old.producer_epoch,
+                    "first_offset": old.first_offset,
+                    "state": state,
+                }
+            )
+        for incident in findings.incidents:
+            outcome = "committed" if incident.is_commit else "aborted"
+            rows.append(
+                {
+                    "finding": incident.kind,
+                    "partition": str(incident.partition),
+                    "producer_id": incident.producer_id,
+                    "producer_epoch": incident.producer_epoch,
+                    "first_offset": incident.first_offset,
+                    "state": f"{outcome} elsewhere" if incident.kind == "torn" else outcome,
+                }
+            )
+        return rows
+
+    print_rows(with_client(bootstrap, work), output, empty="no transaction hangs")

@@ -196,6 +196,17 @@ DESCRIBE_TRANSACTIONS: Final = _transaction_call(
 ABORT_TRANSACTION: Final = _transaction_call(
     "AbortTransaction", transaction.AbortTransactionRequest, transaction.AbortTransactionResponse
 )
+DESCRIBE_PRODUCERS: Final = _transaction_call(
+    "DescribeProducers",
+    transaction.DescribeProducersRequest,
+    transaction.DescribeProducersResponse,
+)
+FIND_HANGING: Final = _transaction_call(
+    "FindHanging", transaction.FindHangingRequest, transaction.FindHangingResponse
+)
+ABORT_HANGING: Final = _transaction_call(
+    "AbortHanging", transaction.AbortHangingRequest, transaction.AbortHangingResponse
+)
 OPEN_STAGED: Final = _staged_call("OpenStaged", staged.OpenStagedRequest, staged.OpenStagedResponse)
 RENEW_STAGED: Final = _staged_call(
     "RenewStaged", staged.RenewStagedRequest, staged.RenewStagedResponse

@@ -37,6 +37,9 @@ class TransactionAdmin(Facade[AsyncTransactionAdmin]):
     abort = waits(AsyncTransactionAdmin.abort)
     steps = waits(AsyncTransactionAdmin.steps)
     forget_steps = waits(AsyncTransactionAdmin.forget_steps)
+    producers = waits(AsyncTransactionAdmin.producers)
+    find_hanging = waits(AsyncTransactionAdmin.find_hanging)
+    abort_hanging = waits(AsyncTransactionAdmin.abort_hanging)
 
 
 class Admin(Facade[AsyncAdmin]):

@@ -118,6 +118,33 @@ CLUSTER = Dashboard(
             ),
         ),
         (
+            "Transactions",
+            (
+                rate("Transactions Completed", f"{BROKER}transactions_completed_total", "outcome"),
+                rate("Transactions Ended By", f"{BROKER}transactions_completed_total", "ended_by"),
+                rate("Fenced Requests", f"{BROKER}transactions_fenced_total", "instance"),
+                quantiles("Time Open", f"{BROKER}transaction_open_seconds", "instance"),
+                quantiles(
+                    "Decision until Last Marker",
+                    f"{BROKER}transaction_completion_seconds",
+                    "instance",
+                ),
+                gauge("Open Transactions", f"{BROKER}transactions_open", "{{instance}}"),
+                gauge(
+                    "Oldest Open Transaction",
+                    f"{BROKER}transaction_oldest_open_seconds",
+                    "{{instance}}",
+                    "s",
+                ),
+                gauge("Markers Pending", f"{BROKER}transaction_markers_pending", "{{instance}}"),
+                gauge(
+                    "Records behind Open Transactions",
+                    f"sum by (topic) ({BROKER}stable_lag_records)",
+                    "{{topic}}",
+                ),
+            ),
+        ),
+        (
             "Disks and processes",
             (
                 gauge("Free Disk Space", f"{BROKER}disk_free_bytes", "{{instance}}", "bytes"),

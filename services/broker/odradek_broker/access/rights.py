@@ -238,6 +238,9 @@ RULES: Final[dict[str, Rule]] = {
         ([_group(Operation.READ, request.commit.group_id)],),
         _commit(request.commit),
     ),
+    _TRANSACTIONS + "DescribeProducers": lambda request: [[_topic(Operation.READ, request.topic)]],
+    _TRANSACTIONS + "FindHanging": _nothing,  # the response omits what the caller may not see
+    _TRANSACTIONS + "AbortHanging": lambda _: [[_cluster(Operation.ALTER)]],
     _STAGED + "OpenStaged": _writes_steps,
     _STAGED + "RenewStaged": _writes_steps,
     _STAGED + "PrepareStaged": _writes_steps,

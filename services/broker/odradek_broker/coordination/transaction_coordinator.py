@@ -20,6 +20,7 @@ from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.coordination.marker_sender import Acknowledged, LocalMarkers, MarkerSender
 from odradek_broker.coordination.peer_streams import PeerStreams
 from odradek_broker.coordination.placement import Placement
+from odradek_broker.coordination.transaction_metrics import TransactionMetrics
 from odradek_broker.coordinator_step import LoadedMarker, LoadedRecord, RequestId, Step, respond
 from odradek_broker.replication.local_partitions import LocalPartitions
 from odradek_broker.settings import BrokerSettings
@@ -36,6 +37,7 @@ from odradek_broker.transactions.messages import (
     InitProducer,
     Resolution,
     SendMarkers,
+    TransactionBegun,
     TransactionCompleted,
     Verified,
     VerifyPartitions,
@@ -116,7 +118,14 @@ class TransactionCoordinator:
             on_fenced=self._fenced,
             clock=clock,
         )
+        self.metrics = TransactionMetrics(
+            shards=lambda: self._host.active_shards(),
+            pending_markers=self.markers.__len__,
+            now_ms=self.now_ms,
+            wall_ms=self.wall_ms,
+        )
         self._kind = TransactionKind(
+            metrics=self.metrics,
             settings=self.settings,
             partitions=partitions,
             producer_ids=producer_ids,
@@ -275,6 +284,7 @@ class TransactionCoordinator:
             return decide(shard, request_id)
 
         response, epoch = await self._host.ask_in_epoch(partition, filled)
+        self.metrics.count_response(getattr(response, "error", None))
         return response, partition, epoch
 
     async def _ask(
@@ -335,6 +345,7 @@ class TransactionKind:
     def __init__(
         self,
         *,
+        metrics: TransactionMetrics,
         settings: TransactionSettings,
         partitions: LocalPartitions,
         producer_ids: ProducerIdSource,
@@ -342,6 +353,7 @@ class TransactionKind:
         connection_numbers: ConnectionNumbers,
         clock: Clock,
     ) -> None:
+        self.metrics = metrics
         self._settings = settings
         self._partitions = partitions
         self._producer_ids = producer_ids
@@ -404,12 +416,14 @@ class TransactionKind:
         return record.transactional_id
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:
-        """Send markers of a decision that is committed."""
+        """Send markers of a decision that is committed, and count what a step reports."""
         match order:
             case SendMarkers():
                 self._markers.send(partition, leader_epoch, order)
+            case TransactionBegun():
+                self.metrics.started += 1
             case TransactionCompleted():
-                pass
+                self.metrics.count_completed(order)
             case _:
                 raise AssertionError(f"order {order!r} in {partition}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from odradek_broker.replication.transaction_incidents import TransactionIncidents
 from odradek_protocol.identity import Offset
 from odradek_runtime.latencies import Latencies
 
@@ -31,6 +32,7 @@ class Counters:
         "replication_bytes_in",
         "replication_bytes_out",
         "sync_latencies",
+        "transaction_incidents",
         "truncations",
     )
 
@@ -51,6 +53,7 @@ class Counters:
         self.replication_bytes_out = 0
         self.produce_latencies = Latencies()  # from the end of the checks to the outcome
         self.sync_latencies = Latencies()
+        self.transaction_incidents = TransactionIncidents()
         self.truncations = 0
 
     def served(self) -> int:

@@ -24,13 +24,16 @@ from typing import Any, Final, NamedTuple, Protocol
 from odradek_broker.log.producer_state import ProducerEntry
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
+from odradek_broker.replication.transaction_incidents import IncidentKind, TransactionIncident
 from odradek_broker.transactions.messages import Resolution
 from odradek_protocol.identity import (
     LeaderEpoch,
+    Offset,
     PartitionIndex,
     ProducerEpoch,
     ProducerId,
     TopicIdPartition,
+    TopicName,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
@@ -74,6 +77,30 @@ class _Found:
     entry: ProducerEntry
     transaction: OpenTransaction
 
+    @property
+    def key(self) -> tuple[TopicIdPartition, ProducerId, int]:
+        """What tells it apart from later transactions of its producer."""
+        return (
+            self.host.partition,
+            self.transaction.producer_id,
+            self.entry.transaction_first_offset,
+        )
+
+
+class HangingReport(NamedTuple):
+    """An old open transaction. `outcome` is how to end it, or the error that says why it must not be ended.
+
+    INVALID_TXN_STATE: a coordinator will end it. COORDINATOR_NOT_AVAILABLE: one is silent, so there is no proof.
+    """
+
+    topic: TopicName
+    partition: PartitionIndex
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    first_offset: int
+    open_for_ms: int
+    outcome: bool | ErrorCode
+
 
 class HangingTransactions:
     """Looks for hanging transactions in the partitions that this broker leads. To be used on the event loop only."""
@@ -110,9 +137,37 @@ class HangingTransactions:
     async def check(self) -> None:
         """Ask about the transactions that have been open for too long, and end those that hang."""
         found = self._old()
+        hanging = 0
         for one, outcome in zip(found, await self._outcomes(found), strict=True):
             if isinstance(outcome, bool):
-                await self._end(one, is_commit=outcome)
+                code = await self._end(one, is_commit=outcome)
+                hanging += code is not ErrorCode.NONE
+        self._table.counters.transaction_incidents.hanging = hanging
+
+    async def find(
+        self, topic: TopicName | None, *, older_than_ms: int | None
+    ) -> list[HangingReport]:
+        """Return the transactions that have been open for so long, and what the coordinators say about each.
+
+        None stands for longer than any time-out allows.
+        Ages count from when this broker first saw a transaction, so the proof tells more than the age.
+        """
+        found = [
+            one for one in self._old(older_than_ms) if topic is None or one.host.topic == topic
+        ]
+        now_ms = self._table.clock.boottime_ms()
+        return [
+            HangingReport(
+                topic=one.host.topic,
+                partition=one.host.partition.partition,
+                producer_id=one.transaction.producer_id,
+                producer_epoch=one.transaction.producer_epoch,
+                first_offset=one.entry.transaction_first_offset,
+                open_for_ms=now_ms - self._seen_ms.get(one.key, now_ms),
+                outcome=outcome,
+            )
+            for one, outcome in zip(found, await self._outcomes(found), strict=True)
+        ]
 
     async def end(self, partition: TopicIdPartition, producer_id: ProducerId) -> ErrorCode:
         """End one hanging transaction for an operator, whatever its age. The coordinators are asked first, as in
@@ -132,8 +187,9 @@ class HangingTransactions:
             return outcome
         return await self._end(found[0], is_commit=outcome, is_by_operator=True)
 
-    def _old(self) -> list[_Found]:
+    def _old(self, open_ms_max: int | None = None) -> list[_Found]:
         """Return the transactions that have been open for too long, and forget those that ended."""
+        open_ms_max = self._open_ms_max if open_ms_max is None else open_ms_max
         now_ms = self._table.clock.boottime_ms()
         seen_ms: dict[tuple[TopicIdPartition, ProducerId, int], int] = {}
         old: list[_Found] = []
@@ -141,10 +197,9 @@ class HangingTransactions:
             if not host.is_leader:
                 continue
             for one in _open(host):
-                first = one.entry.transaction_first_offset
-                key = (host.partition, one.transaction.producer_id, first)
+                key = one.key
                 seen_ms[key] = self._seen_ms.get(key, now_ms)
-                if now_ms - seen_ms[key] >= self._open_ms_max and len(old) < CHECKED_MAX:
+                if now_ms - seen_ms[key] >= open_ms_max and len(old) < CHECKED_MAX:
                     old.append(one)
         self._seen_ms = seen_ms
         return old
@@ -219,6 +274,18 @@ class HangingTransactions:
         code = await done
         if code is ErrorCode.NONE:
             _log.error("Ended a hanging transaction: its marker was lost", **fields)
+            self._table.counters.transaction_incidents.add(
+                TransactionIncident(
+                    kind=IncidentKind.HANGING,
+                    topic=host.topic,
+                    partition=host.partition.partition,
+                    producer_id=transaction.producer_id,
+                    producer_epoch=transaction.producer_epoch,
+                    first_offset=Offset(found.entry.transaction_first_offset),
+                    is_commit=is_commit,
+                    wall_ms=self._table.clock.wall_ms(),
+                )
+            )
         return code
 
 

@@ -14,6 +14,11 @@ from odradek_broker.replication.host_ports import (
     RegistrationResponse,
     TransactionRegistrar,
 )
+from odradek_broker.replication.transaction_incidents import (
+    IncidentKind,
+    TransactionIncident,
+    TransactionIncidents,
+)
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
     PartitionIndex,
@@ -49,10 +54,14 @@ class Owner(Protocol):
 class HostTransactions:
     """The transactional requests of one replica that await a response. To be used on the event loop only."""
 
-    __slots__ = ("_last_request_id", "_owner", "_writes")
+    __slots__ = ("_incidents", "_last_request_id", "_owner", "_wall_ms", "_writes")
 
-    def __init__(self, owner: Owner) -> None:
+    def __init__(
+        self, owner: Owner, incidents: TransactionIncidents, wall_ms: Callable[[], int]
+    ) -> None:
         self._owner = owner
+        self._incidents = incidents
+        self._wall_ms = wall_ms
         self._writes: dict[int, OnMarked] = {}
         self._last_request_id = 0
 
@@ -157,6 +166,7 @@ class HostTransactions:
             first_offset=effect.first_offset,
             outcome="commit" if effect.is_commit else "abort",
         )
+        self._note(IncidentKind.ORPHANED, effect)
 
     def _torn(self, effect: fx.TransactionTorn) -> None:
         _log.error(
@@ -167,6 +177,21 @@ class HostTransactions:
             first_offset=effect.first_offset,
             marker_offset=effect.marker_offset,
             decided="commit" if effect.is_commit else "abort",
+        )
+        self._note(IncidentKind.TORN, effect)
+
+    def _note(self, kind: IncidentKind, effect: fx.OrphanEnded | fx.TransactionTorn) -> None:
+        self._incidents.add(
+            TransactionIncident(
+                kind=kind,
+                topic=self._owner.topic,
+                partition=self._owner.partition.partition,
+                producer_id=effect.producer_id,
+                producer_epoch=effect.producer_epoch,
+                first_offset=effect.first_offset,
+                is_commit=effect.is_commit,
+                wall_ms=self._wall_ms(),
+            )
         )
 
 

@@ -17,6 +17,7 @@ from odradek_broker.rpc import (
     transaction_servicer,
 )
 from odradek_broker.rpc.admin_servicer import describe_broker
+from odradek_broker.rpc.hanging_calls import HangingCalls
 from odradek_broker.rpc.listeners import GrpcListeners
 from odradek_runtime.grpc_endpoints import InternalChannels
 
@@ -62,6 +63,11 @@ def add_services(
         coordinator=broker.transactions.coordinator,
         offsets=broker.transactions.offsets,
         groups=broker.groups.placement,
+        hanging=HangingCalls(
+            partitions=partitions,
+            hanging=broker.hanging,
+            incidents=broker.table.counters.transaction_incidents,
+        ),
         partitions=partitions,
         peers=peers,
     )

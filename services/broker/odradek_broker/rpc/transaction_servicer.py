@@ -28,6 +28,7 @@ from odradek_broker.rpc.coordinator_routing import (
     Request,
     Response,
 )
+from odradek_broker.rpc.hanging_calls import HangingCalls, visible
 from odradek_broker.transactions.identity import ProducerIdentity
 from odradek_broker.transactions.messages import AbortTransaction, EndTransaction, InitProducer
 from odradek_broker.transactions.transaction import (
@@ -59,10 +60,12 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
         coordinator: TransactionCoordinator,
         offsets: TransactionalOffsets,
         groups: Placement,
+        hanging: HangingCalls,
         partitions: LocalPartitions,
         peers: InternalChannels,
     ) -> None:
         """`groups` determines which broker coordinates a group."""
+        self._hanging = hanging
         self._coordinator = coordinator
         self._offsets = offsets
         self._partitions = partitions
@@ -292,6 +295,62 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
                 ],
             )
         return pb.DescribeTransactionsResponse(transactions=[described])
+
+    async def DescribeProducers(
+        self, request: pb.DescribeProducersRequest, context: ServerContext
+    ) -> pb.DescribeProducersResponse:
+        """Return the producers that the leaders of a topic's partitions know."""
+        response = self._hanging.producers(request)
+        if not request.local_only and not response.error_code:
+            local = pb.DescribeProducersRequest()
+            local.CopyFrom(request)
+            local.local_only = True
+            for elsewhere in await self._routing.elsewhere(
+                "DescribeProducers",
+                local,
+                refuse=lambda code: pb.DescribeProducersResponse(error_code=code),
+            ):
+                response.producers.extend(elsewhere.producers)
+                response.error_code = response.error_code or elsewhere.error_code
+        return response
+
+    async def FindHanging(
+        self, request: pb.FindHangingRequest, context: ServerContext
+    ) -> pb.FindHangingResponse:
+        """Find hanging transactions in the partitions of all brokers, or of this one alone."""
+        if not self._partitions.image.has_transactions:
+            return pb.FindHangingResponse()
+        response = await self._hanging.find(request)
+        if not request.local_only:
+            local = pb.FindHangingRequest()
+            local.CopyFrom(request)
+            local.local_only = True
+            for elsewhere in await self._routing.elsewhere(
+                "FindHanging",
+                local,
+                refuse=lambda code: pb.FindHangingResponse(error_code=code),
+            ):
+                response.transactions.extend(elsewhere.transactions)
+                response.incidents.extend(elsewhere.incidents)
+                response.error_code = response.error_code or elsewhere.error_code
+        return visible(response, client_caller())
+
+    async def AbortHanging(
+        self, request: pb.AbortHangingRequest, context: ServerContext
+    ) -> pb.AbortHangingResponse:
+        """End a hanging transaction at the leader of its partition."""
+        response = await self._hanging.abort(request)
+        if request.local_only or response.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            return response
+        local = pb.AbortHangingRequest()
+        local.CopyFrom(request)
+        local.local_only = True
+        for elsewhere in await self._routing.elsewhere(
+            "AbortHanging", local, refuse=lambda code: pb.AbortHangingResponse(error_code=code)
+        ):
+            if elsewhere.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                response = elsewhere
+        return response
 
     async def _at_coordinator(
         self,

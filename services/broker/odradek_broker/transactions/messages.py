@@ -241,10 +241,18 @@ class SendMarkers:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionCompleted:
     """An order to update metrics: every partition has its marker, `decided_for_ms` after the decision (or the
-    load).
+    load). `open_ms` is the time from its first partition to the decision.
     """
 
     transactional_id: TransactionalId
     is_commit: bool
     ended_by: EndedBy
+    open_ms: int
     decided_for_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionBegun:
+    """A report for metrics: the first partition of a transaction is registered."""
+
+    transactional_id: TransactionalId

@@ -33,6 +33,7 @@ from odradek_broker.transactions.messages import (
     Initialized,
     InitProducer,
     SendMarkers,
+    TransactionBegun,
     TransactionCompleted,
     Verified,
     VerifyPartitions,
@@ -184,6 +185,8 @@ class TransactionShard:
         begins = state.status is not TransactionStatus.ONGOING
         state = state.with_partitions(add.partitions, is_tv2=add.is_tv2, wall_ms=wall_ms)
         step = self.move(add.transactional_id, state)
+        if begins:
+            step += Step(orders=(TransactionBegun(transactional_id=add.transactional_id),))
         if begins and state.has_timeout:
             self.table.start_timeout(add.transactional_id, now_ms + state.timeout_ms)
         return step + added
@@ -448,6 +451,7 @@ class TransactionShard:
             transactional_id=due.transactional_id,
             is_commit=completed.status.is_commit,
             ended_by=completed.ended_by,
+            open_ms=max(state.update_ms - state.start_ms, 0),
             decided_for_ms=now_ms - due.decided_ms,
         )
         step = self.move(due.transactional_id, completed) + Step(orders=(report,))

@@ -7,7 +7,7 @@ log. They run on the monotonic clock, so that a jump of the wall clock ends no t
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,6 +39,8 @@ class TransactionTable:
     """A heap that may have deadlines of transactions that have ended; `_deadline_ms` has the valid ones."""
     _expiry_due_ms: int | None = None
     _unexamined: list[TransactionalId] = field(default_factory=list)
+    _open: dict[TransactionalId, int] = field(default_factory=dict)
+    """When each open transaction began, by the wall clock."""
     _slots: dict[str, dict[TransactionalId, None]] = field(default_factory=dict)
     """The slots of each query of staged writes."""
 
@@ -52,6 +54,10 @@ class TransactionTable:
         """Return all ids with their states, as of this call."""
         return iter(list(self._states.items()))
 
+    def open_since_ms(self) -> Collection[int]:
+        """Return when each open transaction began, by the wall clock."""
+        return self._open.values()
+
     def slots_of(self, query: str) -> list[tuple[TransactionalId, Transaction]]:
         """Return the slots of a query of staged writes, with their states."""
         return [(name, self._states[name]) for name in self._slots.get(query, ())]
@@ -64,6 +70,10 @@ class TransactionTable:
             for producer_id in (before.producer_id, before.previous_id):
                 self._by_producer.pop(producer_id, None)
         query, separator, _ = transactional_id.partition(SLOT_SEPARATOR)
+        if state is not None and state.status is TransactionStatus.ONGOING:
+            self._open[transactional_id] = state.start_ms
+        else:
+            self._open.pop(transactional_id, None)
         if state is None:
             self._states.pop(transactional_id, None)
             self._deadline_ms.pop(transactional_id, None)

@@ -1,0 +1,139 @@
+"""What a broker's transaction coordinators count, and the state of their open transactions, for Prometheus.
+
+Totals are of this process; after a failover the next coordinator counts on from its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from odradek_broker.transactions.messages import TransactionCompleted
+from odradek_broker.transactions.transaction_shard import TransactionShard
+from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_runtime.latencies import Latencies
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+PREFIX: Final = "odradek_broker_"
+_FENCED: Final = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+
+
+class TransactionMetrics:
+    """The metrics of one broker. Only the event loop uses it."""
+
+    def __init__(
+        self,
+        *,
+        shards: Callable[[], Iterable[TransactionShard]],
+        pending_markers: Callable[[], int],
+        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """`now_ms` is the monotonic clock, on which decisions are dated."""
+        self._shards = shards
+        self._pending_markers = pending_markers
+        self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        self.started = 0
+        self.fenced = 0
+        self.completed: Counter[tuple[str, str]] = Counter()
+        """By outcome and by who decided it."""
+        self.open_latencies = Latencies()
+        self.completion_latencies = Latencies()
+
+    def count_completed(self, report: TransactionCompleted) -> None:
+        """Count a transaction all of whose partitions have their marker."""
+        outcome = "commit" if report.is_commit else "abort"
+        self.completed[outcome, report.ended_by.name.lower()] += 1
+        self.open_latencies.observe(report.open_ms / 1000)
+        self.completion_latencies.observe(report.decided_for_ms / 1000)
+
+    def count_response(self, code: ErrorCode | None) -> None:
+        """Count a response that refuses a producer which another one has replaced."""
+        self.fenced += code in _FENCED
+
+    def families(self) -> Iterator[Metric]:
+        """Yield the metric families."""
+        yield from self._totals()
+        yield from self._gauges()
+
+    def _totals(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+        yield CounterMetricFamily(
+            PREFIX + "transactions_started", "Transactions that began", value=self.started
+        )
+        completed = CounterMetricFamily(
+            PREFIX + "transactions_completed",
+            "Transactions with all their markers, by outcome and by who decided it",
+            labels=["outcome", "ended_by"],
+        )
+        for labels, count in sorted(self.completed.items()):
+            completed.add_metric(labels, count)
+        yield completed
+        yield CounterMetricFamily(
+            PREFIX + "transactions_fenced",
+            "Requests that were refused because another producer has the transactional id",
+            value=self.fenced,
+        )
+        for name, doc, latencies in (
+            (
+                "transaction_open_seconds",
+                "Time from the begin of a transaction to its decision",
+                self.open_latencies,
+            ),
+            (
+                "transaction_completion_seconds",
+                "Time from the decision of a transaction to its last marker",
+                self.completion_latencies,
+            ),
+        ):
+            yield HistogramMetricFamily(
+                PREFIX + name,
+                doc,
+                buckets=latencies.cumulative(),
+                sum_value=latencies.sum_seconds,
+            )
+
+    def _gauges(self) -> Iterator[Metric]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        shards = list(self._shards())
+        now_ms, wall_ms = self._now_ms(), self._wall_ms()
+        begun_ms = [start for shard in shards for start in shard.table.open_since_ms()]
+        decided_ms = [
+            oldest for shard in shards if (oldest := shard.markers_due.oldest_ms()) is not None
+        ]
+        gauges: tuple[tuple[str, str, Any], ...] = (
+            ("transactions_open", "Transactions that are open", len(begun_ms)),
+            (
+                "transaction_oldest_open_seconds",
+                "Age of the oldest open transaction",
+                max(wall_ms - min(begun_ms), 0) / 1000 if begun_ms else 0,
+            ),
+            (
+                "transaction_markers_pending",
+                "Markers that partition leaders have not acknowledged",
+                self._pending_markers(),
+            ),
+            (
+                "transaction_oldest_marker_seconds",
+                "Age of the oldest decision that lacks a marker",
+                (now_ms - min(decided_ms)) / 1000 if decided_ms else 0,
+            ),
+            (
+                "transaction_requests_held",
+                "Requests that wait for the completion of the transaction before",
+                sum(len(shard.held) for shard in shards),
+            ),
+            (
+                "transactional_ids",
+                "Transactional ids that this broker coordinates",
+                sum(len(shard.table) for shard in shards),
+            ),
+        )
+        for name, doc, value in gauges:
+            yield GaugeMetricFamily(PREFIX + name, doc, value=value)

@@ -1,0 +1,58 @@
+"""Damage to transactions that partition leaders of this broker found: how often, and the last ones by name.
+
+    torn       it ended in this partition with another outcome than elsewhere
+    orphaned   its marker was lost; the leader ended it when its producer began the next transaction
+    hanging    its marker was lost, and no coordinator would ever have sent it again; the leader ended it
+
+All of them follow an unclean election, or a loss of power of all replicas at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from odradek_protocol.identity import Offset, PartitionIndex, ProducerEpoch, ProducerId, TopicName
+
+RECENT_MAX: Final = 64
+
+
+class IncidentKind(StrEnum):
+    """What happened to a transaction in a partition."""
+
+    TORN = "torn"
+    ORPHANED = "orphaned"
+    HANGING = "hanging"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionIncident:
+    """One transaction in one partition. `is_commit` is the outcome that it got there."""
+
+    kind: IncidentKind
+    topic: TopicName
+    partition: PartitionIndex
+    producer_id: ProducerId
+    producer_epoch: ProducerEpoch
+    first_offset: Offset
+    is_commit: bool
+    wall_ms: int
+
+
+class TransactionIncidents:
+    """The incidents since the start of the process. Only the event loop uses them."""
+
+    __slots__ = ("counts", "hanging", "recent")
+
+    def __init__(self) -> None:
+        self.counts: Counter[IncidentKind] = Counter()
+        self.recent: deque[TransactionIncident] = deque(maxlen=RECENT_MAX)
+        self.hanging = 0
+        """How many transactions of the last check hang and were not ended."""
+
+    def add(self, incident: TransactionIncident) -> None:
+        """Note an incident."""
+        self.counts[incident.kind] += 1
+        self.recent.append(incident)

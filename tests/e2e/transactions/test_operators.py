@@ -1,0 +1,43 @@
+"""What operators ask the partition leaders: producers of a topic, and transactions that hang."""
+
+from __future__ import annotations
+
+import pytest
+
+from odradek.admin.transaction_admin import HangingState
+from odradek.client import Client
+from odradek.embedded import EmbeddedCluster
+from odradek.errors import TransactionFailed, UnknownTopic
+from odradek.partitions import TopicPartition
+
+PARTITIONS = 3
+
+
+async def test_an_open_transaction_is_shown_and_is_no_hanging_one(
+    cluster: EmbeddedCluster, name: str
+) -> None:
+    async with Client(cluster.bootstrap) as client:
+        transactions = client.admin.transactions
+        with pytest.raises(UnknownTopic):
+            await transactions.producers(name)
+        await client.admin.create_topic(
+            name, partitions=PARTITIONS, replication_factor=len(cluster.brokers)
+        )
+        async with client.producer(transactional_id=name) as producer:
+            async with producer.transaction():
+                for partition in range(PARTITIONS):
+                    await producer.send_and_wait(name, b"a", partition=partition)
+                known = await transactions.producers(name)
+                assert [(p.partition.partition, p.transaction_start_offset) for p in known] == [
+                    (partition, 0) for partition in range(PARTITIONS)
+                ]
+                findings = await transactions.find_hanging(topic=name, older_than_ms=-1)
+                assert {(old.partition.partition, old.state) for old in findings.transactions} == {
+                    (partition, HangingState.LIVE) for partition in range(PARTITIONS)
+                }
+                assert not findings.incidents
+                with pytest.raises(TransactionFailed):
+                    await transactions.abort_hanging(TopicPartition(name, 1), known[1].producer_id)
+            (known_of_one,) = await transactions.producers(name, [1])
+            assert known_of_one.transaction_start_offset is None
+        assert not (await transactions.find_hanging(topic=name)).transactions
