@@ -40,6 +40,7 @@ from odradek_gateway.rest.v3 import (
     partitions,
     records,
     topics,
+    transactions,
 )
 from odradek_gateway.settings import GatewaySettings
 from odradek_runtime.tls import CertificateExpiry
@@ -54,7 +55,7 @@ _HTTPS_ONLY = (b"strict-transport-security", b"max-age=31536000")
 _ALWAYS = (monitoring, openapi)
 _V2 = (v2_topics, consumers, consumer_records, consumer_offsets)
 # Routes of all (`-`) come before those of one: configs before topics.
-_V3 = (clusters, configs, topics, partitions, groups, access, records)
+_V3 = (clusters, configs, topics, partitions, groups, access, records, transactions)
 Asgi = Callable[..., Awaitable[None]]
 
 

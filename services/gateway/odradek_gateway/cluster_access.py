@@ -20,6 +20,7 @@ from odradek.cluster.security import TlsOptions
 from odradek.partitions import EARLIEST, LATEST, TopicPartition
 from odradek.producer.producer import Producer
 from odradek_gateway.settings import GatewaySettings
+from odradek_gateway.transactional_producers import TransactionalProducers
 from odradek_runtime.lifecycle import bounded
 
 
@@ -98,6 +99,7 @@ class ClusterAccess:
         self.producer: Producer = self.client.producer(
             acks="all", linger_ms=0, delivery_timeout_ms=30_000, max_block_ms=5_000
         )
+        self.transactions = TransactionalProducers(self.client)
         self.waits = Waits(shutdown_s=settings.shutdown_timeout_ms / 1000)
 
     async def __aenter__(self) -> Self:
@@ -109,6 +111,7 @@ class ClusterAccess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await bounded(self.transactions.close(), _CLOSE_S_MAX, "transactions to end")
         await self.producer.close(_CLOSE_S_MAX)
         await bounded(self.client.close(), _CLOSE_S_MAX, "the client to close")
 

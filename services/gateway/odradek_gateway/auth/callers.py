@@ -25,6 +25,7 @@ from odradek.cluster.security import TlsOptions
 from odradek.cluster.transport import Method, Stream
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.settings import GatewaySettings
+from odradek_gateway.transactional_producers import TransactionalProducers
 
 HEALTH_PATHS: Final = frozenset({"/livez", "/readyz", "/_health"})
 """Served to everybody and under any load: a probe that is refused would restart a healthy gateway."""
@@ -107,6 +108,7 @@ class CallerAccess(ClusterAccess):
         self.producer = self.client.producer(
             acks="all", linger_ms=0, delivery_timeout_ms=30_000, max_block_ms=5_000
         )
+        self.transactions = TransactionalProducers(self.client)
         self.requests = 0
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()
         self.waits = process.waits
@@ -171,5 +173,6 @@ class CallerAccesses:
         task.add_done_callback(self._closing.discard)
 
     async def _end(self, access: CallerAccess) -> None:
+        await access.transactions.close()
         await access.producer.close(_CLOSE_S)
         await access.client.close()

@@ -285,7 +285,7 @@ async def _send(
 ) -> _Sent:
     try:
         data: ProducedRecord = decoded(decoder, item)
-        record = _outgoing(data)
+        record = outgoing(data)
     except RestError as error:
         return _refused(error)
     return _Sent(await hand_over(cluster.producer, topic, record, partition_count), record, data)
@@ -334,10 +334,15 @@ async def produce_batch(
 
 
 def _result(names: Names, sent: _Sent, metadata: RecordMetadata) -> dict[str, Any]:
+    assert sent.record is not None, "a refused record has no offset"
+    assert sent.data is not None, "a refused record has no offset"
+    return result_of(names, sent.record, sent.data, metadata)
+
+
+def result_of(
+    names: Names, record: OutgoingRecord, data: ProducedRecord, metadata: RecordMetadata
+) -> dict[str, Any]:
     """Return the record's offset and timestamp, and the sizes of its key and value."""
-    record, data = sent.record, sent.data
-    assert record is not None, "a refused record has no offset"
-    assert data is not None, "a refused record has no offset"
     append_time_ms = metadata.log_append_time_ms
     timestamp_ms = record.timestamp_ms if append_time_ms < 0 else append_time_ms
     body = {
@@ -362,7 +367,8 @@ def _iso(timestamp_ms: int) -> str:
     return moment.isoformat(timespec="milliseconds")
 
 
-def _outgoing(record: ProducedRecord) -> OutgoingRecord:
+def outgoing(record: ProducedRecord) -> OutgoingRecord:
+    """Return a record as bytes. Raises RestError 422."""
     return OutgoingRecord(
         _bytes_of(record.key, "key"),
         _bytes_of(record.value, "value"),

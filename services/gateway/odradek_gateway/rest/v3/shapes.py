@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from pydantic import BaseModel
 
@@ -257,6 +257,21 @@ class RecordResult(BaseModel):
     timestamp: str | None = None
     key: RecordPart | None = None
     value: RecordPart | None = None
+
+
+class TransactionResult(BaseModel):
+    """A transaction that is committed, with a result for each record in order."""
+
+    outcome: Literal["committed"]
+    records: list[RecordResult]
+
+
+class TransactionFailure(BaseModel):
+    """A transaction that is aborted, or of which it is not known whether it is committed."""
+
+    error_code: int
+    message: str
+    outcome: Literal["aborted", "unknown"]
 
 
 class BatchSuccess(RecordResult):
