@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, NewType, ParamSpec, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from odradek_protocol.identity import Offset, ProducerEpoch, ProducerId
 
@@ -41,16 +42,14 @@ def judges(function: Callable[P, T]) -> Callable[P, T]:
     return judging
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True, gc=False):
     """The response to the request with this id, which the host chose."""
 
     request_id: RequestId
     response: Any  # the class depends on the request
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionalRecords(Generic[R]):
+class TransactionalRecords(Struct, Generic[R], frozen=True, gc=False):
     """Records that belong to a producer's transaction: one transactional batch without a sequence."""
 
     producer_id: ProducerId
@@ -58,8 +57,7 @@ class TransactionalRecords(Generic[R]):
     records: tuple[R, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionMarker:
+class TransactionMarker(Struct, frozen=True, gc=False):
     """The control batch that ends a producer's transaction in this partition."""
 
     producer_id: ProducerId
@@ -71,8 +69,7 @@ class TransactionMarker:
 IdentityWrite: TypeAlias = TransactionalRecords[R] | TransactionMarker
 
 
-@dataclass(frozen=True, slots=True)
-class Step(Generic[R]):
+class Step(Struct, Generic[R], frozen=True, gc=False):
     """The result of a handler, whose records have been replayed already.
 
     The host appends the records as one batch and `writes` behind them. Steps of one turn of the event loop become one

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from odradek_broker.coordinator_step import RequestId, Step
 from odradek_broker.groups.formats.record_codec import decode, encode

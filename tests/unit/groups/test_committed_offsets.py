@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from odradek_broker.coordinator_step import NOTHING, RequestId
 from odradek_broker.groups.formats.record_codec import encode

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from odradek_broker.coordinator_step import NothingApplied, RequestId, Step
 from odradek_broker.groups.assignors import assign_range, assign_uniform

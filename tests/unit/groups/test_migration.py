@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from odradek_broker.groups.settings import ConsumerGroupSettings, GroupSettings, MigrationPolicy
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -126,11 +127,11 @@ def test_a_connect_cluster_is_not_upgraded() -> None:
     members.coordinator.shard.table.groups.clear()
 
     def as_worker(request_id, join, catalog, **times):  # type: ignore[no-untyped-def]
-        return handle(request_id, replace(join, protocol_type="connect"), catalog, **times)
+        return handle(request_id, structs.replace(join, protocol_type="connect"), catalog, **times)
 
     for _ in range(2):
         request_id = members.coordinator.request()
-        join = replace(_some_join(client), member_id=client.member_id)
+        join = structs.replace(_some_join(client), member_id=client.member_id)
         members.coordinator.take(as_worker(request_id, join, None, now_ms=0, wall_ms=0))
         client.member_id = members.coordinator.answers[request_id].member_id
     late = members.consumer("k")

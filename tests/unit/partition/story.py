@@ -10,7 +10,6 @@ tests.unit.partition.story FILE` rewrites the expected lines: read the diff.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 import sys
@@ -18,6 +17,8 @@ from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from odradek_broker.log.producer_state import ProducerStates
 from odradek_broker.partition import events
@@ -111,17 +112,16 @@ def event_of(name: str, words: list[str]) -> events.Event:
         fields.setdefault(
             "brokers", tuple(view(b) for b in fields.get("replicas", DEFAULTS["replicas"]))
         )
-    for field in dataclasses.fields(cls):
-        if field.name not in fields and field.default is dataclasses.MISSING:
-            fields[field.name] = DEFAULTS[field.name]
+    required = len(cls.__struct_fields__) - len(cls.__struct_defaults__)
+    for name in cls.__struct_fields__[:required]:
+        if name not in fields:
+            fields[name] = DEFAULTS[name]
     return cls(**fields)
 
 
 def effect_text(effect: Effect) -> str:
     name = re.sub(r"(?<!^)(?=[A-Z])", "-", type(effect).__name__).lower()
-    shown = [
-        f"{field.name}={_text(getattr(effect, field.name))}" for field in dataclasses.fields(effect)
-    ]
+    shown = [f"{name}={_text(getattr(effect, name))}" for name in effect.__struct_fields__]
     return " ".join([name, *shown])
 
 
@@ -150,7 +150,7 @@ def replay(
         if isinstance(event, ProduceRequested):
             asked = event
         if isinstance(event, events.AttachReceived) and "attach_seq=" not in line:
-            event = dataclasses.replace(event, attach_seq=len(out))
+            event = msgspec.structs.replace(event, attach_seq=len(out))
         effects = list(replica.step(event, int(words[1])))
         if effects and isinstance(effects[-1], Append) and effects[-1].request_id is not None:
             assert asked is not None, effects

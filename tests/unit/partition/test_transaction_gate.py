@@ -4,10 +4,10 @@ reached.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from odradek_broker.coordination import coordinator_host, hosted_shard
 from odradek_broker.coordination.coordinator_host import CoordinatorHost, reload_wait_s

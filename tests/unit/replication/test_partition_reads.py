@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from odradek_broker.log.log_config import TimestampKind
 from odradek_broker.partition import events as ev
@@ -191,7 +192,7 @@ async def test_a_read_of_the_disk_returns_the_same_as_one_of_memory() -> None:
         assert not isinstance(reading, ReadOutcome)
         cold = await reading
         assert content(cold) == content(hot)
-        assert cold == replace(hot, records=cold.records, aborted=[])
+        assert cold == structs.replace(hot, records=cold.records, aborted=[])
         assert table.counters.fetch_reads_cold == 1
         reading = served(partitions).read(Offset(0), bytes_max=1 << 20, read_committed=True)
         broker.log.advance_log_start(Offset(3))
@@ -314,7 +315,9 @@ async def test_a_leader_below_its_minimum_of_replicas_cannot_write() -> None:
         host = served(partitions).host
         view = host.replica._view
         assert view is not None
-        host.step(replace(view, partition_epoch=view.partition_epoch + 1, min_insync_replicas=2))
+        host.step(
+            structs.replace(view, partition_epoch=view.partition_epoch + 1, min_insync_replicas=2)
+        )
         assert not served(partitions).can_write
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from odradek_broker.access.quotas import TokenBucket
 from odradek_broker.partition import effects as fx

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Sequence, Sized
-from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
+
+from msgspec import Struct
 
 from odradek_protocol.identity import NO_TOPIC_ID, TOPIC_NAME_BYTES_MAX, TopicId, TopicName
 from odradek_protocol.kafka.api_keys import ApiKey
@@ -86,8 +87,7 @@ class ForgottenTopic(NamedTuple):
     partitions: list[int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchRequest:
+class FetchRequest(Struct, frozen=True, kw_only=True, gc=False):
     """A Fetch request. `replica_id` is -1 for consumers. Session epoch -1 asks for no session, 0 for a new one."""
 
     API_KEY: ClassVar[int] = ApiKey.FETCH

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
+
+from msgspec import Struct
 
 from odradek_protocol.identity import NO_TOPIC_ID, TOPIC_NAME_BYTES_MAX, TopicId, TopicName
 from odradek_protocol.kafka.api_keys import ApiKey
@@ -61,8 +62,7 @@ class ProduceTopic(NamedTuple):
     partitions: list[ProducePartition]
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceRequest:
+class ProduceRequest(Struct, frozen=True, gc=False):
     """A Produce request. `acks` is 0, 1 or -1, unchecked. `timeout_ms` bounds the wait for replicas."""
 
     API_KEY: ClassVar[int] = ApiKey.PRODUCE

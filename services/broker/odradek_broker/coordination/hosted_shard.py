@@ -24,6 +24,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
+import msgspec
+from msgspec import Struct
+
 from odradek_broker.coordination.turn_writes import TurnWrites
 from odradek_broker.coordinator_step import NothingApplied, RequestId, Response, Step
 from odradek_broker.replication.outcomes import ProduceOutcome
@@ -52,16 +55,14 @@ class ShardState(Enum):
     CLOSED = "closed"
 
 
-@dataclass(slots=True)
-class _Write:
+class _Write(Struct, gc=False):
     """One append to the log, with the responses and orders that follow when it is committed."""
 
-    effects: deque[Response | Order] = field(default_factory=deque)
+    effects: deque[Response | Order] = msgspec.field(default_factory=deque)
     is_committed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True, gc=False):
     """An order of a step, which waits in the same queue as the responses."""
 
     order: Any

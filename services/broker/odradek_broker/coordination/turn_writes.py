@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
+
+from msgspec import Struct, field
 
 from odradek_broker.coordinator_step import Step, TransactionalRecords, TransactionMarker
 from odradek_protocol.identity import NO_PRODUCER_ID, ProducerEpoch, ProducerId
@@ -16,8 +17,7 @@ _RECORD_OVERHEAD_BYTES: Final = 32  # the most that lengths, attributes and delt
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct, gc=False):
     """Successive records of one producer identity, which become one batch."""
 
     producer_id: ProducerId

@@ -19,8 +19,10 @@ for.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from odradek_broker.coordinator_step import judges
 from odradek_broker.groups.assignors import ASSIGNORS

@@ -8,7 +8,9 @@ only offsets is a *simple* one: it exists as long as its offsets do.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from odradek_broker.coordinator_step import Step
 from odradek_broker.groups.classic_group import ClassicGroup

@@ -7,7 +7,8 @@ generations are ints that only rise; an `Assignment` maps a topic id to partitio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from odradek_protocol.identity import (
     NO_TOPIC_ID,
@@ -28,8 +29,7 @@ NO_GENERATION = -1
 Assignment = Mapping[TopicId, frozenset[PartitionIndex]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinGroup:
+class JoinGroup(Struct, frozen=True, kw_only=True, gc=False):
     """A member asks to join, or takes part in a rebalance (KIP-62, static members KIP-345)."""
 
     group_id: GroupId
@@ -48,8 +48,7 @@ class JoinGroup:
     may_skip_assignment: bool  # from JoinGroup 9 on: a static leader that returns (KIP-814)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedMember:
+class JoinedMember(Struct, frozen=True, kw_only=True, gc=False):
     """A member of a group, as JoinGroup's response shows it to the group's leader."""
 
     member_id: MemberId
@@ -57,8 +56,7 @@ class JoinedMember:
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class Joined(Struct, frozen=True, kw_only=True, gc=False):
     """The response to JoinGroup; only the leader gets `members`."""
 
     error: ErrorCode
@@ -71,8 +69,7 @@ class Joined:
     skips_assignment: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncGroup:
+class SyncGroup(Struct, frozen=True, kw_only=True, gc=False):
     """A member asks for its assignment; the leader sends the assignments of all members."""
 
     group_id: GroupId
@@ -84,8 +81,7 @@ class SyncGroup:
     assignments: Mapping[MemberId, bytes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Synced:
+class Synced(Struct, frozen=True, kw_only=True, gc=False):
     """The response to SyncGroup."""
 
     error: ErrorCode
@@ -94,8 +90,7 @@ class Synced:
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True, kw_only=True, gc=False):
     """A member shows that it is alive."""
 
     group_id: GroupId
@@ -104,24 +99,21 @@ class Heartbeat:
     instance_id: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaveGroup:
+class LeaveGroup(Struct, frozen=True, kw_only=True, gc=False):
     """A request to remove members from a group. Static members may be named by their instance id alone."""
 
     group_id: GroupId
     members: tuple[tuple[MemberId, str | None], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class Left(Struct, frozen=True, kw_only=True, gc=False):
     """The response to LeaveGroup: an error for the request, and one for each member."""
 
     error: ErrorCode
     members: tuple[tuple[MemberId, str | None, ErrorCode], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerHeartbeat:
+class ConsumerHeartbeat(Struct, frozen=True, kw_only=True, gc=False):
     """A ConsumerGroupHeartbeat; a field that is None is unchanged.
 
     `member_epoch` 0 joins, -1 leaves, -2 leaves as a static member that will return.
@@ -142,8 +134,7 @@ class ConsumerHeartbeat:
     principal: str = ""  # its rights decide which topics a pattern may match
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerHeartbeatAnswer:
+class ConsumerHeartbeatAnswer(Struct, frozen=True, kw_only=True, gc=False):
     """The response to ConsumerHeartbeat; `assignment` None means unchanged."""
 
     error: ErrorCode
@@ -154,8 +145,7 @@ class ConsumerHeartbeatAnswer:
     assignment: Assignment | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset:
+class CommittedOffset(Struct, frozen=True, kw_only=True, gc=False):
     """The offset at which a group continues in one partition."""
 
     offset: Offset
@@ -168,8 +158,7 @@ class CommittedOffset:
     expire_timestamp_ms: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitOffsets:
+class CommitOffsets(Struct, frozen=True, kw_only=True, gc=False):
     """A request to commit offsets (OffsetCommit). A consumer that is no member of the group sends
     `generation_or_epoch` -1.
     """
@@ -181,8 +170,7 @@ class CommitOffsets:
     offsets: Mapping[TopicPartition, CommittedOffset]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitInTransaction:
+class CommitInTransaction(Struct, frozen=True, kw_only=True, gc=False):
     """A request to commit offsets in a transaction (TxnOffsetCommit). They count when the transaction commits."""
 
     commit: CommitOffsets
@@ -190,8 +178,7 @@ class CommitInTransaction:
     producer_epoch: ProducerEpoch
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsRegistration:
+class NeedsRegistration(Struct, frozen=True, gc=False):
     """The response to CommitInTransaction before the coordinator knows that the transaction writes here.
 
     The caller registers the offsets partition with the transaction's coordinator, and asks again with `Registered`.
@@ -200,8 +187,7 @@ class NeedsRegistration:
     guard: int
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(Struct, frozen=True, gc=False):
     """The confirmation of the transaction's coordinator, for the guard of `NeedsRegistration`.
 
     `last_outcome` is how the transaction before ended: (epoch of its data, whether it was committed).
@@ -211,8 +197,7 @@ class Registered:
     last_outcome: tuple[ProducerEpoch, bool] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndInTransaction:
+class EndInTransaction(Struct, frozen=True, kw_only=True, gc=False):
     """A request to end a transaction in the offsets partition by a marker. `is_bumped`: the marker's epoch is
     higher than that of the transaction's records.
     """
@@ -224,8 +209,7 @@ class EndInTransaction:
     is_bumped: bool
 
 
-@dataclass(frozen=True, slots=True)
-class OrphanEnded:
+class OrphanEnded(Struct, frozen=True, gc=False):
     """An order to log that a transaction was open in this partition although a later one of its producer had begun."""
 
     producer_id: ProducerId
@@ -233,16 +217,14 @@ class OrphanEnded:
     is_commit: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetsAnswer:
+class OffsetsAnswer(Struct, frozen=True, kw_only=True, gc=False):
     """The response to a commit or a deletion of offsets: an error for each partition, or one for all."""
 
     error: ErrorCode = ErrorCode.NONE
     partitions: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchOffsets:
+class FetchOffsets(Struct, frozen=True, kw_only=True, gc=False):
     """A request for the committed offsets of one group (OffsetFetch). `partitions` None: all that it committed."""
 
     group_id: GroupId
@@ -252,8 +234,7 @@ class FetchOffsets:
     requires_stable: bool = False  # wait while a transaction may change the offset (KIP-447)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchedOffsets:
+class FetchedOffsets(Struct, frozen=True, kw_only=True, gc=False):
     """The response to FetchOffsets; a requested partition without a committed offset is None.
 
     `unstable` are partitions whose offset an open transaction may still change: UNSTABLE_OFFSET_COMMIT.
@@ -264,8 +245,7 @@ class FetchedOffsets:
     unstable: frozenset[TopicPartition] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupListing:
+class GroupListing(Struct, frozen=True, kw_only=True, gc=False):
     """A group as ListGroups shows it."""
 
     group_id: GroupId
@@ -274,8 +254,7 @@ class GroupListing:
     group_type: str  # "classic" or "consumer"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberDescription:
+class MemberDescription(Struct, frozen=True, kw_only=True, gc=False):
     """A member as DescribeGroups shows it. Members of classic groups have `metadata` and `assignment_bytes`;
     `is_classic` marks a member of a consumer group that speaks the classic protocol."""
 
@@ -294,8 +273,7 @@ class MemberDescription:
     target: Assignment = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupDescription:
+class GroupDescription(Struct, frozen=True, kw_only=True, gc=False):
     """A group as DescribeGroups shows it; an unknown group is Dead, with an error."""
 
     error: ErrorCode
@@ -318,8 +296,7 @@ def all_are_visible(principal: str, host: str, names: frozenset[TopicName]) -> f
     return names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicCatalog:
+class TopicCatalog(Struct, frozen=True, kw_only=True, gc=False):
     """The topics of the cluster, as a coordinator uses them.
 
     `version` rises whenever `topics` or the rights to see them change. `matching` returns the names that a pattern

@@ -8,8 +8,10 @@ predecessor's transaction is about to change.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from odradek_broker.coordinator_step import (
     NOTHING,

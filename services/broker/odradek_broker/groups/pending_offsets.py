@@ -15,8 +15,9 @@ guard: a yes for a transaction that has ended meanwhile must not let its offsets
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from odradek_broker.groups.messages import CommittedOffset
 from odradek_protocol.identity import GroupId, ProducerEpoch, ProducerId, TopicPartition
@@ -24,24 +25,21 @@ from odradek_protocol.identity import GroupId, ProducerEpoch, ProducerId, TopicP
 REGISTRATIONS_MAX: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class PendingOffset:
+class PendingOffset(Struct, frozen=True, gc=False):
     """An offset of an open transaction; `order` rises with the records of the log."""
 
     committed: CommittedOffset
     order: int
 
 
-@dataclass(slots=True)
-class OpenTransaction:
+class OpenTransaction(Struct, gc=False):
     """A producer's open transaction in this partition."""
 
     epoch: ProducerEpoch
     offsets: dict[tuple[GroupId, TopicPartition], PendingOffset] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class PendingOffsets:
+class PendingOffsets(Struct, gc=False):
     """The open transactions of one shard, with their offsets."""
 
     _transactions: dict[ProducerId, OpenTransaction] = field(default_factory=dict)

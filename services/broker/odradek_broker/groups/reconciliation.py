@@ -7,9 +7,10 @@ UNRELEASED has the new epoch, and all partitions of its target that no other mem
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from enum import IntEnum
 from typing import Final
+
+from msgspec.structs import replace
 
 from odradek_broker.groups.messages import Assignment
 from odradek_broker.groups.records import CurrentAssignment

@@ -6,8 +6,9 @@ A record whose last field is None is a deletion (a tombstone in the compacted to
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from odradek_broker.groups.messages import Assignment, CommittedOffset
 from odradek_protocol.identity import GroupId, MemberId, TopicId, TopicName, TopicPartition
@@ -19,8 +20,7 @@ GROUP_BYTES_MAX: Final = 16 << 20
 """The most bytes of the members of a classic group, because one record holds them all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommitRecord:
+class OffsetCommitRecord(Struct, frozen=True, kw_only=True, gc=False):
     """A committed offset of a group; None deletes it."""
 
     group_id: GroupId
@@ -28,8 +28,7 @@ class OffsetCommitRecord:
     committed: CommittedOffset | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicMember:
+class ClassicMember(Struct, frozen=True, kw_only=True, gc=False):
     """A member of a classic group, as the group's record contains it."""
 
     member_id: MemberId
@@ -42,8 +41,7 @@ class ClassicMember:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicGroupState:
+class ClassicGroupState(Struct, frozen=True, kw_only=True, gc=False):
     """A generation of a classic group."""
 
     protocol_type: str
@@ -54,24 +52,21 @@ class ClassicGroupState:
     members: tuple[ClassicMember, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicGroupRecord:
+class ClassicGroupRecord(Struct, frozen=True, kw_only=True, gc=False):
     """GroupMetadata; None deletes the group."""
 
     group_id: GroupId
     state: ClassicGroupState | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupEpochRecord:
+class GroupEpochRecord(Struct, frozen=True, kw_only=True, gc=False):
     """ConsumerGroupMetadata (KIP-848): the epoch of members and subscriptions; None deletes it."""
 
     group_id: GroupId
     epoch: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSnapshot:
+class TopicSnapshot(Struct, frozen=True, kw_only=True, gc=False):
     """A subscribed topic with the partition count that the last target assignment was computed from."""
 
     topic_id: TopicId
@@ -79,24 +74,21 @@ class TopicSnapshot:
     partitions: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupTopicsRecord:
+class GroupTopicsRecord(Struct, frozen=True, kw_only=True, gc=False):
     """ConsumerGroupPartitionMetadata: the topics that the last target assignment was computed from."""
 
     group_id: GroupId
     topics: tuple[TopicSnapshot, ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassicProtocols:
+class ClassicProtocols(Struct, frozen=True, kw_only=True, gc=False):
     """The session timeout and protocols of a member of a consumer group that speaks the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]  # (name, metadata), most wanted first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerMember:
+class ConsumerMember(Struct, frozen=True, kw_only=True, gc=False):
     """The subscription and client of a member; `classic` is None if it speaks the consumer protocol."""
 
     member_id: MemberId
@@ -112,8 +104,7 @@ class ConsumerMember:
     principal: str = ""  # its rights decide which topics `subscribed_regex` may match
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerMemberRecord:
+class ConsumerMemberRecord(Struct, frozen=True, kw_only=True, gc=False):
     """ConsumerGroupMemberMetadata."""
 
     group_id: GroupId
@@ -121,16 +112,14 @@ class ConsumerMemberRecord:
     member: ConsumerMember | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetEpochRecord:
+class TargetEpochRecord(Struct, frozen=True, kw_only=True, gc=False):
     """ConsumerGroupTargetAssignmentMetadata: the epoch that the targets were computed for."""
 
     group_id: GroupId
     epoch: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetMemberRecord:
+class TargetMemberRecord(Struct, frozen=True, kw_only=True, gc=False):
     """ConsumerGroupTargetAssignmentMember: the partitions that a member should own."""
 
     group_id: GroupId
@@ -138,8 +127,7 @@ class TargetMemberRecord:
     target: Assignment | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurrentAssignment:
+class CurrentAssignment(Struct, frozen=True, kw_only=True, gc=False):
     """The partitions that a member owns, and its progress towards its target."""
 
     member_epoch: int
@@ -149,8 +137,7 @@ class CurrentAssignment:
     pending_revocation: Assignment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurrentMemberRecord:
+class CurrentMemberRecord(Struct, frozen=True, kw_only=True, gc=False):
     """ConsumerGroupCurrentMemberAssignment."""
 
     group_id: GroupId

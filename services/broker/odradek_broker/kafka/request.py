@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Iterable, Sized
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
+from msgspec import Struct
+
 from odradek_broker.access.sasl import SaslExchange
 from odradek_broker.kafka.services import Services
 from odradek_protocol.access import CLUSTER_NAME, OPERATIONS_OF, Operation, ResourceType
@@ -75,8 +77,7 @@ class ClientSession:
         return self.reauthenticate_at_ms is not None and now_ms > self.reauthenticate_at_ms
 
 
-@dataclass(slots=True, kw_only=True)
-class Request(Generic[M_co]):
+class Request(Struct, Generic[M_co], kw_only=True, gc=False):
     """A Kafka request with its decoded message, of type `M_co`.
 
     Quotas demand `throttle_ms`: the response reports it, and the connection reads nothing for that long.
@@ -184,8 +185,7 @@ AnyRequest: TypeAlias = Request[object]
 """A request as functions take it that do not read its message."""
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(Struct, frozen=True, gc=False):
     """A response that is encoded already: buffers to write one after the other."""
 
     buffers: tuple[Sized, ...]  # bytes, and slices of files

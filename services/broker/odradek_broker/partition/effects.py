@@ -15,9 +15,10 @@ An append or a Sync is always the last effect of its list, so the host may repor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from odradek_broker.partition.events import FollowerSession, Marker, RegistrationMode
 from odradek_protocol.identity import (
@@ -43,8 +44,7 @@ class Role(Enum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
+class Append(Struct, frozen=True, kw_only=True, gc=False):
     """Append batches to the log. The host reports Appended, AppendRefused or StorageFailed before any other event.
 
     With a `request_id` these are the batches of that produce request, stamped with `base_offset` and
@@ -59,8 +59,7 @@ class Append:
     request_id: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendMarkers:
+class AppendMarkers(Struct, frozen=True, kw_only=True, gc=False):
     """Append a control batch for each transaction marker. The host reports MarkersAppended before any other event."""
 
     base_offset: Offset
@@ -68,13 +67,11 @@ class AppendMarkers:
     markers: tuple[Marker, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sync:
+class Sync(Struct, frozen=True, kw_only=True, gc=False):
     """Sync the log up to its end (only with durability=fsync). The host reports Synced when that is done."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TruncateTo:
+class TruncateTo(Struct, frozen=True, kw_only=True, gc=False):
     """Truncate the log, its leader epochs and producer state to `end_offset`, synced (rule R4).
 
     The host reports Truncated when that is done. If `end_offset` is the log end, this only removes leader epochs
@@ -84,29 +81,25 @@ class TruncateTo:
     end_offset: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResetLog:
+class ResetLog(Struct, frozen=True, kw_only=True, gc=False):
     """Delete the whole log and start it at `start_offset`. The host reports LogReset when that is done."""
 
     start_offset: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AssignEpoch:
+class AssignEpoch(Struct, frozen=True, kw_only=True, gc=False):
     """Add (leader_epoch, log end) to the log's leader epochs: this replica leads from there (rule R1)."""
 
     leader_epoch: LeaderEpoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdvanceLogStart:
+class AdvanceLogStart(Struct, frozen=True, kw_only=True, gc=False):
     """Move the log start offset, after a DeleteRecords or because the leader's moved. No event follows."""
 
     log_start: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendAttached:
+class SendAttached(Struct, frozen=True, kw_only=True, gc=False):
     """Accept a follower's Attach, because its log is a prefix of the leader's. From now on `data_due(session)` says
     what to send.
     """
@@ -118,8 +111,7 @@ class SendAttached:
     log_start: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendDiverged:
+class SendDiverged(Struct, frozen=True, kw_only=True, gc=False):
     """Respond to a follower's Attach: its log diverges from the leader's, so it must truncate its log (rules R3,
     R4).
     """
@@ -133,8 +125,7 @@ class SendDiverged:
     end_offset: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendSnapshotless:
+class SendSnapshotless(Struct, frozen=True, kw_only=True, gc=False):
     """Respond to a follower's Attach: it must delete its log and start at `log_start`."""
 
     session: FollowerSession
@@ -143,8 +134,7 @@ class SendSnapshotless:
     log_start: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendRefused:
+class SendRefused(Struct, frozen=True, kw_only=True, gc=False):
     """Refuse the follower's Attach with this `attach_seq`; 0 ends an attachment that was accepted before."""
 
     session: FollowerSession
@@ -153,8 +143,7 @@ class SendRefused:
     leader_epoch: LeaderEpoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendAttach:
+class SendAttach(Struct, frozen=True, kw_only=True, gc=False):
     """Ask the leader to send data from this follower's log end. One message has at most 64 of these."""
 
     session_id: int
@@ -165,15 +154,13 @@ class SendAttach:
     log_start: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendDetach:
+class SendDetach(Struct, frozen=True, kw_only=True, gc=False):
     """Ask the leader to send no more data in this session."""
 
     session_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendAck:
+class SendAck(Struct, frozen=True, kw_only=True, gc=False):
     """Acknowledge to the leader everything below `ack_to` (rule R6). Acknowledgements are cumulative, so only the
     last one of a turn of the event loop is sent. `is_synced`: the topic has durability=fsync, and `ack_to` is the
     end of what is synced to the disk.
@@ -186,8 +173,7 @@ class SendAck:
     log_start: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProposeIsr:
+class ProposeIsr(Struct, frozen=True, kw_only=True, gc=False):
     """Propose an ISR change to the controller (AlterPartition). The host batches proposals, and reports
     IsrChangeResponded.
     """
@@ -198,8 +184,7 @@ class ProposeIsr:
     is_recovering: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterTransaction:
+class RegisterTransaction(Struct, frozen=True, kw_only=True, gc=False):
     """Ask the coordinator of the transactional id whether this partition is part of the producer's open transaction.
 
     With ADD the coordinator makes it a part. The host reports TransactionVerified with the same guard, or nothing
@@ -214,8 +199,7 @@ class RegisterTransaction:
     deadline_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerMarkers:
+class AnswerMarkers(Struct, frozen=True, kw_only=True, gc=False):
     """The outcome of each marker of a MarkersRequested, subject to `may_respond` like RespondToProduce."""
 
     request_id: int
@@ -223,8 +207,7 @@ class AnswerMarkers:
     leader_epoch: LeaderEpoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrphanEnded:
+class OrphanEnded(Struct, frozen=True, kw_only=True, gc=False):
     """Report that the marker of a transaction was lost: the leader appends one itself, before a later transaction."""
 
     producer_id: ProducerId
@@ -233,8 +216,7 @@ class OrphanEnded:
     is_commit: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionTorn:
+class TransactionTorn(Struct, frozen=True, kw_only=True, gc=False):
     """Report that a coordinator committed a transaction that a marker aborted in this partition, or the other way
     round.
     """
@@ -246,8 +228,7 @@ class TransactionTorn:
     is_commit: bool  # what the coordinator decided
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RespondToProduce:
+class RespondToProduce(Struct, frozen=True, kw_only=True, gc=False):
     """The outcome of a ProduceRequested; `base_offset` is NO_OFFSET with an error.
 
     The host checks `may_respond(leader_epoch, ..)` when it writes the response to the socket (rule R13).
@@ -259,8 +240,7 @@ class RespondToProduce:
     leader_epoch: LeaderEpoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RespondToDelete:
+class RespondToDelete(Struct, frozen=True, kw_only=True, gc=False):
     """The outcome of a DeleteRecordsRequested, subject to `may_respond` like RespondToProduce.
 
     `low_watermark` is the lowest log start offset over the replicas; NO_OFFSET with an error.
@@ -272,16 +252,14 @@ class RespondToDelete:
     leader_epoch: LeaderEpoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HighWatermarkMoved:
+class HighWatermarkMoved(Struct, frozen=True, kw_only=True, gc=False):
     """Report the new high watermark to the log and to readers; followers receive it with the next Data,
     or without data within 50 ms (rule R9)."""
 
     high_watermark: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleChanged:
+class RoleChanged(Struct, frozen=True, kw_only=True, gc=False):
     """Report the new role, before any effect of it. A FOLLOWER waits for a SessionReady to `leader`."""
 
     role: Role
@@ -289,8 +267,7 @@ class RoleChanged:
     leader_epoch: LeaderEpoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionFailed:
+class PartitionFailed(Struct, frozen=True, kw_only=True, gc=False):
     """Take the log directory offline and report it in the heartbeat (rule R11).
 
     After a bug, only this partition is affected: each heartbeat from now on asks for another leader of it.
@@ -328,8 +305,7 @@ Effect: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class DataDue:
+class DataDue(Struct, frozen=True, gc=False):
     """The Data that a follower should be sent next: batches from `from_offset` up to `log_end`, as many as fit.
 
     If the two are equal, only the high watermark or the log start has moved; such a message may wait

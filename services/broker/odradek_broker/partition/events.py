@@ -18,9 +18,10 @@ suspended machine). Range ends are exclusive. README.md beside this file lists t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
@@ -36,8 +37,7 @@ from odradek_protocol.identity import (
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerView:
+class BrokerView(Struct, frozen=True, kw_only=True, gc=False):
     """A broker that hosts a replica, as the image shows it."""
 
     broker_id: BrokerId
@@ -46,8 +46,7 @@ class BrokerView:
     in_shutdown: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionChanged:
+class PartitionChanged(Struct, frozen=True, kw_only=True, gc=False):
     """The state of this partition in the metadata image changed. Events come in the order of the metadata feed.
 
     The host sends the first one when the image contains this broker's current registration; before
@@ -68,15 +67,13 @@ class PartitionChanged:
     is_fsync: bool = False  # durability=fsync: only synced records count as stored
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerChanged:
+class BrokerChanged(Struct, frozen=True, kw_only=True, gc=False):
     """A broker of `replicas` registered again, was fenced or unfenced, or began to shut down."""
 
     broker: BrokerView
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRemoved:
+class PartitionRemoved(Struct, frozen=True, kw_only=True, gc=False):
     """The topic was deleted from the image. The replica answers UNKNOWN_TOPIC_ID from now on."""
 
 
@@ -90,8 +87,7 @@ class ProducerBatch(NamedTuple):
     is_transactional: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProduceRequested:
+class ProduceRequested(Struct, frozen=True, kw_only=True, gc=False):
     """A client or coordinator wants to append whole batches, whose size and CRC have been checked.
 
     With `producer` set there is exactly one batch. `acks` is 0, 1 or -1 (all). A coordinator sets
@@ -115,8 +111,7 @@ class RegistrationMode(Enum):
     VERIFY = "verify"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionalProduceRequested:
+class TransactionalProduceRequested(Struct, frozen=True, kw_only=True, gc=False):
     """A client wants to append one batch, that of `produce.producer`, in a transaction."""
 
     produce: ProduceRequested
@@ -132,8 +127,7 @@ class TransactionOutcome(NamedTuple):
     is_commit: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionVerified:
+class TransactionVerified(Struct, frozen=True, kw_only=True, gc=False):
     """The coordinator's response to the RegisterTransaction with this guard.
 
     NONE: the partition belongs to the producer's open transaction. The coordinator is the leader of
@@ -159,8 +153,7 @@ class Marker(NamedTuple):
     is_bumped: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkersRequested:
+class MarkersRequested(Struct, frozen=True, kw_only=True, gc=False):
     """A transaction coordinator wants to append markers, all in one append."""
 
     request_id: int  # chosen by the shell; repeated in AnswerMarkers
@@ -168,8 +161,7 @@ class MarkersRequested:
     deadline_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HangingTransactionResolved:
+class HangingTransactionResolved(Struct, frozen=True, kw_only=True, gc=False):
     """Every coordinator was asked about an open transaction of this partition, and none of them will end it.
 
     `entry` is the log's state of the producer before the coordinators were asked. The transaction is ended only if
@@ -183,8 +175,7 @@ class HangingTransactionResolved:
     deadline_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRecordsRequested:
+class DeleteRecordsRequested(Struct, frozen=True, kw_only=True, gc=False):
     """A client wants to delete all records below `before_offset`; -1: below the high watermark."""
 
     request_id: int  # chosen by the shell; repeated in RespondToDelete
@@ -192,8 +183,7 @@ class DeleteRecordsRequested:
     deadline_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Appended:
+class Appended(Struct, frozen=True, kw_only=True, gc=False):
     """The batches of the last Append effect were written. No other event may come between that effect and this
     event.
     """
@@ -201,8 +191,7 @@ class Appended:
     end_offset: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkersAppended:
+class MarkersAppended(Struct, frozen=True, kw_only=True, gc=False):
     """The markers of the last AppendMarkers effect were written. No other event may come between that effect and
     this event.
     """
@@ -210,51 +199,43 @@ class MarkersAppended:
     end_offset: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Synced:
+class Synced(Struct, frozen=True, kw_only=True, gc=False):
     """A Sync effect finished. `durable_end` is the end of what is synced now (a truncation may have lowered it)."""
 
     durable_end: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Truncated:
+class Truncated(Struct, frozen=True, kw_only=True, gc=False):
     """A TruncateTo effect finished: the log is truncated, and synced with its leader epochs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogReset:
+class LogReset(Struct, frozen=True, kw_only=True, gc=False):
     """A ResetLog effect finished: the log is empty and starts at the offset of that effect."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogStartAdvanced:
+class LogStartAdvanced(Struct, frozen=True, kw_only=True, gc=False):
     """Retention moved the log start offset (never past the high watermark)."""
 
     log_start: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageFailed:
+class StorageFailed(Struct, frozen=True, kw_only=True, gc=False):
     """A write, sync or truncation of this replica's log failed, or a CRC check of its records (rule R11)."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BugFound:
+class BugFound(Struct, frozen=True, kw_only=True, gc=False):
     """An assertion failed, or an unexpected exception was raised, while this replica was at work."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendRefused:
+class AppendRefused(Struct, frozen=True, kw_only=True, gc=False):
     """The disk is full: nothing of the Append or AppendMarkers was written, and the log is as it was."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowerSession:
+class FollowerSession(Struct, frozen=True, kw_only=True, gc=False):
     """One replication stream of a follower, as its Hello describes it.
 
     A follower has two lanes, each a stream: one for partitions in sync and one to catch up (`is_catch_up`).
@@ -268,8 +249,7 @@ class FollowerSession:
     is_catch_up: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttachReceived:
+class AttachReceived(Struct, frozen=True, kw_only=True, gc=False):
     """A follower reports the end of its log and asks for the data after it (rule R3).
 
     Within one lifetime of a broker a greater `attach_seq` is later, in any lane. An Attach that
@@ -284,15 +264,13 @@ class AttachReceived:
     log_start: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetachReceived:
+class DetachReceived(Struct, frozen=True, kw_only=True, gc=False):
     """A follower wants no more data of this partition in this session."""
 
     session: FollowerSession
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AckReceived:
+class AckReceived(Struct, frozen=True, kw_only=True, gc=False):
     """A follower has everything below `ack_to`: appended, or, if `is_synced`, synced to its disk (rule R7).
 
     Its log starts at `log_start`.
@@ -305,15 +283,13 @@ class AckReceived:
     log_start: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowerSessionClosed:
+class FollowerSessionClosed(Struct, frozen=True, kw_only=True, gc=False):
     """A follower's stream ended, or a newer one replaced it."""
 
     session: FollowerSession
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSent:
+class DataSent(Struct, frozen=True, kw_only=True, gc=False):
     """A Data message was sent to a follower. It was built from what `data_due` returned."""
 
     session: FollowerSession
@@ -321,23 +297,20 @@ class DataSent:
     high_watermark: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionReady:
+class SessionReady(Struct, frozen=True, kw_only=True, gc=False):
     """A stream to `leader` is open: the follower attaches in it from now on, also when this changes the lane."""
 
     session_id: int
     leader: BrokerId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderSessionClosed:
+class LeaderSessionClosed(Struct, frozen=True, kw_only=True, gc=False):
     """The stream to the leader ended."""
 
     session_id: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttachedReceived:
+class AttachedReceived(Struct, frozen=True, kw_only=True, gc=False):
     """The leader accepted this follower's Attach, and sends data from the follower's log end on."""
 
     session_id: int
@@ -347,8 +320,7 @@ class AttachedReceived:
     log_start: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DivergedReceived:
+class DivergedReceived(Struct, frozen=True, kw_only=True, gc=False):
     """This follower's log diverges from the leader's.
 
     `epoch` is the leader's largest epoch at or below `for_last_epoch`; it ends at `end_offset` in the
@@ -364,8 +336,7 @@ class DivergedReceived:
     end_offset: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotlessReceived:
+class SnapshotlessReceived(Struct, frozen=True, kw_only=True, gc=False):
     """The leader lacks the records that follow this follower's log end: the follower must delete its log and start
     at `log_start`.
     """
@@ -376,8 +347,7 @@ class SnapshotlessReceived:
     log_start: Offset
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataReceived:
+class DataReceived(Struct, frozen=True, kw_only=True, gc=False):
     """The leader sent batches, whose headers and CRCs have been checked (rule R5).
 
     `epochs`: (leader epoch, base offset) of the first batch and of each later batch where the epoch
@@ -395,8 +365,7 @@ class DataReceived:
     is_intact: bool  # every CRC matches
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedReceived:
+class RefusedReceived(Struct, frozen=True, kw_only=True, gc=False):
     """The leader refused this follower's Attach with this `attach_seq`; 0: it stopped sending this partition."""
 
     session_id: int
@@ -405,8 +374,7 @@ class RefusedReceived:
     leader_epoch: LeaderEpoch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IsrChangeResponded:
+class IsrChangeResponded(Struct, frozen=True, kw_only=True, gc=False):
     """The controller's response to the ISR proposal of this leader epoch and partition epoch. REQUEST_TIMED_OUT
     when no response came: it was lost, or another node became the controller.
     """
@@ -416,13 +384,11 @@ class IsrChangeResponded:
     error_code: ErrorCode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class Tick(Struct, frozen=True, kw_only=True, gc=False):
     """About 100 ms passed: the replica checks deadlines, lag and what has to be sent again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderStalled:
+class LeaderStalled(Struct, frozen=True, kw_only=True, gc=False):
     """This broker's event loop stood still for `stall_ms` (over 500): that time does not count as lag of followers
     (rule R10).
     """

@@ -17,9 +17,10 @@ before that would acknowledge a record that may still be lost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final, Protocol
+
+from msgspec import Struct
 
 from odradek_broker.partition.effects import Append, Effect, RespondToProduce
 from odradek_broker.partition.events import ProduceRequested
@@ -223,8 +224,7 @@ class Produces:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiter:
+class _Waiter(Struct, frozen=True, gc=False):
     request_id: int
     base_offset: Offset
     deadline_ms: int

@@ -20,9 +20,10 @@ any other event, a Sync may outlive a change of role, and at most one truncation
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, TypeAlias
+
+from msgspec import Struct
 
 from odradek_broker.partition import events
 from odradek_broker.partition.effects import (
@@ -56,8 +57,7 @@ from odradek_protocol.identity import (
 from odradek_protocol.kafka.error_codes import ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
-class ReadBound:
+class ReadBound(Struct, frozen=True, gc=False):
     """What a consumer may read at one replica: [start_offset, end_offset), unless `error_code` is set.
 
     Before the response is sent, `may_respond` is asked for `leader_epoch`. A fetch at `end_offset` waits, or gets

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from odradek_broker.log.log_config import LogConfig, TimestampKind
 from odradek_broker.partition.events import ProducerBatch
@@ -70,8 +72,7 @@ SMALL_EXPANDED_BYTES_MAX: Final = 64 * 1024
 EXPANSION_MAX: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedBatches:
+class CheckedBatches(Struct, frozen=True, gc=False):
     """Batches that may be appended. `positions` has the first byte and the number of records of each batch."""
 
     positions: tuple[tuple[int, int], ...]
@@ -79,8 +80,7 @@ class CheckedBatches:
     producer: ProducerBatch | None
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRefused:
+class BatchRefused(Struct, frozen=True, gc=False):
     """Why the batches of a produce are not appended.
 
     `invalid_records` are the indexes of the first `INVALID_RECORDS_MAX` invalid records, counted over all
@@ -265,8 +265,7 @@ def stamp_batches(
         base_offset += count
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedBatches:
+class ScannedBatches(Struct, frozen=True, gc=False):
     """What the headers of batches from a leader say: the end offset, the leader epochs with their start offsets,
     and whether all are valid.
     """

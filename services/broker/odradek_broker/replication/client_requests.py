@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
@@ -42,8 +43,7 @@ class ProduceTransaction(NamedTuple):
         )
 
 
-@dataclass(slots=True)
-class Produce:
+class Produce(Struct, gc=False):
     """A produce request with checked batches, in a buffer that may be stamped in place.
 
     `log_append_time_ms` is -1 unless the topic uses LogAppendTime.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from odradek_broker.cluster.heartbeat import Lease
 from odradek_broker.partition.effects import Role
@@ -31,8 +32,7 @@ from odradek_protocol.metadata.image import MetadataImage
 from odradek_runtime.budget.loop_turns import Pace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchWant:
+class FetchWant(Struct, frozen=True, kw_only=True, gc=False):
     """A partition that a fetch reads, as `LocalPartitions.find` returned it, and the offset to read from."""
 
     partition: Partition | ErrorCode

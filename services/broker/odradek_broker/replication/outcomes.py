@@ -8,8 +8,9 @@ Expected errors are values (`ErrorCode` in the outcome); an exception is a bug.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from odradek_broker.log.storage import FileSlice
 from odradek_protocol.identity import (
@@ -33,8 +34,7 @@ OFFSET_OF_MAX_TIMESTAMP = -3
 Topic = TopicName | TopicId
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceOutcome:
+class ProduceOutcome(Struct, frozen=True, gc=False):
     """The result of producing to one partition.
 
     `leader_epoch` is the epoch in which the batches were appended, for `Partition.gate_produce`;
@@ -51,16 +51,14 @@ class ProduceOutcome:
     invalid_records: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AbortedRange:
+class AbortedRange(Struct, frozen=True, gc=False):
     """An aborted transaction, which read_committed consumers skip: its producer and first offset."""
 
     producer_id: ProducerId
     first_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOutcome:
+class ReadOutcome(Struct, frozen=True, gc=False):
     """The result of reading one partition.
 
     `records` are whole batches, as read-only buffers that follow each other; the first batch may begin below the
@@ -83,8 +81,7 @@ class ReadOutcome:
     file_slice: FileSlice | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetOutcome:
+class OffsetOutcome(Struct, frozen=True, gc=False):
     """The result of an offset request; `timestamp_ms` is -1 unless a record was looked up by its timestamp."""
 
     error: ErrorCode
@@ -93,8 +90,7 @@ class OffsetOutcome:
     leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderNow:
+class LeaderNow(Struct, frozen=True, gc=False):
     """The leader of a partition as far as this broker knows; `broker_id` is -1 if it has none."""
 
     broker_id: BrokerId
