@@ -37,12 +37,10 @@ def test_produce_request(version: int) -> None:
         assert request.acks == message.acks
         assert request.timeout_ms == message.timeout.total_seconds() * 1000
         assert len(request.topics) == len(message.topic_data)
-        for ours, theirs in zip(request.topics, message.topic_data, strict=True):
-            assert (ours.name, ours.topic_id) == name_of(theirs, "name")
-            assert [(p.partition, p.records) for p in ours.partitions] == [
-                (p.index, p.records) for p in theirs.partition_data
-            ]
-            assert all(p.records is None or not p.records.readonly for p in ours.partitions)
+        for (*ours, partitions), theirs in zip(request.topics, message.topic_data, strict=True):
+            assert tuple(ours) == name_of(theirs, "name")
+            assert partitions == [(p.index, p.records) for p in theirs.partition_data]
+            assert all(records is None or not records.readonly for _, records in partitions)
 
 
 @pytest.mark.parametrize("version", PRODUCE)

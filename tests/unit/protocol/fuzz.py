@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from odradek_protocol.kafka import frames, produce
+from odradek_protocol.kafka.request_decoding import all_steps
 from odradek_protocol.records import (
     Compression,
     ControlType,
@@ -32,7 +34,8 @@ from odradek_protocol.records import (
     read_header,
 )
 from odradek_protocol.records.batch_reader import append_time_ms, expanded_records
-from tests.unit.protocol.codecs import PYTHON, C, columns_of, read_all, with_crc
+from tests.unit.protocol.codecs import PYTHON, C, _codec, columns_of, read_all, with_crc
+from tests.unit.protocol.produce_requests import damaged, produce_body
 
 BYTES_EXPANDED_MAX = 1 << 20
 CASE_NS_MAX = 1_000_000_000
@@ -83,6 +86,8 @@ def fuzz(cases: int, seed: int) -> Findings:
             findings.refused += 1
         except Exception as error:
             findings.problems.append(f"case {number}: {error!r} from {batch.hex()}")
+        if number % COMPARED_EVERY == 1 and not _requests_agree(draw, batch):
+            findings.problems.append(f"case {number}: C and Python differ on a request")
         took_ns = time.perf_counter_ns() - started_ns
         findings.slowest_ns = max(findings.slowest_ns, took_ns)
         if took_ns > CASE_NS_MAX:
@@ -203,6 +208,23 @@ def _codecs_agree(batch: bytes) -> bool:
         read_all(C, *arguments) == read_all(PYTHON, *arguments)
         and columns_of(C, *arguments) == columns_of(PYTHON, *arguments)
     )
+
+
+def _requests_agree(draw: random.Random, batch: bytes) -> bool:
+    """Give a drawn Produce, and the batch as if it were one, to the C code; whether Python takes what C takes."""
+    version = draw.randrange(3, 14)
+    for data in (damaged(draw, produce_body(draw, version)), batch):
+        body = memoryview(bytearray(data))
+        usual = _codec.usual_produce(version, body)
+        if usual is not None:
+            steps = produce.decode_produce_steps(version, body)
+            if produce.ProduceRequest(*usual) != all_steps(steps):
+                return False
+        header = _codec.usual_header(data, frames._VERSIONS)
+        if header is not None and header != frames.read_request_header(data):
+            return False
+    _codec.usual_batch(batch)
+    return True
 
 
 if __name__ == "__main__":

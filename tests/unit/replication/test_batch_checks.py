@@ -18,8 +18,8 @@ from odradek_broker.replication.batch_checks import (
     check_client_batches,
     check_keys,
     scan_replicated,
-    stamp_batches,
 )
+from odradek_broker.replication.client_requests import stamp_batches
 from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.batch_header import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Sequence
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 
 from msgspec import Struct
 
@@ -24,12 +24,14 @@ from odradek_protocol.kafka.leader_hints import (
 )
 from odradek_protocol.kafka.request_decoding import ITEMS_MAX, STRING_BYTES_MAX, all_steps
 from odradek_protocol.primitives import (
+    ByteBuffer,
     Malformed,
     read_uvarint,
     write_compact_string,
     write_string,
     write_uvarint,
 )
+from odradek_protocol.records.codec import usual_produce, usual_produced
 
 FLEXIBLE: Final = 9
 WITH_MESSAGES: Final = 8
@@ -59,18 +61,21 @@ class ProduceTopic(NamedTuple):
 
     name: TopicName | None
     topic_id: TopicId
-    partitions: list[ProducePartition]
+    partitions: list[tuple[int, memoryview | None]]
 
 
 class ProduceRequest(Struct, frozen=True, gc=False):
-    """A Produce request. `acks` is 0, 1 or -1, unchecked. `timeout_ms` bounds the wait for replicas."""
+    """A Produce request. `acks` is 0, 1 or -1, unchecked. `timeout_ms` bounds the wait for replicas.
+
+    The topics are those of `ProduceTopic`, and may be plain tuples.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.PRODUCE
 
     transactional_id: str | None
     acks: int
     timeout_ms: int
-    topics: list[ProduceTopic]
+    topics: list[tuple[TopicName | None, TopicId, list[tuple[int, memoryview | None]]]]
 
 
 class PartitionResponse(NamedTuple):
@@ -90,16 +95,30 @@ class PartitionResponse(NamedTuple):
     invalid_records: Sequence[int] = ()
 
 
+PlainResponse: TypeAlias = tuple[int, int, int, int, int]
+"""The first five fields of a PartitionResponse, when the others have their defaults."""
+
+
 class TopicResponse(NamedTuple):
     """A topic of a response, named as in the request."""
 
     name: TopicName | None
     topic_id: TopicId
-    partitions: Sequence[PartitionResponse]
+    partitions: Sequence[PartitionResponse | PlainResponse]
+
+
+ProducedTopic: TypeAlias = tuple[
+    TopicName | None, TopicId, Sequence[PartitionResponse | PlainResponse]
+]
+"""A TopicResponse, or a plain tuple like it."""
 
 
 def decode_produce(version: int, body: memoryview) -> ProduceRequest:
     """Decode a Produce request, which must fill `body`. Raises Malformed."""
+    usual = usual_produce(version, body)
+    if usual is not None:
+        # Any: the codec makes plain strings and bytes, of which names and ids are subtypes only for the type checker.
+        return ProduceRequest(*cast("Any", usual))
     return all_steps(decode_produce_steps(version, body))
 
 
@@ -121,7 +140,7 @@ def _decode_flexible(version: int, body: memoryview) -> Generator[None, None, Pr
             at = stop
         acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, at)
         topic_count, at = read_uvarint(body, at + 6)
-        topics: list[ProduceTopic] = []
+        topics: list[tuple[TopicName | None, TopicId, list[tuple[int, memoryview | None]]]] = []
         left = PARTITIONS_MAX - (topic_count - 1)
         since_step = 0
         for _ in range(_checked(topic_count - 1, end - at, 3)):
@@ -143,7 +162,7 @@ def _decode_flexible(version: int, body: memoryview) -> Generator[None, None, Pr
             left -= partition_count - 1
             if left < 0:
                 raise Malformed(f"more than {PARTITIONS_MAX} topics and partitions in a request")
-            partitions = []
+            partitions: list[tuple[int, memoryview | None]] = []
             for _ in range(_checked(partition_count - 1, end - at, 6)):
                 since_step += 1
                 if since_step >= PARTITIONS_A_STEP:
@@ -187,7 +206,7 @@ def _decode_plain(version: int, body: memoryview) -> Generator[None, None, Produ
             at = stop
         acks, timeout_ms, topic_count = _ACKS_TIMEOUT_COUNT.unpack_from(body, at)
         at += 10
-        topics: list[ProduceTopic] = []
+        topics: list[tuple[TopicName | None, TopicId, list[tuple[int, memoryview | None]]]] = []
         left = PARTITIONS_MAX - topic_count
         since_step = 0
         for _ in range(_checked(topic_count, end - at, 6)):
@@ -205,7 +224,7 @@ def _decode_plain(version: int, body: memoryview) -> Generator[None, None, Produ
             left -= partition_count
             if left < 0:
                 raise Malformed(f"more than {PARTITIONS_MAX} topics and partitions in a request")
-            partitions = []
+            partitions: list[tuple[int, memoryview | None]] = []
             for _ in range(_checked(partition_count, end - at, 8)):
                 since_step += 1
                 if since_step >= PARTITIONS_A_STEP:
@@ -234,19 +253,22 @@ def _decode_plain(version: int, body: memoryview) -> Generator[None, None, Produ
 
 def encode_produce_response(
     version: int,
-    topics: Sequence[TopicResponse],
+    topics: Sequence[ProducedTopic],
     *,
     throttle_ms: int,
     endpoints: Sequence[NodeEndpoint] = (),
-) -> bytearray:
+) -> ByteBuffer:
     """Encode a Produce response. `endpoints` are those of the leaders that partitions name."""
+    usual = usual_produced(version, cast("Any", topics), throttle_ms) if not endpoints else None
+    if usual is not None:
+        return usual
     steps = encode_produce_steps(version, topics, throttle_ms=throttle_ms, endpoints=endpoints)
     return all_steps(steps)
 
 
 def encode_produce_steps(
     version: int,
-    topics: Sequence[TopicResponse],
+    topics: Sequence[ProducedTopic],
     *,
     throttle_ms: int,
     endpoints: Sequence[NodeEndpoint] = (),
@@ -259,19 +281,20 @@ def encode_produce_steps(
         write_uvarint(out, len(topics) + 1)
     else:
         out += _INT32.pack(len(topics))
-    for topic in topics:
+    for name, topic_id, responses in topics:
         since_step += 1
         if version >= WITH_TOPIC_IDS:
-            out += topic.topic_id
+            out += topic_id
         elif flexible:
-            write_compact_string(out, topic.name)
+            write_compact_string(out, name)
         else:
-            write_string(out, topic.name)
+            write_string(out, name)
         if flexible:
-            write_uvarint(out, len(topic.partitions) + 1)
+            write_uvarint(out, len(responses) + 1)
         else:
-            out += _INT32.pack(len(topic.partitions))
-        for partition in topic.partitions:
+            out += _INT32.pack(len(responses))
+        for response in responses:
+            partition = PartitionResponse(*response)
             since_step += 1
             if since_step >= PARTITIONS_A_STEP:
                 since_step = 0

@@ -1398,6 +1398,357 @@ static PyType_Spec record_columns_spec = {
     .slots = record_columns_slots,
 };
 
+/* Requests and responses of Kafka's protocol that come thousands of times a second
+ *
+ * The functions below take what is usual and well-formed. For anything else they return None, and the caller decodes
+ * or encodes in Python, which knows the rare forms and says what is wrong with the bytes. So they refuse nothing, and
+ * accept nothing that the Python code would refuse. Lengths and counts are compared with the bytes that are left
+ * before anything is read or made. */
+
+enum {
+    WIRE_ITEMS_MAX = 10000,       /* request_decoding.ITEMS_MAX */
+    WIRE_STRING_MAX = 32767,      /* request_decoding.STRING_BYTES_MAX */
+    WIRE_TOPIC_NAME_MAX = 249,    /* identity.TOPIC_NAME_BYTES_MAX */
+    TOPIC_ID_BYTES = 16,
+    PRODUCE_LOWEST = 3,
+    PRODUCE_WITH_START = 5,
+    PRODUCE_WITH_MESSAGES = 8,
+    PRODUCE_FLEXIBLE = 9,
+    PRODUCE_WITH_TOPIC_IDS = 13,
+    PRODUCE_RESULTS_MAX = 64,
+    BATCH_MAGIC = 2,
+    BATCH_MAGIC_AT = 16,
+    BATCH_CRC_AT = 17,
+    BATCH_ATTRIBUTES_AT = 21,
+    BATCH_LENGTH_AT = 8,
+    BATCH_LENGTH_PREFIX = 12,
+    BATCH_UNUSUAL = 0x37, /* compressed, in a transaction, a control batch */
+};
+
+typedef struct {
+    const uint8_t *at, *end;
+} Wire;
+
+static inline int64_t wire_left(const Wire *wire) { return wire->end - wire->at; }
+
+static inline uint64_t load_big(const uint8_t *data, int bytes) {
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; i++) value = value << 8 | data[i];
+    return value;
+}
+
+static inline uint8_t *store_big(uint8_t *out, uint64_t value, int bytes) {
+    for (int i = bytes; i--;) *out++ = (uint8_t)(value >> (8 * i));
+    return out;
+}
+
+static inline int wire_int16(Wire *wire, int64_t *out) {
+    if (wire_left(wire) < 2) return 0;
+    *out = (int16_t)load_big(wire->at, 2);
+    wire->at += 2;
+    return 1;
+}
+
+static inline int wire_int32(Wire *wire, int64_t *out) {
+    if (wire_left(wire) < 4) return 0;
+    *out = (int32_t)load_big(wire->at, 4);
+    wire->at += 4;
+    return 1;
+}
+
+static inline int wire_uvarint(Wire *wire, int64_t *out) {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 35 && wire->at < wire->end; shift += 7) {
+        uint8_t byte = *wire->at++;
+        value |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80) {
+            *out = (int64_t)value;
+            return value <= UINT32_MAX;
+        }
+    }
+    return 0;
+}
+
+/* Returns whether no tagged fields follow, and passes them. */
+static inline int wire_no_tags(Wire *wire) { return wire->at < wire->end && *wire->at++ == 0; }
+
+/* Returns a string of that many bytes, or NULL, with an exception only if memory is short. */
+static PyObject *wire_text(Wire *wire, int64_t length) {
+    if (length < 0 || length > wire_left(wire)) return NULL;
+    PyObject *text = PyUnicode_DecodeUTF8((const char *)wire->at, (Py_ssize_t)length, NULL);
+    if (text == NULL && PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) PyErr_Clear();
+    wire->at += length;
+    return text;
+}
+
+/* Returns None if there is no exception: the caller takes the way in Python. */
+static PyObject *unusual(void) { return PyErr_Occurred() ? NULL : Py_NewRef(Py_None); }
+
+static PyObject *codec_usual_header(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    Py_buffer view;
+    if (check_arity("usual_header", count, 2, 2) < 0) return NULL;
+    if (!PyBytes_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "the table of versions is not bytes");
+        return NULL;
+    }
+    const uint8_t *table = (const uint8_t *)PyBytes_AsString(args[1]);
+    Py_ssize_t table_bytes = PyBytes_Size(args[1]);
+    if (PyObject_GetBuffer(args[0], &view, PyBUF_SIMPLE) < 0) return NULL;
+    Wire wire = {view.buf, (const uint8_t *)view.buf + view.len};
+    int64_t key, version, correlation_id, length;
+    PyObject *client_id = NULL, *header = NULL;
+    if (wire_int16(&wire, &key) && wire_int16(&wire, &version) && wire_int32(&wire, &correlation_id) &&
+        wire_int16(&wire, &length) && key >= 0 && 2 * key + 1 < table_bytes)
+        client_id = length == -1 ? Py_NewRef(Py_None) : wire_text(&wire, length);
+    if (client_id != NULL && (version < table[2 * key] || version > table[2 * key + 1] || wire_no_tags(&wire)))
+        header = Py_BuildValue("(LLLOn)", (long long)key, (long long)version, (long long)correlation_id, client_id,
+                               (Py_ssize_t)(wire.at - (const uint8_t *)view.buf));
+    Py_XDECREF(client_id);
+    PyBuffer_Release(&view);
+    return header != NULL ? header : unusual();
+}
+
+/* Produce */
+
+static PyObject *produce_partition(Wire *wire, PyObject *body, const uint8_t *begin, int is_flexible) {
+    int64_t index, size;
+    if (!wire_int32(wire, &index)) return NULL;
+    if (is_flexible ? !wire_uvarint(wire, &size) : !wire_int32(wire, &size)) return NULL;
+    size -= is_flexible;
+    PyObject *records;
+    if (size == -1) {
+        records = Py_NewRef(Py_None);
+    } else {
+        if (size < 0 || size > wire_left(wire)) return NULL;
+        Py_ssize_t from = wire->at - begin;
+        records = PySequence_GetSlice(body, from, from + (Py_ssize_t)size);
+        wire->at += size;
+    }
+    if (records == NULL) return NULL;
+    if (is_flexible && !wire_no_tags(wire)) {
+        Py_DECREF(records);
+        return NULL;
+    }
+    return Py_BuildValue("(LN)", (long long)index, records);
+}
+
+static PyObject *produce_topic(Wire *wire, int64_t version, PyObject *body, const uint8_t *begin, int64_t *items_left) {
+    int is_flexible = version >= PRODUCE_FLEXIBLE;
+    int64_t length, count = 0;
+    static const uint8_t no_id[TOPIC_ID_BYTES];
+    const uint8_t *id = no_id;
+    PyObject *name;
+    if (version >= PRODUCE_WITH_TOPIC_IDS) {
+        if (wire_left(wire) < TOPIC_ID_BYTES) return NULL;
+        id = wire->at;
+        wire->at += TOPIC_ID_BYTES;
+        name = Py_NewRef(Py_None);
+    } else {
+        if (is_flexible ? !wire_uvarint(wire, &length) : !wire_int16(wire, &length)) return NULL;
+        length -= is_flexible;
+        if (length > WIRE_TOPIC_NAME_MAX) return NULL;
+        name = wire_text(wire, length);
+        if (name == NULL) return NULL;
+    }
+    int has_count = is_flexible ? wire_uvarint(wire, &count) : wire_int32(wire, &count);
+    count -= is_flexible;
+    if (!has_count || count < 0 || count > wire_left(wire) / (is_flexible ? 6 : 8) || count > *items_left) {
+        Py_DECREF(name);
+        return NULL;
+    }
+    *items_left -= count;
+    PyObject *partitions = PyList_New((Py_ssize_t)count);
+    for (int64_t i = 0; partitions != NULL && i < count; i++) {
+        PyObject *partition = produce_partition(wire, body, begin, is_flexible);
+        if (partition == NULL)
+            Py_CLEAR(partitions);
+        else
+            PyList_SetItem(partitions, (Py_ssize_t)i, partition);
+    }
+    if (partitions == NULL || (is_flexible && !wire_no_tags(wire))) {
+        Py_XDECREF(partitions);
+        Py_DECREF(name);
+        return NULL;
+    }
+    return Py_BuildValue("(Ny#N)", name, (const char *)id, (Py_ssize_t)TOPIC_ID_BYTES, partitions);
+}
+
+static PyObject *produce_topics(Wire *wire, int64_t version, PyObject *body, const uint8_t *begin, int64_t count) {
+    int64_t items_left = WIRE_ITEMS_MAX - count;
+    if (count < 0 || count > wire_left(wire) / (version >= PRODUCE_FLEXIBLE ? 3 : 6) || items_left < 0) return NULL;
+    PyObject *topics = PyList_New((Py_ssize_t)count);
+    for (int64_t i = 0; topics != NULL && i < count; i++) {
+        PyObject *topic = produce_topic(wire, version, body, begin, &items_left);
+        if (topic == NULL)
+            Py_CLEAR(topics);
+        else
+            PyList_SetItem(topics, (Py_ssize_t)i, topic);
+    }
+    return topics;
+}
+
+static PyObject *produce_request(Wire *wire, int64_t version, PyObject *body) {
+    int is_flexible = version >= PRODUCE_FLEXIBLE;
+    const uint8_t *begin = wire->at;
+    int64_t length, acks, timeout_ms, count;
+    if (is_flexible ? !wire_uvarint(wire, &length) : !wire_int16(wire, &length)) return NULL;
+    length -= is_flexible;
+    if (length >= WIRE_STRING_MAX) return NULL;
+    PyObject *id = length == -1 ? Py_NewRef(Py_None) : wire_text(wire, length), *topics = NULL;
+    if (id == NULL) return NULL;
+    if (wire_int16(wire, &acks) && wire_int32(wire, &timeout_ms) &&
+        (is_flexible ? wire_uvarint(wire, &count) : wire_int32(wire, &count)))
+        topics = produce_topics(wire, version, body, begin, count - is_flexible);
+    if (topics == NULL || (is_flexible && !wire_no_tags(wire)) || wire->at != wire->end) {
+        Py_XDECREF(topics);
+        Py_DECREF(id);
+        return NULL;
+    }
+    return Py_BuildValue("(NLLN)", id, (long long)acks, (long long)timeout_ms, topics);
+}
+
+static PyObject *codec_usual_produce(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    int64_t version;
+    Py_buffer view;
+    if (check_arity("usual_produce", count, 2, 2) < 0 || as_int64(args[0], "version", &version) < 0) return NULL;
+    if (version < PRODUCE_LOWEST || version > PRODUCE_WITH_TOPIC_IDS || !PyMemoryView_Check(args[1])) return unusual();
+    if (PyObject_GetBuffer(args[1], &view, PyBUF_SIMPLE) < 0) return NULL;
+    Wire wire = {view.buf, (const uint8_t *)view.buf + view.len};
+    PyObject *request = produce_request(&wire, version, args[1]);
+    PyBuffer_Release(&view);
+    return request != NULL ? request : unusual();
+}
+
+/* What the response to a Produce says of one topic; names point into the caller's objects. */
+typedef struct {
+    const char *name; /* or the topic's id */
+    Py_ssize_t name_bytes;
+    PyObject *results;
+    Py_ssize_t count;
+} ProducedTopic;
+
+static int produced_topic_open(PyObject *topic, int64_t version, ProducedTopic *out) {
+    if (!PyTuple_Check(topic) || PyTuple_Size(topic) != 3) return 0;
+    PyObject *name = PyTuple_GetItem(topic, 0), *id = PyTuple_GetItem(topic, 1);
+    out->results = PyTuple_GetItem(topic, 2);
+    if (!PyList_Check(out->results)) return 0;
+    out->count = PyList_Size(out->results);
+    if (version >= PRODUCE_WITH_TOPIC_IDS) {
+        if (!PyBytes_Check(id) || PyBytes_Size(id) != TOPIC_ID_BYTES) return 0;
+        out->name = PyBytes_AsString(id);
+        out->name_bytes = TOPIC_ID_BYTES;
+        return 1;
+    }
+    if (!PyUnicode_Check(name)) return 0;
+    out->name = PyUnicode_AsUTF8AndSize(name, &out->name_bytes);
+    if (out->name == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    return out->name_bytes <= WIRE_TOPIC_NAME_MAX;
+}
+
+/* Writes the five numbers of a partition's result; returns NULL if it is not five numbers that fit. */
+static uint8_t *produced_write(uint8_t *out, PyObject *result, int64_t version) {
+    static const int sizes[5] = {4, 2, 8, 8, 8};
+    int fields = version >= PRODUCE_WITH_START ? 5 : 4;
+    if (!PyTuple_Check(result) || PyTuple_Size(result) != 5) return NULL;
+    for (int i = 0; i < fields; i++) {
+        PyObject *number = PyTuple_GetItem(result, i);
+        if (!PyLong_Check(number)) return NULL;
+        long long value = PyLong_AsLongLong(number);
+        if (value == -1 && PyErr_Occurred()) {
+            PyErr_Clear();
+            return NULL;
+        }
+        int bits = 8 * sizes[i] - 1;
+        if (bits < 63 && (value >> bits) != 0 && (value >> bits) != -1) return NULL;
+        out = store_big(out, (uint64_t)value, sizes[i]);
+    }
+    if (version >= PRODUCE_FLEXIBLE) {
+        *out++ = 1; /* no record errors */
+        *out++ = 0; /* no message */
+        *out++ = 0; /* no tagged fields */
+    } else if (version >= PRODUCE_WITH_MESSAGES) {
+        out = store_big(out, 0, 4);
+        out = store_big(out, 0xFFFF, 2);
+    }
+    return out;
+}
+
+static uint8_t *write_length(uint8_t *out, int64_t length, int bytes) {
+    if (bytes) return store_big(out, (uint64_t)length, bytes);
+    if (length + 1 > 0x7F) *out++ = (uint8_t)((length + 1) & 0x7F) | 0x80;
+    *out++ = (uint8_t)(length + 1 > 0x7F ? (length + 1) >> 7 : length + 1);
+    return out;
+}
+
+enum { PRODUCED_TOPICS_MAX = 8, PRODUCED_RESULT_BYTES = 36, PRODUCED_TOPIC_BYTES = WIRE_TOPIC_NAME_MAX + 8 };
+
+static PyObject *codec_usual_produced(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    uint8_t buffer[16 + PRODUCED_TOPICS_MAX * PRODUCED_TOPIC_BYTES + PRODUCE_RESULTS_MAX * PRODUCED_RESULT_BYTES];
+    ProducedTopic topic;
+    int64_t version, throttle_ms;
+    if (check_arity("usual_produced", count, 3, 3) < 0 || as_int64(args[0], "version", &version) < 0 ||
+        as_int64(args[2], "throttle_ms", &throttle_ms) < 0)
+        return NULL;
+    if (version < PRODUCE_LOWEST || version > PRODUCE_WITH_TOPIC_IDS || !PyList_Check(args[1])) return unusual();
+    if (throttle_ms < INT32_MIN || throttle_ms > INT32_MAX) return unusual();
+    Py_ssize_t topic_count = PyList_Size(args[1]), results_left = PRODUCE_RESULTS_MAX;
+    if (topic_count > PRODUCED_TOPICS_MAX) return unusual();
+    int is_flexible = version >= PRODUCE_FLEXIBLE;
+    int count_bytes = is_flexible ? 0 : 4;
+    uint8_t *out = write_length(buffer, topic_count, count_bytes);
+    for (Py_ssize_t i = 0; i < topic_count; i++) {
+        if (!produced_topic_open(PyList_GetItem(args[1], i), version, &topic)) return unusual();
+        if (topic.count > results_left) return unusual();
+        results_left -= topic.count;
+        if (version < PRODUCE_WITH_TOPIC_IDS) out = write_length(out, topic.name_bytes, is_flexible ? 0 : 2);
+        memcpy(out, topic.name, (size_t)topic.name_bytes);
+        out = write_length(out + topic.name_bytes, topic.count, count_bytes);
+        for (Py_ssize_t j = 0; j < topic.count; j++) {
+            out = produced_write(out, PyList_GetItem(topic.results, j), version);
+            if (out == NULL) return unusual();
+        }
+        if (is_flexible) *out++ = 0;
+    }
+    out = store_big(out, (uint64_t)throttle_ms, 4);
+    if (is_flexible) *out++ = 0;
+    return PyBytes_FromStringAndSize((const char *)buffer, out - buffer);
+}
+
+/* Returns (record count, greatest timestamp, producer id, epoch, first sequence) of bytes that are exactly one valid
+ * batch, not compressed and outside of transactions; of any other bytes None. */
+static PyObject *codec_usual_batch(PyObject *module, PyObject *buffer) {
+    (void)module;
+    Py_buffer view;
+    if (PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE) < 0) return NULL;
+    const uint8_t *data = view.buf;
+    int64_t length = view.len;
+    int32_t last_offset_delta = 0, records = 0;
+    int is_usual = length >= BATCH_HEADER_BYTES && data[BATCH_MAGIC_AT] == BATCH_MAGIC &&
+                   (int32_t)load_big(data + BATCH_LENGTH_AT, 4) == length - BATCH_LENGTH_PREFIX &&
+                   !(load_big(data + BATCH_ATTRIBUTES_AT, 2) & BATCH_UNUSUAL);
+    if (is_usual) {
+        last_offset_delta = (int32_t)load_big(data + 23, 4);
+        records = (int32_t)load_big(data + 57, 4);
+        is_usual = records > 0 && last_offset_delta == records - 1 &&
+                   records <= (length - BATCH_HEADER_BYTES) / RECORD_BYTES_MIN &&
+                   crc32c_of(0, data + BATCH_ATTRIBUTES_AT, (size_t)(length - BATCH_ATTRIBUTES_AT)) ==
+                       load_big(data + BATCH_CRC_AT, 4);
+    }
+    PyObject *fields = NULL;
+    if (is_usual)
+        fields = Py_BuildValue("(iLLii)", (int)records, (long long)load_big(data + 35, 8),
+                               (long long)load_big(data + 43, 8), (int)(int16_t)load_big(data + 51, 2),
+                               (int)(int32_t)load_big(data + 53, 4));
+    PyBuffer_Release(&view);
+    return fields != NULL ? fields : unusual();
+}
+
 /* The module */
 
 static int module_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **keep) {
@@ -1444,6 +1795,10 @@ static void module_free(void *module) { module_clear(module); }
 static PyMethodDef module_methods[] = {
     {"crc32c", (PyCFunction)(void (*)(void))codec_crc32c, METH_FASTCALL, "CRC32C of a buffer, continued from a value."},
     {"murmur2", codec_murmur2, METH_O, "Kafka's murmur2 of a buffer, signed."},
+    {"usual_batch", codec_usual_batch, METH_O, "See `python_codec.usual_batch`."},
+    {"usual_header", (PyCFunction)(void (*)(void))codec_usual_header, METH_FASTCALL, "See `python_codec.usual_header`."},
+    {"usual_produce", (PyCFunction)(void (*)(void))codec_usual_produce, METH_FASTCALL, "See `python_codec.usual_produce`."},
+    {"usual_produced", (PyCFunction)(void (*)(void))codec_usual_produced, METH_FASTCALL, "See `python_codec.usual_produced`."},
     {NULL, NULL, 0, NULL},
 };
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     )
     from odradek_protocol.records.python_codec import crc32c as crc32c
     from odradek_protocol.records.python_codec import murmur2 as murmur2
+    from odradek_protocol.records.python_codec import usual_batch as usual_batch
+    from odradek_protocol.records.python_codec import usual_header as usual_header
+    from odradek_protocol.records.python_codec import usual_produce as usual_produce
+    from odradek_protocol.records.python_codec import usual_produced as usual_produced
 
     IMPLEMENTATION: Final[str] = ""
 else:
@@ -32,6 +36,10 @@ else:
             RecordReader,
             crc32c,
             murmur2,
+            usual_batch,
+            usual_header,
+            usual_produce,
+            usual_produced,
         )
 
         IMPLEMENTATION = "c"
@@ -43,6 +51,10 @@ else:
             RecordReader,
             crc32c,
             murmur2,
+            usual_batch,
+            usual_header,
+            usual_produce,
+            usual_produced,
         )
 
         IMPLEMENTATION = "python"
@@ -59,4 +71,8 @@ __all__ = [
     "RecordReader",
     "crc32c",
     "murmur2",
+    "usual_batch",
+    "usual_header",
+    "usual_produce",
+    "usual_produced",
 ]

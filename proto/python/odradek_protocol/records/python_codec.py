@@ -48,6 +48,12 @@ ColumnBuffers: TypeAlias = tuple[
     bytearray | None,
 ]
 
+UsualProduceTopic: TypeAlias = tuple[str | None, bytes, list[tuple[int, memoryview | None]]]
+"""Name (up to version 12) or id of a topic, and the index and the records of its partitions."""
+UsualProduce: TypeAlias = tuple[str | None, int, int, list[UsualProduceTopic]]
+UsualProducedTopic: TypeAlias = tuple[str | None, bytes, list[tuple[int, int, int, int, int]]]
+"""Name or id of a topic; index, error code, base offset, append time in ms and log start offset of its partitions."""
+
 RECORD_BYTES_MIN: Final = 7
 _HEADER_BYTES: Final = 61
 _BYTES_MAX: Final = (1 << 31) - 1
@@ -496,3 +502,35 @@ class _Binary:
                 bits &= ~(1 << row)
             validity = bytearray(bits.to_bytes((rows + 7) // 8, "little"))
         return len(self._nulls), validity, bytearray(self._offsets.tobytes()), self.data
+
+
+def usual_header(
+    frame: ByteBuffer, versions: bytes
+) -> tuple[int, int, int, str | None, int] | None:
+    """Return the fields of a request's header, and where the message begins; None: decode it in Python.
+
+    The functions named `usual_` exist for their speed in C, where they take what is usual and well-formed, and return
+    None for anything else. Their callers then take the way in Python, which knows every form and its errors; without
+    the C codec they always do. `versions` has two bytes for each API key: the lowest flexible and the highest version.
+    """
+    return None
+
+
+def usual_produce(version: int, body: memoryview) -> UsualProduce | None:
+    """Return the transactional id, acks, the timeout in ms and the topics of a Produce; None: decode it in Python."""
+    return None
+
+
+def usual_produced(
+    version: int, topics: list[UsualProducedTopic], throttle_ms: int
+) -> bytes | None:
+    """Return the response to a Produce whose partitions have no messages and hints; None: encode it in Python."""
+    return None
+
+
+def usual_batch(batches: ByteBuffer) -> tuple[int, int, int, int, int] | None:
+    """Return the record count, the greatest timestamp in ms, the producer's id and epoch, and the first sequence.
+
+    None: these bytes are anything but one valid batch that is not compressed, not in a transaction and no marker.
+    """
+    return None

@@ -43,11 +43,7 @@ from odradek_broker.kafka.requests.administration.api_versions import unknown_ve
 from odradek_broker.kafka.requests.administration.sasl import log_in
 from odradek_broker.kafka.response_line import WRITE_BUFFER_BYTES_MAX, ResponseLine, Slot, timed
 from odradek_protocol.kafka.api_keys import ApiKey, api_name
-from odradek_protocol.kafka.frames import (
-    FRAME_SIZE,
-    RequestHeader,
-    read_request_header,
-)
+from odradek_protocol.kafka.frames import FRAME_SIZE, request_fields
 from odradek_protocol.kafka.messages import Message
 from odradek_protocol.kafka.response_encoding import encode_message, encode_steps, item_count
 from odradek_protocol.primitives import Malformed
@@ -88,6 +84,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._slots = self._line.slots
         self._unordered = 0
         self._transport: asyncio.Transport | None = None
+        self._clock_s = asyncio.get_running_loop().time
         self._session: ClientSession | None = None
         self._is_reading = True
         self._is_write_paused = False
@@ -96,6 +93,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_closing = False
         self._times = ConnectionTimes(now_ms)
         self._has_spoken = False
+        self._has_held = False  # whether bytes were held when reading was regulated last
         self._takes_raw_tokens = False
         self._file: FrameFile | None = None
 
@@ -127,7 +125,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_closing:
             return
-        self._times.active_at_ms = _now_ms()
+        self._times.active_at_ms = int(self._clock_s() * 1000)
         self._frames.received(nbytes)
         self._advance()
 
@@ -178,8 +176,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         )
 
     def _regulate(self) -> None:
-        # A connection without a whole request reads on: otherwise it would not notice that the client disconnected.
         held = self._frames.held_bytes
+        if not held and not self._has_held and self._is_reading:
+            return  # as after nearly every request
+        self._has_held = held > 0
+        # A connection without a whole request reads on: otherwise it would not notice that the client disconnected.
         wants = self._has_room() or not held
         arriving = self._owner.arriving
         arriving.hold(self, held)
@@ -237,23 +238,17 @@ class KafkaConnection(asyncio.BufferedProtocol):
         view = memoryview(frame)
         client_id = None
         try:
-            header = read_request_header(view)
-            client_id = header.client_id
-            handler = self._owner.registry.find(header.api_key, header.version)
-            if not session.is_authenticated and header.api_key not in _LOGIN_KEYS:
-                _audit.warning(
-                    "Unauthenticated", host=session.host, request=api_name(header.api_key)
-                )
-                raise CloseConnection(f"request {header.api_key} before the login")
+            api_key, version, correlation_id, client_id, body_at = request_fields(view)
+            handler = self._owner.registry.find(api_key, version)
+            if session.sasl is not None:  # or else there is no login
+                self._require_login(session, api_key)
+            slot = Slot(api_key, version, correlation_id, client_id)
             if handler is None:
-                self._refuse_version(header)
+                self._refuse_version(slot)
                 return
-            if session.must_log_in_again(monotonic_ms()) and header.api_key not in _LOGIN_KEYS:
-                raise CloseConnection("the login has expired")
-            slot = Slot(header, handler)
-            body = view[header.body :]
+            body = view[body_at:]
             if len(frame) < LONG_REQUEST_BYTES_MIN:
-                message = handler.decode(header.version, body)
+                message = handler.decode(version, body)
             elif handler.key != ApiKey.PRODUCE:
                 if len(body) > REQUEST_BYTES_MAX:
                     raise CloseConnection(
@@ -265,7 +260,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             else:
                 # Most bytes of a Produce are records, which nobody decodes here: it is long only if
                 # it names many partitions.
-                decoding = handler.decode_in_steps(header.version, body)
+                decoding = handler.decode_in_steps(version, body)
                 try:
                     next(decoding)
                 except StopIteration as done:
@@ -275,8 +270,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
                     return
             request = slot.request = Request(
                 key=handler.key,
-                version=header.version,
-                client_id=header.client_id,
+                version=version,
+                client_id=client_id,
                 message=message,
                 session=session,
                 services=self._owner.registry.services,
@@ -295,8 +290,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
         except Exception as error:
             self._fail(slot, error)
             return
-        slot.seconds = perf_counter() - slot.began
-        if isinstance(result, asyncio.Future):
+        if request.services.quotas.counts_time:
+            slot.seconds = perf_counter() - slot.began
+        if type(result) is Encoded:
+            self._respond(slot, result)
+        elif isinstance(result, asyncio.Future):
             slot.work = result
             result.add_done_callback(lambda done: self._future_done(slot, done))
             slot.is_unordered = not handler.is_ordered
@@ -305,6 +303,16 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._spawn(slot, result)
         else:
             self._respond(slot, cast("Response", result))
+
+    def _require_login(self, session: ClientSession, api_key: int) -> None:
+        """Raise CloseConnection for a request that needs a login which the client has not done, or must repeat."""
+        if api_key in _LOGIN_KEYS:
+            return
+        if not session.is_authenticated:
+            _audit.warning("Unauthenticated", host=session.host, request=api_name(api_key))
+            raise CloseConnection(f"request {api_key} before the login")
+        if session.must_log_in_again(monotonic_ms()):
+            raise CloseConnection("the login has expired")
 
     def _refuse_frame(self, refused: FrameRefused) -> None:
         protocol = None if self._has_spoken else recognize(refused.head)
@@ -354,11 +362,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             await pace.turn()
             request = slot.request = Request(
                 key=handler.key,
-                version=slot.header.version,
-                client_id=slot.header.client_id,
-                message=await pace.run(
-                    decoding or handler.decode_in_steps(slot.header.version, body)
-                ),
+                version=slot.version,
+                client_id=slot.client_id,
+                message=await pace.run(decoding or handler.decode_in_steps(slot.version, body)),
                 session=session,
                 services=services,
                 _pace=pace,
@@ -366,10 +372,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
             result = handler.handle(request)
             return await result if isinstance(result, Awaitable) else result
 
-    def _refuse_version(self, header: RequestHeader) -> None:
-        if header.api_key != ApiKey.API_VERSIONS:
-            raise CloseConnection(self._owner.registry.refusal(header.api_key, header.version))
-        slot = Slot(header._replace(version=0), None)
+    def _refuse_version(self, slot: Slot) -> None:
+        if slot.api_key != ApiKey.API_VERSIONS:
+            raise CloseConnection(self._owner.registry.refusal(slot.api_key, slot.version))
+        slot.version = 0
         body = encode_message(unknown_version(), 0)
         self._slots.append(slot)
         self._line.fill(slot, [body], len(body))
@@ -406,10 +412,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if request.services.quotas.counts_time:
             self._count_time(slot, request)
         try:
-            if isinstance(result, NoResponse):
-                slot.buffers = []
-            elif isinstance(result, Encoded):
+            if isinstance(result, Encoded):
                 self._line.fill(slot, result.buffers, result.size_bytes)
+            elif isinstance(result, NoResponse):
+                slot.buffers = ()
             else:
                 if request.throttle_ms:
                     result.throttle_time_ms = request.throttle_ms
@@ -443,11 +449,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._owner.counters.latencies[request.key].observe(perf_counter() - slot.began)
         if request.key in _LOGIN_KEYS:
             self._login_advanced()
-        try:  # `_flush`, without the call: every request passes here
-            if self._line.flush():
-                self._times.active_at_ms = _now_ms()
-        except OSError as error:
-            self._close(f"what was to be sent cannot be read: {error}")
+        self._flush()
         if request.closes_connection:
             self._close("the login failed")
             return
@@ -458,7 +460,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         try:
             if self._line.flush():
-                self._times.active_at_ms = _now_ms()
+                self._times.active_at_ms = int(self._clock_s() * 1000)
         except OSError as error:
             self._close(f"what was to be sent cannot be read: {error}")
 
@@ -496,7 +498,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _begin_raw_token(self, token: bytes) -> None:
         """Begin a login step: after SaslHandshake 0, tokens come in frames without a header."""
-        slot = Slot(RequestHeader(ApiKey.SASL_AUTHENTICATE, 0, 0, None, 0), None)
+        slot = Slot(ApiKey.SASL_AUTHENTICATE, 0, 0)
         self._slots.append(slot)
         self._unordered += 1
         slot.work = self._owner.spawn(self._raw_token(slot, token))
@@ -560,9 +562,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         _log.error(
             "Request failed on an internal error; closing its connection",
             exc=error,
-            api_key=slot.header.api_key,
-            version=slot.header.version,
-            client_id=slot.header.client_id,
+            api_key=slot.api_key,
+            version=slot.version,
+            client_id=slot.client_id,
         )
         self._close("")
 

@@ -98,14 +98,15 @@ class FrameAssembler:
     def buffer(self) -> memoryview:
         """Return the buffer for the next bytes, which is never empty. Release it before calling anything else."""
         frame = self._frame
+        if frame is None and not self._head:
+            return self._scratch[:]
         if frame is not None:
             if self._filled == len(frame):
                 room = min(self._size, _GROWTH * self._filled, self._filled + _GROWTH_BYTES_MAX)
                 frame.extend(bytes(room - len(frame)))
             return memoryview(frame)[self._filled :]
         kept = len(self._head)
-        if kept:
-            self._scratch[:kept] = self._head
+        self._scratch[:kept] = self._head
         return self._scratch[kept:]
 
     def received(self, size_bytes: int) -> None:

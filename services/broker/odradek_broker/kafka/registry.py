@@ -76,6 +76,7 @@ def handles(
     message: type[M],
     *,
     refuse: Callable[[Request[M], ErrorCode], HandlerResult] | None = None,
+    decode: Callable[[int, memoryview], M] | None = None,
     decode_in_steps: Callable[[int, memoryview], Generator[None, None, M]] | None = None,
     is_ordered: bool = False,
     needs: Callable[[Services], bool] = lambda _services: True,
@@ -84,7 +85,8 @@ def handles(
     """Register a function as the handler of a class of requests.
 
     A broker without what the handler `needs` never serves it; `while_` may change while the broker runs.
-    `decode_in_steps` replaces the generated decoder. `refuse` is given exactly for the APIs in `KAFKA_GUARDS`.
+    `decode` (for short requests) and `decode_in_steps` replace the generated decoders. `refuse` is given exactly for
+    the APIs in `KAFKA_GUARDS`.
     """
     key = ApiKey(message.API_KEY)
     guard = KAFKA_GUARDS.get(key)
@@ -98,9 +100,12 @@ def handles(
             key=key,
             versions=SUPPORTED[key],
             handle=_guarded(handle, guard, refuse) if guard is not None and refuse else handle,
-            decode=_all_at_once(decode_in_steps)
-            if decode_in_steps is not None
-            else lambda version, body: decode_request(key, version, body),
+            decode=decode
+            or (
+                _all_at_once(decode_in_steps)
+                if decode_in_steps is not None
+                else lambda version, body: decode_request(key, version, body)
+            ),
             decode_in_steps=decode_in_steps
             or (lambda version, body: decode_request_in_steps(key, version, body)),
             is_ordered=is_ordered,

@@ -19,11 +19,12 @@ from time import perf_counter
 from types import coroutine
 from typing import Final, TypeAlias, TypeVar, cast
 
-from odradek_broker.kafka.registry import Handler, Response
+from msgspec import Struct
+
+from odradek_broker.kafka.registry import Response
 from odradek_broker.kafka.request import AnyRequest
 from odradek_broker.log.storage import FileSlice
-from odradek_protocol.kafka.api_keys import ApiKey
-from odradek_protocol.kafka.frames import RequestHeader, response_head
+from odradek_protocol.kafka.frames import response_head
 from odradek_protocol.primitives import ByteBuffer
 
 ResponseBuffer: TypeAlias = ByteBuffer | FileSlice
@@ -33,29 +34,19 @@ PIECE_BYTES_MAX: Final = 256 << 10
 WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
 
 
-class Slot:
+class Slot(Struct, eq=False):
     """The place of one request in the line of responses. Only the connection and the request's own task write it."""
 
-    __slots__ = (
-        "began",
-        "buffers",
-        "handler",
-        "header",
-        "is_unordered",
-        "request",
-        "seconds",
-        "work",
-    )
-
-    def __init__(self, header: RequestHeader, handler: Handler | None) -> None:
-        self.header = header
-        self.handler = handler
-        self.request: AnyRequest | None = None
-        self.is_unordered = False  # no request after it begins before it has its response
-        self.buffers: list[ResponseBuffer] | None = None  # None: there is no response yet
-        self.work: asyncio.Future[None] | asyncio.Future[Response] | None = None
-        self.began = 0.0
-        self.seconds = 0.0
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None = None
+    request: AnyRequest | None = None
+    is_unordered: bool = False  # no request after it begins before it has its response
+    buffers: Sequence[ResponseBuffer] | None = None  # None: there is no response yet
+    work: asyncio.Future[None] | asyncio.Future[Response] | None = None
+    began: float = 0.0
+    seconds: float = 0.0
 
 
 class ResponseLine:
@@ -73,16 +64,14 @@ class ResponseLine:
 
     def fill(self, slot: Slot, buffers: Iterable[object], size_bytes: int) -> None:
         """Put the response of a request, without its head, into its slot; `size_bytes` is its size in all."""
-        header = slot.header
-        head = response_head(
-            ApiKey(header.api_key), header.version, header.correlation_id, size_bytes
-        )
-        slot.buffers = [head, *cast("Iterable[ResponseBuffer]", buffers)]
+        head = response_head(slot.api_key, slot.version, slot.correlation_id, size_bytes)
+        filled = [head, *cast("Iterable[ResponseBuffer]", buffers)]
         # A response that waits in line must not refer to files: they may be truncated before its turn.
-        if slot is not self.slots[0]:
+        if slot is self.slots[0]:
+            slot.buffers = filled
+        else:
             slot.buffers = [
-                buffer.read() if isinstance(buffer, FileSlice) else buffer
-                for buffer in slot.buffers
+                buffer.read() if isinstance(buffer, FileSlice) else buffer for buffer in filled
             ]
 
     def flush(self) -> bool:
@@ -92,6 +81,14 @@ class ResponseLine:
             OSError: a slice of a log file can no longer be read.
         """
         slots = self.slots
+        if len(slots) == 1 and self._writer is not None:
+            buffers = slots[0].buffers
+            if buffers is not None:
+                slots.popleft()
+                if buffers:
+                    self._writer.write(buffers)
+                    return True
+            return False
         ready: list[ResponseBuffer] = []
         while slots and slots[0].buffers is not None:
             ready.extend(slots.popleft().buffers or ())
@@ -149,12 +146,19 @@ class ResponseWriter:
 
     def write(self, buffers: Sequence[ResponseBuffer]) -> None:
         """Write all buffers, in order. Raises OSError if a slice of a log file can no longer be read."""
+        if len(buffers) == 2 and not self._waiting:
+            head, body = buffers
+            if (
+                not isinstance(head, FileSlice)
+                and not isinstance(body, FileSlice)
+                and len(body) < JOINED_BYTES_MAX
+            ):
+                self._transport.write(b"".join((head, body)))
+                return
         plain = [buffer for buffer in buffers if not isinstance(buffer, FileSlice)]
         if len(plain) < len(buffers):
             plain = self._write_past_the_transport(buffers)
-        if len(plain) == 2 and len(plain[1]) < JOINED_BYTES_MAX and not self._waiting:
-            self._transport.write(b"".join(plain))
-        elif plain:
+        if plain:
             size_bytes = sum(map(len, plain))
             if size_bytes <= PIECE_BYTES_MAX and not self._waiting:
                 self._transport.writelines(plain)

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
+from msgspec import Struct
+
 from odradek_broker.log.segments.batch_walk import Header, header_at, walk_headers
 from odradek_broker.log.segments.segment import Segment, Suffix
 from odradek_broker.log.storage import (
@@ -31,18 +33,13 @@ RECENT_BYTES_MAX: Final = 8 << 20
 PINNED_RATIO_MAX: Final = 32
 
 
-class RecentAppend:
+class RecentAppend(Struct, eq=False):
     """The bytes of one append; `data` is None once they are no longer kept."""
 
-    __slots__ = ("base_offset", "data", "end_offset", "tail")
-
-    def __init__(
-        self, base_offset: Offset, end_offset: Offset, data: bytes | memoryview, tail: Tail
-    ) -> None:
-        self.base_offset = base_offset
-        self.end_offset = end_offset
-        self.data: bytes | memoryview | None = data
-        self.tail = tail
+    base_offset: Offset
+    end_offset: Offset
+    data: bytes | memoryview | None
+    tail: Tail
 
 
 Tail: TypeAlias = dict[Offset, RecentAppend]

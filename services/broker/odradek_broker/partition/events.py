@@ -77,7 +77,7 @@ class PartitionRemoved(Struct, frozen=True, kw_only=True, gc=False):
     """The topic was deleted from the image. The replica answers UNKNOWN_TOPIC_ID from now on."""
 
 
-class ProducerBatch(NamedTuple):
+class ProducerBatch(Struct, frozen=True, gc=False):
     """The idempotent producer of a batch and the batch's sequences: inclusive, wrapping after 2^31 - 1."""
 
     producer_id: ProducerId

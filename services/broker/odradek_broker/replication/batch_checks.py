@@ -37,20 +37,16 @@ from odradek_protocol.records.batch_header import (
     BATCH_LENGTH_MIN,
     COMPRESSION_MASK,
     CONTROL_MASK,
-    CRC_AT,
     HEADER,
     HEADER_BYTES,
     LENGTH_PREFIX_BYTES,
     MAGIC,
-    MAX_TIMESTAMP_AT,
-    TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
     ByteBuffer,
     read_header,
-    stamp,
 )
 from odradek_protocol.records.batch_reader import expanded_records, open_records
-from odradek_protocol.records.codec import Record
+from odradek_protocol.records.codec import Record, usual_batch
 from odradek_protocol.records.compression import BYTES_EXPANDED_MAX
 from odradek_protocol.records.errors import CorruptBatch, ExpandedTooLarge
 from odradek_protocol.records.hashes import crc32c
@@ -125,6 +121,11 @@ def check_client_batches(
     `is_internal` allows control batches, batches of a transaction or without sequence numbers, and any batch size.
     """
     size_bytes = len(buffer)
+    usual = usual_batch(buffer)
+    if usual is not None:
+        checked = _check_usual(usual, size_bytes, config, now_ms)
+        if checked is not None:
+            return checked
     if size_bytes < HEADER_BYTES:
         return BatchRefused(
             ErrorCode.CORRUPT_MESSAGE, f"{size_bytes} bytes are too few for a record batch"
@@ -228,6 +229,31 @@ def check_client_batches(
     return CheckedBatches(tuple(positions), record_count, producer)
 
 
+def _check_usual(
+    usual: tuple[int, int, int, int, int], size_bytes: int, config: LogConfig, now_ms: int
+) -> CheckedBatches | None:
+    """Return one valid batch as checked if nothing else about it is in question; None: look closer."""
+    count, max_timestamp_ms, producer_id, producer_epoch, base_sequence = usual
+    if (
+        size_bytes > config.max_message_bytes
+        or max_timestamp_ms - now_ms > config.timestamp_after_max_ms
+        or 0 <= max_timestamp_ms < now_ms - config.timestamp_before_max_ms
+    ):
+        return None
+    if producer_id < 0:
+        return CheckedBatches(((0, count),), count, None)
+    if producer_epoch < 0 or base_sequence < 0:
+        return None
+    last_sequence = (base_sequence + count - 1) % _SEQUENCE_MODULUS
+    return CheckedBatches(
+        ((0, count),),
+        count,
+        ProducerBatch(
+            ProducerId(producer_id), ProducerEpoch(producer_epoch), base_sequence, last_sequence
+        ),
+    )
+
+
 def check_keys(
     buffer: ByteBuffer, batches: CheckedBatches, bytes_expanded_max: int
 ) -> BatchRefused | None:
@@ -247,22 +273,6 @@ def check_keys(
         remaining_bytes -= size_bytes
         first_index += count
     return None
-
-
-def stamp_batches(
-    buffer: bytearray | memoryview,
-    batches: CheckedBatches,
-    *,
-    base_offset: int,
-    leader_epoch: LeaderEpoch,
-    log_append_time_ms: int,
-) -> None:
-    """Write offsets and leader epoch into the headers, and the time if it is not -1 (LogAppendTime topics)."""
-    for position, count in batches.positions:
-        stamp(buffer, position, base_offset, leader_epoch)
-        if log_append_time_ms >= 0:
-            _stamp_time(buffer, position, log_append_time_ms)
-        base_offset += count
 
 
 class ScannedBatches(Struct, frozen=True, gc=False):
@@ -400,18 +410,6 @@ def _is_out_of_range(timestamp_ms: int, now_ms: int, config: LogConfig) -> bool:
         timestamp_ms - now_ms > config.timestamp_after_max_ms
         or now_ms - timestamp_ms > config.timestamp_before_max_ms
     )
-
-
-def _stamp_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
-    """Set the LogAppendTime (KIP-32), which is in the header alone, and renew the CRC that covers it."""
-    _, batch_length, *_ = HEADER.unpack_from(buffer, position)
-    low_byte = position + ATTRIBUTES_AT + 1
-    buffer[low_byte] = buffer[low_byte] | TIMESTAMP_TYPE_MASK
-    at = position + MAX_TIMESTAMP_AT
-    buffer[at : at + 8] = now_ms.to_bytes(8, "big", signed=True)
-    end = position + LENGTH_PREFIX_BYTES + batch_length
-    crc = crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : end])
-    buffer[position + CRC_AT : position + CRC_AT + 4] = crc.to_bytes(4, "big")
 
 
 def _corrupt(position: int, reason: str) -> BatchRefused:

@@ -11,11 +11,21 @@ from msgspec import Struct
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
 from odradek_broker.partition.events import RegistrationMode
-from odradek_broker.replication.batch_checks import CheckedBatches, stamp_batches
+from odradek_broker.replication.batch_checks import CheckedBatches
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.outcomes import OffsetOutcome, ProduceOutcome
-from odradek_protocol.identity import Offset
+from odradek_protocol.identity import LeaderEpoch, Offset
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.records.batch_header import (
+    ATTRIBUTES_AT,
+    CRC_AT,
+    HEADER,
+    LENGTH_PREFIX_BYTES,
+    MAX_TIMESTAMP_AT,
+    TIMESTAMP_TYPE_MASK,
+    stamp,
+)
+from odradek_protocol.records.hashes import crc32c
 from odradek_runtime.logs import event_log
 
 OnProduced = Callable[[ProduceOutcome], None]
@@ -148,3 +158,31 @@ class ClientRequests:
         number = self._next_id
         self._next_id += 1
         return number
+
+
+def stamp_batches(
+    buffer: bytearray | memoryview,
+    batches: CheckedBatches,
+    *,
+    base_offset: int,
+    leader_epoch: LeaderEpoch,
+    log_append_time_ms: int,
+) -> None:
+    """Write offsets and leader epoch into the headers, and the time if it is not -1 (LogAppendTime topics)."""
+    for position, count in batches.positions:
+        stamp(buffer, position, base_offset, leader_epoch)
+        if log_append_time_ms >= 0:
+            _stamp_time(buffer, position, log_append_time_ms)
+        base_offset += count
+
+
+def _stamp_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
+    """Set the LogAppendTime (KIP-32), which is in the header alone, and renew the CRC that covers it."""
+    _, batch_length, *_ = HEADER.unpack_from(buffer, position)
+    low_byte = position + ATTRIBUTES_AT + 1
+    buffer[low_byte] = buffer[low_byte] | TIMESTAMP_TYPE_MASK
+    at = position + MAX_TIMESTAMP_AT
+    buffer[at : at + 8] = now_ms.to_bytes(8, "big", signed=True)
+    end = position + LENGTH_PREFIX_BYTES + batch_length
+    crc = crc32c(memoryview(buffer)[position + ATTRIBUTES_AT : end])
+    buffer[position + CRC_AT : position + CRC_AT + 4] = crc.to_bytes(4, "big")

@@ -21,6 +21,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
+
 from odradek_broker.cluster.heartbeat import Lease
 from odradek_broker.log.log_reads import OffsetOutOfRange, ReadPlan, ReadResult
 from odradek_broker.log.producer_state import ProducerEntry
@@ -74,18 +76,15 @@ class ServingRules:
     acks_all_without_controller: bool
 
 
-class Partition:
+class Partition(Struct, frozen=True, eq=False, gc=False):
     """This broker's replica of a partition, as its clients and coordinators use it.
 
-    `host` is the replica; watchers of new records register with it. `topic` is how the request names the topic.
+    `host` is the replica; watchers of new records register with it. `_topic` is how the request names the topic.
     """
 
-    __slots__ = ("_rules", "_topic", "host")
-
-    def __init__(self, host: PartitionHost, topic: Topic, rules: ServingRules) -> None:
-        self.host = host
-        self._topic = topic
-        self._rules = rules
+    host: PartitionHost
+    _topic: Topic
+    _rules: ServingRules
 
     def produce(
         self,

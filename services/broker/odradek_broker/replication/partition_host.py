@@ -151,15 +151,19 @@ class PartitionHost:
         Applying an effect can raise another event: a response may make the client send its next request at
         once. An event that arrives during a step is queued until that step ends.
         """
-        self._events.append(event)
         if not self.is_awake:
             self.is_awake = True
             self._shared.wake(self)
         if self._is_stepping:
+            self._events.append(event)
             return
+        if self._events:  # left by a step whose storage failed
+            self._events.append(event)
+            event = self._events.popleft()
         self._is_stepping = True
         bug: Exception | None = None
         try:
+            self._do(self.replica.step(event, self._boottime_ms()))
             while self._events:
                 self._do(self.replica.step(self._events.popleft(), self._boottime_ms()))
         except (LogFailed, OSError) as failure:

@@ -20,6 +20,8 @@ from odradek_protocol.records.batch_header import (
 from odradek_protocol.records.errors import CorruptBatch
 from odradek_protocol.records.hashes import crc32c
 
+# `Header._make` does the same by a call of a Python function.
+_new_tuple: Final = tuple.__new__
 WINDOW_BYTES: Final = 8192
 SCAN_BYTES: Final = 1 << 20
 
@@ -62,12 +64,14 @@ class Header(NamedTuple):
 
 def header_at(buffer: ByteBuffer, position: int) -> Header:
     """Return the header at `position`. Raises CorruptBatch if these bytes cannot be one."""
-    header = Header._make(HEADER.unpack_from(buffer, position))
+    fields = HEADER.unpack_from(buffer, position)
+    header = _new_tuple(Header, fields)
+    base_offset, batch_length, _, magic, _, _, last_offset_delta = fields[:7]
     if (
-        header.magic != MAGIC
-        or header.batch_length < BATCH_LENGTH_MIN
-        or header.base_offset < 0
-        or header.last_offset_delta < 0
+        magic != MAGIC
+        or batch_length < BATCH_LENGTH_MIN
+        or base_offset < 0
+        or last_offset_delta < 0
     ):
         raise CorruptBatch(
             f"no batch: magic {header.magic}, length {header.batch_length}, base offset"
@@ -87,7 +91,7 @@ def headers_of(batches: ByteBuffer, next_offset: int) -> tuple[list[Header], int
         header = header_at(batches, position)
         assert header.base_offset >= next_offset, (header, next_offset)
         headers.append(header)
-        position += header.size_bytes
+        position += LENGTH_PREFIX_BYTES + header.batch_length
         next_offset = header.base_offset + header.last_offset_delta + 1
         if header.max_timestamp_ms > newest_ms:
             newest_ms = header.max_timestamp_ms

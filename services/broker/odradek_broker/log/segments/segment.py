@@ -39,7 +39,7 @@ from odradek_broker.log.segments.indexes import (
     encode_transactions,
 )
 from odradek_broker.log.storage import File, Storage, write_all
-from odradek_protocol.records.batch_header import HEADER_BYTES, ByteBuffer
+from odradek_protocol.records.batch_header import HEADER_BYTES, LENGTH_PREFIX_BYTES, ByteBuffer
 from odradek_protocol.records.errors import CorruptBatch
 
 NO_TIMESTAMP: Final = -1
@@ -169,7 +169,8 @@ class Segment:
 
     def write(self, data: ByteBuffer) -> None:
         """Write complete batches at the end of the file. The caller must then call `note` for each batch."""
-        write_all(self.file(), data, self.size_bytes)
+        file = self._file
+        write_all(self.file() if file is None else file, data, self.size_bytes)
 
     def undo_write(self) -> None:
         """Truncate the file to the end of the last batch for which `note` was called."""
@@ -184,7 +185,7 @@ class Segment:
         if header.max_timestamp_ms > self.max_timestamp_ms and header.record_count:
             self.max_timestamp_ms = header.max_timestamp_ms
             self.max_timestamp_offset = last_offset
-        size_bytes = header.size_bytes
+        size_bytes = LENGTH_PREFIX_BYTES + header.batch_length
         if self._since_entry_bytes > interval_bytes:
             offsets.append(last_offset - self.base_offset, self.size_bytes)
             times.append(self.max_timestamp_ms, self.max_timestamp_offset - self.base_offset)
@@ -229,9 +230,11 @@ class Segment:
         assert self._times is not None, self.base_offset
         first_ms = self.first_timestamp_ms if self.size_bytes else pending_first_ms
         return (
-            self.size_bytes + pending_bytes + header.size_bytes <= config.segment_bytes
+            self.size_bytes + pending_bytes + LENGTH_PREFIX_BYTES + header.batch_length
+            <= config.segment_bytes
             and not 0 <= first_ms < header.max_timestamp_ms - config.roll_ms
-            and header.last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+            and header.base_offset + header.last_offset_delta - self.base_offset
+            <= RELATIVE_OFFSET_MAX
             and (len(self._offsets) + 1) * OFFSET_ENTRY_BYTES <= config.segment_index_bytes
             and (len(self._times) + 2) * TIME_ENTRY_BYTES <= config.segment_index_bytes
         )

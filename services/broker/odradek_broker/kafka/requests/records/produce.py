@@ -8,6 +8,7 @@ no response; on an error the broker closes the connection instead, as Kafka does
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Generator
 from typing import Final
 
@@ -26,18 +27,19 @@ from odradek_broker.replication.client_requests import ProduceTransaction
 from odradek_broker.replication.outcomes import ProduceOutcome, Topic
 from odradek_broker.replication.partition import Partition
 from odradek_protocol.access import Operation, ResourceType
-from odradek_protocol.identity import NO_OFFSET, PartitionIndex, TopicName
+from odradek_protocol.identity import NO_OFFSET, PartitionIndex, TopicId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.leader_hints import CurrentLeader
 from odradek_protocol.kafka.produce import (
     PartitionResponse,
+    PlainResponse,
+    ProducedTopic,
     ProduceRequest,
-    ProduceTopic,
-    TopicResponse,
+    decode_produce,
     decode_produce_steps,
+    encode_produce_response,
     encode_produce_steps,
 )
-from odradek_protocol.kafka.request_decoding import all_steps
 
 TIMEOUT_MS_MAX: Final = 600_000
 PARTITIONS_AT_ONCE: Final = 256
@@ -53,13 +55,18 @@ _NO_RECORDS: Final = ProduceOutcome(ErrorCode.INVALID_RECORD, message="there are
 _ID_NOT_ALLOWED: Final = ProduceOutcome(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
-@handles(ProduceRequest, decode_in_steps=decode_produce_steps, is_ordered=True)
+@handles(
+    ProduceRequest,
+    decode=decode_produce,
+    decode_in_steps=decode_produce_steps,
+    is_ordered=True,
+)
 def produce(
     request: Request[ProduceRequest],
 ) -> Encoded | NoResponse | Awaitable[Encoded | NoResponse]:
     """Append all batches; the response is complete when all are replicated as `acks` demands."""
     topics = request.message.topics
-    if sum([len(topic.partitions) for topic in topics]) > PARTITIONS_AT_ONCE:
+    if sum([len(partitions) for _, _, partitions in topics]) > PARTITIONS_AT_ONCE:
         return _Produce(request).start_in_turns()
     return _Produce(request).start()
 
@@ -72,31 +79,49 @@ class _Produce:
         "_message",
         "_outcomes",
         "_partitions",
+        "_refused_all",
         "_request",
         "_response",
+        "_size_bytes",
+        "_timeout_ms",
+        "_transaction",
         "_unknown",
     )
 
     def __init__(self, request: Request[ProduceRequest]) -> None:
         self._request = request
-        self._message: ProduceRequest = request.message
-        # Both by topic and partition, in the order of the request.
-        self._outcomes: list[list[ProduceOutcome | None]] = []
-        self._partitions: list[list[Partition | None]] = []
+        message = self._message = request.message
+        # Both have an entry for each partition, in the order of the request.
+        self._outcomes: list[ProduceOutcome | None] = []
+        self._partitions: list[Partition | None] = []
         self._unknown = 1  # one more than partitions, until all of them have begun
+        self._size_bytes = 0
+        self._timeout_ms = min(max(message.timeout_ms, 0), TIMEOUT_MS_MAX)
+        self._refused_all: ProduceOutcome | None = None
+        self._transaction: ProduceTransaction | None = None
+        if message.transactional_id is not None:
+            self._enter_transaction(message.transactional_id)
         self._response: asyncio.Future[Encoded] | None = None
         # Instead of `_response` for a request that is answered in turns.
         self._all_known: asyncio.Future[None] | None = None
 
     def start(self) -> Encoded | NoResponse | asyncio.Future[Encoded]:
-        for _ in self._append_all():
-            pass
-        return self._appended()
+        for name, topic_id, partitions in self._message.topics:
+            topic, refused = self._look_at(name, topic_id)
+            for index, records in partitions:
+                self._append(topic, refused, index, records)
+        self._all_began()
+        if self._message.acks == 0:
+            return self._without_response()
+        if not self._unknown:
+            return self._encode()
+        self._response = asyncio.get_running_loop().create_future()
+        return self._response
 
     async def start_in_turns(self) -> Encoded | NoResponse:
         """Append many partitions and build their response, with turns for other work between them."""
         pace = self._request.pace
-        await pace.run(self._append_all())
+        await pace.run(self._append_steps())
         if self._message.acks == 0:
             return self._without_response()
         if self._unknown:
@@ -105,144 +130,133 @@ class _Produce:
             await pace.turn()
         return await pace.run(self._encode_steps())
 
-    def _append_all(self) -> Generator[None, None, None]:
+    def _append_steps(self) -> Generator[None, None, None]:
         """Begin every partition, with a step after each."""
-        message = self._message
-        timeout_ms = min(max(message.timeout_ms, 0), TIMEOUT_MS_MAX)
-        refused_all = self._refused_all()
-        transaction = self._transaction()
-        size_bytes = 0
-        for topic in message.topics:
-            name = self._name(topic)
-            outcomes: list[ProduceOutcome | None] = [None] * len(topic.partitions)
-            self._outcomes.append(outcomes)
-            partitions: list[Partition | None] = [None] * len(topic.partitions)
-            self._partitions.append(partitions)
-            ref: Topic | None = topic.topic_id if topic.name is None else name
-            refused = refused_all or self._refused(name)
-            for number, (index, records) in enumerate(topic.partitions):
-                if refused is not None:
-                    outcomes[number] = refused
-                elif not records:
-                    outcomes[number] = _NO_RECORDS
-                else:
-                    assert ref is not None
-                    size_bytes += len(records)
-                    partition = self._request.services.partitions.find(ref, PartitionIndex(index))
-                    if isinstance(partition, ErrorCode):
-                        outcomes[number] = ProduceOutcome(partition)
-                    else:
-                        partitions[number] = partition
-                        self._unknown += 1
-                        self._append(outcomes, number, partition, records, timeout_ms, transaction)
+        for name, topic_id, partitions in self._message.topics:
+            topic, refused = self._look_at(name, topic_id)
+            for index, records in partitions:
+                self._append(topic, refused, index, records)
                 yield
+        self._all_began()
+
+    def _all_began(self) -> None:
         self._unknown -= 1
-        self._throttle(size_bytes)
-
-    def _appended(self) -> Encoded | NoResponse | asyncio.Future[Encoded]:
-        if self._message.acks == 0:
-            return self._without_response()
-        if not self._unknown:
-            return all_steps(self._encode_steps())
-        self._response = asyncio.get_running_loop().create_future()
-        return self._response
-
-    def _append(
-        self,
-        outcomes: list[ProduceOutcome | None],
-        number: int,
-        partition: Partition,
-        records: memoryview,
-        timeout_ms: int,
-        transaction: ProduceTransaction | None,
-    ) -> None:
-        def done(outcome: ProduceOutcome) -> None:
-            outcomes[number] = outcome
-            self._unknown -= 1
-            if self._unknown:
-                return
-            response, all_known = self._response, self._all_known
-            if response is not None and not response.done():
-                response.set_result(all_steps(self._encode_steps()))
-            elif all_known is not None and not all_known.done():
-                all_known.set_result(None)
-
-        partition.produce(
-            records,
-            acks=self._message.acks,
-            timeout_ms=timeout_ms,
-            on_done=done,
-            transaction=transaction,
+        request = self._request
+        request.throttle_ms = request.services.quotas.throttle_ms(
+            PRODUCE_RATE, request.session.principal, request.client_id, self._size_bytes
         )
 
-    def _name(self, topic: ProduceTopic) -> TopicName | None:
-        if topic.name is not None:
-            return topic.name
-        state = self._request.services.image.topics.get(topic.topic_id)
-        return None if state is None else state.name
-
-    def _refused_all(self) -> ProduceOutcome | None:
-        transactional_id = self._message.transactional_id
-        if transactional_id is not None and not self._request.allows(
-            Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
-        ):
-            return _ID_NOT_ALLOWED
-        return None
-
-    def _transaction(self) -> ProduceTransaction | None:
-        """Return the transaction that batches with the transactional bit belong to."""
-        transactional_id = self._message.transactional_id
-        if transactional_id is None:
-            return None
-        is_added_here = self._request.version >= _LEADERS_ADD_FROM
-        return ProduceTransaction(
+    def _enter_transaction(self, transactional_id: str) -> None:
+        """Note the transaction that batches with the transactional bit belong to, or why the caller may not use it."""
+        request = self._request
+        if not request.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
+            self._refused_all = _ID_NOT_ALLOWED
+        is_added_here = request.version >= _LEADERS_ADD_FROM
+        self._transaction = ProduceTransaction(
             transactional_id, RegistrationMode.ADD if is_added_here else RegistrationMode.VERIFY
         )
 
-    def _refused(self, name: TopicName | None) -> ProduceOutcome | None:
+    def _look_at(
+        self, name: TopicName | None, topic_id: TopicId
+    ) -> tuple[Topic, ProduceOutcome | None]:
+        """Return how the request names a topic, and the refusal of all of its partitions."""
+        topic: Topic = topic_id if name is None else name
+        if self._refused_all is not None:
+            return topic, self._refused_all
         if name is None:
-            return _UNKNOWN_TOPIC_ID
+            state = self._request.services.image.topics.get(topic_id)
+            if state is None:
+                return topic, _UNKNOWN_TOPIC_ID
+            name = state.name
         if not self._request.allows_topic(Operation.WRITE, name):
-            return _NOT_ALLOWED
-        return None
+            return topic, _NOT_ALLOWED
+        return topic, None
 
-    def _throttle(self, size_bytes: int) -> None:
-        request = self._request
-        request.throttle_ms = request.services.quotas.throttle_ms(
-            PRODUCE_RATE, request.session.principal, request.client_id, size_bytes
+    def _append(
+        self,
+        topic: Topic,
+        refused: ProduceOutcome | None,
+        index: int,
+        records: memoryview | None,
+    ) -> None:
+        """Begin the next partition of the request."""
+        number = len(self._outcomes)
+        self._outcomes.append(refused)
+        self._partitions.append(None)
+        if refused is not None:
+            return
+        if not records:
+            self._outcomes[number] = _NO_RECORDS
+            return
+        self._size_bytes += len(records)
+        partition = self._request.services.partitions.find(topic, PartitionIndex(index))
+        if isinstance(partition, ErrorCode):
+            self._outcomes[number] = ProduceOutcome(partition)
+            return
+        self._partitions[number] = partition
+        self._unknown += 1
+        partition.produce(
+            records,
+            acks=self._message.acks,
+            timeout_ms=self._timeout_ms,
+            on_done=functools.partial(self._done, number),
+            transaction=self._transaction,
         )
+
+    def _done(self, number: int, outcome: ProduceOutcome) -> None:
+        self._outcomes[number] = outcome
+        self._unknown -= 1
+        if self._unknown:
+            return
+        response, all_known = self._response, self._all_known
+        if response is not None and not response.done():
+            response.set_result(self._encode())
+        elif all_known is not None and not all_known.done():
+            all_known.set_result(None)
 
     def _without_response(self) -> NoResponse:
         if any(
             outcome is not None and outcome.error is not ErrorCode.NONE
-            for outcomes in self._outcomes
-            for outcome in outcomes
+            for outcome in self._outcomes
         ):
             raise CloseConnection("a produce with acks=0 failed, and nothing else would tell")
         return NO_RESPONSE
 
-    def _encode_steps(self) -> Generator[None, None, Encoded]:
-        request = self._request
-        topics = []
+    def _encode(self) -> Encoded:
+        topics: list[ProducedTopic] = []
         leaders: list[CurrentLeader] = []
-        since_step = 0
-        for topic, partitions, outcomes in zip(
-            self._message.topics, self._partitions, self._outcomes, strict=True
-        ):
-            ref: Topic = topic.topic_id if topic.name is None else topic.name
+        number = 0
+        for name, topic_id, partitions in self._message.topics:
+            topic: Topic = topic_id if name is None else name
             responses = []
-            for (index, _), partition, outcome in zip(
-                topic.partitions, partitions, outcomes, strict=True
-            ):
-                since_step += 1
-                if since_step >= _RESPONSES_A_STEP:
-                    since_step = 0
+            for index, _ in partitions:
+                responses.append(self._response_of(number, topic, index, leaders))
+                number += 1
+            topics.append((name, topic_id, responses))
+        request = self._request
+        body = encode_produce_response(
+            request.version,
+            topics,
+            throttle_ms=request.throttle_ms,
+            endpoints=endpoints_of(request, leaders) if leaders else (),
+        )
+        return Encoded((body,), len(body))
+
+    def _encode_steps(self) -> Generator[None, None, Encoded]:
+        """Like `_encode`, in steps."""
+        topics: list[ProducedTopic] = []
+        leaders: list[CurrentLeader] = []
+        number = 0
+        for name, topic_id, partitions in self._message.topics:
+            topic: Topic = topic_id if name is None else name
+            responses = []
+            for index, _ in partitions:
+                responses.append(self._response_of(number, topic, index, leaders))
+                number += 1
+                if number % _RESPONSES_A_STEP == 0:
                     yield
-                assert outcome is not None, (ref, index)
-                if partition is not None:
-                    outcome = partition.gate_produce(outcome, acks=self._message.acks)
-                responses.append(self._partition_response(ref, index, outcome, leaders))
-            topics.append(TopicResponse(topic.name, topic.topic_id, responses))
+            topics.append((name, topic_id, responses))
+        request = self._request
         body = yield from encode_produce_steps(
             request.version,
             topics,
@@ -251,16 +265,24 @@ class _Produce:
         )
         return Encoded((body,), len(body))
 
-    def _partition_response(
-        self, topic: Topic, index: int, outcome: ProduceOutcome, leaders: list[CurrentLeader]
-    ) -> PartitionResponse:
+    def _response_of(
+        self, number: int, topic: Topic, index: int, leaders: list[CurrentLeader]
+    ) -> PartitionResponse | PlainResponse:
+        outcome, partition = self._outcomes[number], self._partitions[number]
+        assert outcome is not None, (topic, index)
+        if partition is not None:
+            outcome = partition.gate_produce(outcome, acks=self._message.acks)
         error = outcome.error
+        if error is ErrorCode.NONE:
+            return (
+                index,
+                0,
+                outcome.base_offset,
+                outcome.log_append_time_ms,
+                outcome.log_start_offset,
+            )
         if error is ErrorCode.TRANSACTION_ABORTABLE and self._request.version < _ABORTABLE_FROM:
             error = ErrorCode.INVALID_TXN_STATE
-        if error is ErrorCode.NONE:
-            return PartitionResponse(
-                index, 0, outcome.base_offset, outcome.log_append_time_ms, outcome.log_start_offset
-            )
         leader = None
         if error.leader_moved:
             now = self._request.services.partitions.leader_of(topic, PartitionIndex(index))
