@@ -48,7 +48,7 @@ _BROKERS: Final = """
     log.segment.bytes log.segment.delete.delay.ms max.connections max.connections.per.ip
     message.max.bytes node.id offset.metadata.max.bytes offsets.retention.check.interval.ms
     offsets.retention.minutes offsets.topic.num.partitions offsets.topic.replication.factor
-    offsets.topic.segment.bytes producer.id.expiration.ms queued.max.request.bytes
+    offsets.topic.durability offsets.topic.segment.bytes producer.id.expiration.ms queued.max.request.bytes
     readiness.catch.up.timeout.ms replica.credit.bytes replica.fetch.max.bytes
     replica.fetch.response.max.bytes replica.lag.time.max.ms replica.selector.class
     sasl.enabled.mechanisms sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience

@@ -289,6 +289,13 @@ class BrokerSettings(ListenerSettings):
         unit="bytes",
         minimum=1,
     )
+    offsets_topic_durability: str = setting(
+        "offsets.topic.durability",
+        "When a replica counts records of __consumer_offsets as stored: replicated, once they are written to the"
+        " operating system; fsync, once they are synced to disk. It has an effect only when the topic is created.",
+        default="replicated",
+        choices=("replicated", "fsync"),
+    )
     offsets_retention_minutes: int = setting(
         "offsets.retention.minutes",
         "How long the committed offsets of a group without members are kept.",

@@ -260,3 +260,13 @@ async def test_a_transactional_id_is_refused_by_saying_that_it_is_not_supported(
         message = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1)
         response = await answered(served, ApiKey.INIT_PRODUCER_ID, 5, message)
         assert response.error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+@pytest.mark.parametrize("durability", ["replicated", "fsync"])
+def test_the_topic_of_offsets_is_created_as_durable_as_the_setting_says(durability: str) -> None:
+    served = services(offsets_topic_durability=durability)
+    assert served.groups.placement.configs["durability"] == durability
+
+
+def test_commits_wait_for_no_disk_by_default() -> None:
+    assert services().groups.placement.configs["durability"] == "replicated"

@@ -115,6 +115,7 @@ class GroupCoordinator:
                 "cleanup.policy": "compact",
                 "compression.type": "producer",
                 "segment.bytes": str(settings.offsets_topic_segment_bytes),
+                "durability": settings.offsets_topic_durability,
             },
         )
         self._authorizer = authorizer or EverybodyMay()
