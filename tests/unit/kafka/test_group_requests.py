@@ -11,6 +11,7 @@ import pytest
 from odradek_broker.access.authorizer import AclAuthorizer, Authorizer
 from odradek_broker.groups.messages import FetchOffsets
 from odradek_broker.kafka.registry import Registry
+from odradek_broker.kafka.request import AT_ONCE_MAX
 from odradek_broker.kafka.services import Services
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import GroupId
@@ -270,3 +271,10 @@ def test_the_topic_of_offsets_is_created_as_durable_as_the_setting_says(durabili
 
 def test_commits_wait_for_no_disk_by_default() -> None:
     assert services().groups.placement.configs["durability"] == "replicated"
+
+
+@pytest.mark.parametrize("count", [0, 1, AT_ONCE_MAX, AT_ONCE_MAX + 1])
+async def test_a_few_items_take_no_turns_of_the_loop(count: int) -> None:
+    made = request(services(), ApiKey.OFFSET_COMMIT, 7, None)
+    assert [item async for item in made.in_turns(list(range(count)))] == list(range(count))
+    assert (made._pace is None) is (count <= AT_ONCE_MAX)

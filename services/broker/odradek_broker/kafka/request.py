@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sized
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from msgspec import Struct
 
@@ -27,6 +27,8 @@ from odradek_runtime.tls import ANONYMOUS
 _log = event_log("odradek_broker.audit")
 T = TypeVar("T")
 M_co = TypeVar("M_co", covariant=True)
+AT_ONCE_MAX: Final = 8
+"""The most items that a request goes through without giving way, at each level of its message."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,6 +79,23 @@ class ClientSession:
         return self.reauthenticate_at_ms is not None and now_ms > self.reauthenticate_at_ms
 
 
+class _AtOnce(Generic[T]):
+    """An asynchronous iterator that never waits. An async generator would be registered with the event loop."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items = iter(items)
+
+    def __aiter__(self) -> _AtOnce[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        for item in self._items:
+            return item
+        raise StopAsyncIteration
+
+
 class Request(Struct, Generic[M_co], kw_only=True, gc=False):
     """A Kafka request with its decoded message, of type `M_co`.
 
@@ -101,7 +120,12 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
         return self._pace
 
     def in_turns(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """Iterate over items, of which there may be thousands, and give way to other requests between them."""
+        """Iterate over items, of which there may be thousands, and give way to other requests between them.
+
+        A few items are not worth a pace. It would also count the time that the request waits for a coordinator.
+        """
+        if isinstance(items, list) and len(items) <= AT_ONCE_MAX:
+            return _AtOnce(items)
         return self.pace.items(items)
 
     async def encoded(self, response: Message) -> bytes:
