@@ -230,7 +230,7 @@ def test_a_silent_controller_is_named(admin: StandInAdmin) -> None:
         answered_by=1,
         voters=(*admin.quorum.voters[:2], silent),
     )
-    assert examined(admin)["problems"] == ["controller 3 at c3:9095 was last heard 61 s ago"]
+    assert examined(admin)["problems"] == ["controller 3 at c3:9095 was last heard from 61 s ago"]
 
 
 @pytest.mark.parametrize("asked", ["quorum", "cluster", "topics", "log_dirs"])
