@@ -310,6 +310,9 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
                 local,
                 refuse=lambda code: pb.DescribeProducersResponse(error_code=code),
             ):
+                # A broker that has not heard of a new topic leads none of its partitions.
+                if elsewhere.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    continue
                 response.producers.extend(elsewhere.producers)
                 response.error_code = response.error_code or elsewhere.error_code
         return response
