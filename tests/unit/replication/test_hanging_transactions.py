@@ -12,6 +12,7 @@ import pytest
 
 from odradek_broker.log.producer_state import ProducerStates
 from odradek_broker.partition.effects import OrphanEnded, TransactionTorn
+from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.hanging_transactions import (
     CoordinatorResolutions,
     HangingTransactions,
@@ -19,7 +20,7 @@ from odradek_broker.replication.hanging_transactions import (
 )
 from odradek_broker.replication.host_transactions import HostTransactions
 from odradek_broker.replication.local_partitions import LocalPartitions
-from odradek_broker.replication.transaction_incidents import IncidentKind, TransactionIncidents
+from odradek_broker.replication.transaction_incidents import IncidentKind
 from odradek_broker.transactions.messages import Resolution
 from odradek_protocol.identity import (
     BrokerId,
@@ -163,9 +164,10 @@ async def test_what_hung_is_an_incident_and_what_hangs_is_found() -> None:
 
 def test_torn_and_orphaned_transactions_are_incidents() -> None:
     partition = TopicIdPartition(TopicId(b"T" * 16), PartitionIndex(1))
-    incidents = TransactionIncidents()
+    counters = Counters()
+    incidents = counters.transaction_incidents
     owner = SimpleNamespace(topic="orders", partition=partition)
-    transactions = HostTransactions(owner, incidents, lambda: 5)  # type: ignore[arg-type]
+    transactions = HostTransactions(owner, counters, SimpleNamespace(wall_ms=lambda: 5))  # type: ignore[arg-type]
     fields = {
         "producer_id": PRODUCER,
         "producer_epoch": ProducerEpoch(1),

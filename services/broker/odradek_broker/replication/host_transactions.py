@@ -9,6 +9,7 @@ from typing import Protocol, TypeAlias, assert_never
 
 from odradek_broker.partition import effects as fx
 from odradek_broker.partition import events as ev
+from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.host_ports import (
     Registration,
     RegistrationResponse,
@@ -17,7 +18,6 @@ from odradek_broker.replication.host_ports import (
 from odradek_broker.replication.transaction_incidents import (
     IncidentKind,
     TransactionIncident,
-    TransactionIncidents,
 )
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
@@ -28,6 +28,7 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.control import ControlType, encode_marker
+from odradek_runtime.clock import Clock
 from odradek_runtime.logs import event_log
 
 OnMarked = Callable[[Sequence[ErrorCode]], None]
@@ -56,12 +57,10 @@ class HostTransactions:
 
     __slots__ = ("_incidents", "_last_request_id", "_owner", "_wall_ms", "_writes")
 
-    def __init__(
-        self, owner: Owner, incidents: TransactionIncidents, wall_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, owner: Owner, counters: Counters, clock: Clock) -> None:
         self._owner = owner
-        self._incidents = incidents
-        self._wall_ms = wall_ms
+        self._incidents = counters.transaction_incidents
+        self._wall_ms = clock.wall_ms
         self._writes: dict[int, OnMarked] = {}
         self._last_request_id = 0
 

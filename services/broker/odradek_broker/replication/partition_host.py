@@ -114,9 +114,7 @@ class PartitionHost:
         self.is_failed = False
         self.is_removed = False
         self.work = LogWork(self, log, shared)
-        self.transactions = HostTransactions(
-            self, shared.counters.transaction_incidents, shared.clock.wall_ms
-        )
+        self.transactions = HostTransactions(self, shared.counters, shared.clock)
         self._visible = VisibleBytes()
         self._shared = shared
         self._boottime_ms = shared.clock.boottime_ms
