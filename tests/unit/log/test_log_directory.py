@@ -11,6 +11,7 @@ from odradek_broker.log.directory.checkpoints import decode_offsets, encode_offs
 from odradek_broker.log.directory.restart_markers import RestartClass
 from odradek_broker.log.log_config import Durability, LogConfig, TimestampKind
 from odradek_broker.log.log_directory import DirectoryRefused, LogDirectory
+from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import DiskStorage
 from odradek_protocol.identity import (
     BrokerEpoch,
@@ -275,19 +276,30 @@ def test_a_truncation_is_not_undone_by_a_checkpoint_gathered_before() -> None:
     assert decode_offsets(text) == {TopicIdPartition(TOPIC_ID, PARTITION): 10}
 
 
+def due_flushes(directory: LogDirectory, *, now_ms: int) -> list[PartitionLog]:
+    """Return the logs that are due, as the upkeep takes them from the generator."""
+    steps = directory.due_flushes(now_ms=now_ms)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            due: list[PartitionLog] = done.value
+            return due
+
+
 def test_flushes_are_due_by_bytes_and_by_age() -> None:
     broker = memory_broker(LogConfig(segment_bytes=1 << 30))
     directory = broker.directory
     log = broker.log
-    assert directory.due_flushes(now_ms=10**9) == []
+    assert due_flushes(directory, now_ms=10**9) == []
     broker.append(1)
-    assert directory.due_flushes(now_ms=59_999) == []
-    assert directory.due_flushes(now_ms=60_000) == [log]
+    assert due_flushes(directory, now_ms=59_999) == []
+    assert due_flushes(directory, now_ms=60_000) == [log]
     broker.sync(full=True)
     assert log.recovery_point == log.durable_end_offset == 1
-    assert directory.due_flushes(now_ms=10**9) == []
+    assert due_flushes(directory, now_ms=10**9) == []
     broker.append(1, value_bytes=64 << 20)
-    assert directory.due_flushes(now_ms=1) == [log]
+    assert due_flushes(directory, now_ms=1) == [log]
     job = log.begin_sync(full=True)
     assert job is not None
     assert log.begin_sync() is None, "one sync at a time"
@@ -304,9 +316,9 @@ def test_syncs_for_producers_do_not_put_off_the_flush() -> None:
     broker.append(1)
     broker.sync()
     assert broker.log.durable_end_offset == 1
-    assert broker.directory.due_flushes(now_ms=60_000) == [broker.log]
+    assert due_flushes(broker.directory, now_ms=60_000) == [broker.log]
     broker.sync(full=True)
-    assert broker.directory.due_flushes(now_ms=10**9) == []
+    assert due_flushes(broker.directory, now_ms=10**9) == []
 
 
 def test_what_is_appended_during_a_flush_is_not_old_at_once() -> None:
@@ -318,10 +330,10 @@ def test_what_is_appended_during_a_flush_is_not_old_at_once() -> None:
     log.append(batch(1), now_ms=61_000)
     job.run()
     log.finish(job)
-    assert broker.directory.due_flushes(now_ms=62_000) == [], (
+    assert due_flushes(broker.directory, now_ms=62_000) == [], (
         "or a busy log is flushed every second"
     )
-    assert broker.directory.due_flushes(now_ms=121_000) == [log]
+    assert due_flushes(broker.directory, now_ms=121_000) == [log]
 
 
 def test_a_flush_that_a_cut_overtakes_is_due_again() -> None:
@@ -335,7 +347,7 @@ def test_a_flush_that_a_cut_overtakes_is_due_again() -> None:
     job.run()
     log.finish(job)
     assert log.recovery_point == 0
-    assert broker.directory.due_flushes(now_ms=60_000) == [log]
+    assert due_flushes(broker.directory, now_ms=60_000) == [log]
 
 
 def test_all_logs_together_have_a_bound_and_the_neediest_go_first() -> None:
@@ -347,9 +359,9 @@ def test_all_logs_together_have_a_bound_and_the_neediest_go_first() -> None:
         log = directory.create(TopicName(f"t{number}"), topic_id, PARTITION, LogConfig())
         log.append(batch(0, value_bytes=(number + 1) << 20), now_ms=0)
         logs.append(log)
-    assert directory.due_flushes(now_ms=1) == []
+    assert due_flushes(directory, now_ms=1) == []
     directory.flush_total_bytes_max = 5 << 20
-    assert directory.due_flushes(now_ms=1) == [logs[3], logs[2]]
+    assert due_flushes(directory, now_ms=1) == [logs[3], logs[2]]
 
 
 def test_a_sync_covers_what_was_there_when_it_began() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 
 import pytest
@@ -79,7 +79,8 @@ async def test_a_flush_that_was_due_of_a_log_that_was_opened_anew_moves_nothing(
         host = table.by_id[TOPIC_ID, 0]
         looked = asyncio.Event()
 
-        def due_flushes(*, now_ms: int) -> list[PartitionLog]:
+        def due_flushes(*, now_ms: int) -> Generator[None, None, list[PartitionLog]]:
+            yield
             looked.set()
             return [another]
 

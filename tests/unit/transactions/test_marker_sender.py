@@ -12,7 +12,11 @@ from typing import Any
 
 import pytest
 
-from odradek_broker.coordination.marker_sender import Acknowledged, MarkerSender
+from odradek_broker.coordination.marker_sender import (
+    MARKERS_AT_ONCE,
+    Acknowledged,
+    MarkerSender,
+)
 from odradek_broker.partition.events import Marker
 from odradek_broker.transactions.messages import SendMarkers
 from odradek_broker.transactions.transaction import TransactionalId, TransactionPartition
@@ -184,6 +188,45 @@ async def test_each_leader_gets_the_marker_and_each_acknowledgement_is_reported(
     await settled()
     assert sorted(world.marked) == [(1, 0, "NONE"), (1, 1, "NONE")]
     assert len(world.sender) == 0
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_a_wide_transaction_is_sent_and_reported_in_parts(world: World, moves: bool) -> None:
+    """The leader of all partitions may change before the last of them was sent."""
+    count = 3 * MARKERS_AT_ONCE
+    for index in range(2, count):
+        world.record(
+            Partition(
+                topic_id=TOPIC,
+                partition=PartitionIndex(index),
+                replicas=(ME, OTHER, THIRD),
+                isr=(ME, OTHER, THIRD),
+                leader=ME,
+            )
+        )
+    targets = [
+        TransactionPartition(TOPIC, TopicName("t"), PartitionIndex(index)) for index in range(count)
+    ]
+    world.order(1, *targets)
+    assert len(world.sent) == MARKERS_AT_ONCE
+    if moves:
+        for index in range(count):
+            world.record(
+                PartitionChange(topic_id=TOPIC, partition=PartitionIndex(index), leader=THIRD)
+            )
+        world.sent.clear()
+        world.tell_image()
+        assert len(world.sent) == MARKERS_AT_ONCE
+    await world.has_sent(count)
+    assert sorted(sent.partition for sent in world.sent) == list(range(count))
+    if moves:
+        assert {sent.broker for sent in world.sent} == {THIRD}
+    for sent in world.sent:
+        sent.respond(ErrorCode.NONE)
+    await asyncio.sleep(0)
+    assert len(world.marked) == MARKERS_AT_ONCE
+    await settled()
+    assert sorted(partition for _, partition, _ in world.marked) == list(range(count))
 
 
 async def test_a_marker_is_sent_again_after_an_error_but_not_before_a_response(

@@ -1,14 +1,16 @@
 """Writes transaction markers to partitions that this broker leads, for its own coordinators and those of other
 brokers.
 
-Markers of one turn of the event loop for one partition become one append. Those for `__consumer_offsets` go through the
-group coordinator, because a marker there changes which offsets are committed.
+Markers of one turn of the event loop for one partition become one append. A turn writes to some partitions only, so
+that a transaction with thousands of partitions does not hold the event loop. Markers for `__consumer_offsets` go
+through the group coordinator, because a marker there changes which offsets are committed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Final
 
 from odradek_broker.coordination.group_coordinator import GroupCoordinator
@@ -33,6 +35,8 @@ from odradek_protocol.topic_names import OFFSETS_TOPIC
 from odradek_runtime.logs import event_log
 
 _TIMEOUT_MS: Final = 15_000
+PARTITIONS_AT_ONCE: Final = 50
+"""The partitions to which one turn of the event loop writes; an append takes 100 to 150 us."""
 _log = event_log(__name__)
 OnWritten = Callable[[ErrorCode], None]
 
@@ -51,6 +55,7 @@ class LocalMarkers:
         self._groups = groups
         self._coordinator_epochs = coordinator_epochs
         self._due: dict[PartitionHost, tuple[Partition, list[tuple[Marker, OnWritten]]]] = {}
+        self._is_write_due = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     def write(
@@ -77,7 +82,8 @@ class LocalMarkers:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
-            if not self._due:
+            if not self._is_write_due:
+                self._is_write_due = True
                 loop.call_soon(self._write_due)
             self._due.setdefault(partition.host, (partition, []))[1].append((marker, on_done))
 
@@ -102,13 +108,16 @@ class LocalMarkers:
         return pb.MarkResult(entry_id=entry.entry_id, error_code=await written)
 
     def _write_due(self) -> None:
-        due, self._due = self._due, {}
-        for partition, markers in due.values():
+        for host in list(islice(self._due, PARTITIONS_AT_ONCE)):
+            partition, markers = self._due.pop(host)
             partition.write_markers(
                 [marker for marker, _ in markers],
                 timeout_ms=_TIMEOUT_MS,
                 on_done=_each([on_done for _, on_done in markers]),
             )
+        self._is_write_due = bool(self._due)
+        if self._is_write_due:
+            asyncio.get_running_loop().call_soon(self._write_due)
 
     async def _write_to_group(
         self,

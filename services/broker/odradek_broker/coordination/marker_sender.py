@@ -16,6 +16,9 @@ once: a copy that is still on its way to the old one is refused if it arrives in
 end a later transaction of a client that keeps its epoch. To the same leadership a marker is sent again only after a
 response, or after the stream broke, since a new stream makes the leader drop what the old one still brings.
 
+A transaction may have thousands of partitions: one turn of the event loop sends `MARKERS_AT_ONCE` markers, and reports
+as many acknowledgements.
+
 Acknowledgements are matched with what was sent by the stream's entries. One that comes after the shard was closed
 changes nothing, and neither does one of an earlier decision.
 """
@@ -23,6 +26,8 @@ changes nothing, and neither does one of an earlier decision.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -50,6 +55,7 @@ from odradek_runtime.logs import event_log
 _RETRY_MIN_MS: Final = 50
 _RETRY_MAX_MS: Final = 1_000
 _RETRY_CHECK_S: Final = 0.05
+MARKERS_AT_ONCE: Final = 200
 _LOG_INTERVAL_MS: Final = 60_000
 _EXPECTED: Final = frozenset(
     {
@@ -108,7 +114,7 @@ class MarkerSender:
         on_fenced: Callable[[PartitionIndex, LeaderEpoch], None],
         clock: Clock,
     ) -> None:
-        """`on_marked` is called once in a turn of the event loop for all acknowledgements of a shard."""
+        """`on_marked` is called once in a turn of the event loop for the acknowledgements of a shard."""
         self._broker_id = broker_id
         self._partitions = partitions
         self._streams = streams
@@ -117,7 +123,8 @@ class MarkerSender:
         self._on_fenced = on_fenced
         self._now_ms = clock.monotonic_ms
         self._due: dict[ShardKey, dict[_Due, None]] = {}
-        self._acknowledged: dict[ShardKey, list[Acknowledged]] = {}
+        self._acknowledged: deque[tuple[ShardKey, Acknowledged]] = deque()
+        self._wake = asyncio.Event()
         self._logged_ms = -_LOG_INTERVAL_MS
 
     def __len__(self) -> int:
@@ -129,13 +136,22 @@ class MarkerSender:
         unwatch = self._partitions.watch_image(self._image_changed)
         try:
             while True:
-                await asyncio.sleep(_RETRY_CHECK_S)
-                now_ms = self._now_ms()
-                for due in self._all():
-                    if not due.is_under_way and due.retry_at_ms <= now_ms:
-                        self._send(due)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_RETRY_CHECK_S if len(self) else None):
+                        await self._wake.wait()
+                self._wake.clear()
+                await self._send_due()
         finally:
             unwatch()
+
+    async def _send_due(self) -> None:
+        now_ms = self._now_ms()
+        waiting = [d for d in self._all() if not d.is_under_way and d.retry_at_ms <= now_ms]
+        for start in range(0, len(waiting), MARKERS_AT_ONCE):
+            for due in waiting[start : start + MARKERS_AT_ONCE]:
+                if not due.is_under_way:
+                    self._send(due)
+            await asyncio.sleep(0)
 
     def send(
         self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: SendMarkers
@@ -150,25 +166,40 @@ class MarkerSender:
             leader_epoch,
             order.is_bumped,
         )
-        for target in order.partitions:
-            due = _Due((partition, leader_epoch), order.decision, target, marker)
-            dues[due] = None
+        new = [
+            _Due((partition, leader_epoch), order.decision, target, marker)
+            for target in order.partitions
+        ]
+        if not len(self):
+            self._wake.set()  # `run` waits without a time-out while there is nothing to send again
+        dues.update(dict.fromkeys(new))
+        self._send_soon(new)
+
+    def _send_soon(self, dues: Sequence[_Due]) -> None:
+        """Send some markers at once, and let `run` send the others."""
+        for due in dues[MARKERS_AT_ONCE:]:
+            due.is_under_way, due.retry_at_ms = False, 0
+            self._wake.set()
+        for due in dues[:MARKERS_AT_ONCE]:
             self._send(due)
 
     def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
         """Forget the markers of a coordinator that this broker does not host any more."""
-        self._acknowledged.pop((partition, leader_epoch), None)
-        for due in self._due.pop((partition, leader_epoch), {}):
+        shard = (partition, leader_epoch)
+        self._acknowledged = deque(item for item in self._acknowledged if item[0] != shard)
+        for due in self._due.pop(shard, {}):
             due.is_over = True
 
     def _all(self) -> Sequence[_Due]:
         return [due for dues in self._due.values() for due in dues]
 
     def _image_changed(self, image: MetadataImage) -> None:
+        moved = []
         for due in self._all():
             state = image.partition(due.partition.topic_id, due.partition.partition)
             if state is None or (state.leader, state.leader_epoch) != due.sent_to:
-                self._send(due)
+                moved.append(due)
+        self._send_soon(moved)
 
     def _send(self, due: _Due) -> None:
         if due.is_over:
@@ -249,11 +280,16 @@ class MarkerSender:
         self._due[due.shard].pop(due)
         if not self._acknowledged:
             asyncio.get_running_loop().call_soon(self._report)
-        self._acknowledged.setdefault(due.shard, []).append((due.decision, due.partition, code))
+        self._acknowledged.append((due.shard, (due.decision, due.partition, code)))
 
     def _report(self) -> None:
-        acknowledged, self._acknowledged = self._acknowledged, {}
-        for shard, markers in acknowledged.items():
+        by_shard: dict[ShardKey, list[Acknowledged]] = {}
+        for _ in range(min(len(self._acknowledged), MARKERS_AT_ONCE)):
+            shard, acknowledged = self._acknowledged.popleft()
+            by_shard.setdefault(shard, []).append(acknowledged)
+        if self._acknowledged:
+            asyncio.get_running_loop().call_soon(self._report)
+        for shard, markers in by_shard.items():
             self._on_marked(*shard, markers)
 
     def _retry(self, due: _Due, code: ErrorCode | None) -> None:

@@ -18,8 +18,9 @@ is called.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 from pathlib import Path
 from typing import Final
 
@@ -465,11 +466,18 @@ class LogDirectory:
             with contextlib.suppress(OSError):  # the next start removes it
                 self._storage.remove(path)
 
-    def due_flushes(self, *, now_ms: int) -> list[PartitionLog]:
-        """Return the logs of this directory that need a full sync, as the function `due_flushes` does."""
-        return due_flushes(
-            self._logs.values(), now_ms=now_ms, total_bytes_max=self.flush_total_bytes_max
-        )
+    def due_flushes(self, *, now_ms: int) -> Generator[None, None, list[PartitionLog]]:
+        """Return the logs of this directory that need a full sync, as the function `due_flushes` does.
+
+        It yields after every `LOGS_PER_STEP` logs, so that the caller can let the event loop turn.
+        """
+        unsynced: list[tuple[int, PartitionLog]] = []
+        for number, log in enumerate(list(self._logs.values()), 1):
+            if log.recovery_point < log.stored_end_offset:
+                unsynced.append((log.unsynced_bytes, log))
+            if number % LOGS_PER_STEP == 0:
+                yield
+        return due_flushes(unsynced, now_ms=now_ms, total_bytes_max=self.flush_total_bytes_max)
 
     def close(self, *, broker_epoch: BrokerEpoch | None) -> bool:
         """Sync everything, write checkpoints and, with a broker epoch, the clean marker last.
@@ -518,25 +526,21 @@ FLUSH_BYTES_MAX: Final = 64 << 20  # unsynced bytes of one log
 FLUSH_AGE_MS_MAX: Final = 60_000
 FLUSH_TOTAL_BYTES_MAX: Final = 2 << 30  # unsynced bytes of all logs; bounds what a restart scans
 FLUSHES_AT_ONCE_MAX: Final = 64
+LOGS_PER_STEP: Final = 500
 
 
 def due_flushes(
-    logs: Iterable[PartitionLog], *, now_ms: int, total_bytes_max: int
+    unsynced: Sequence[tuple[int, PartitionLog]], *, now_ms: int, total_bytes_max: int
 ) -> list[PartitionLog]:
     """Return logs that need a full sync, by unsynced bytes or age; at most FLUSHES_AT_ONCE_MAX.
 
-    The log with the most unsynced bytes is first. The caller should begin each sync
-    (`begin_sync(full=True)`) only when it can run, because a running sync delays the syncs for
-    producers to topics with `durability=fsync`.
+    `unsynced` are the logs that have unsynced bytes, with the number of these. The log with the most is first in the
+    result. The caller should begin each sync (`begin_sync(full=True)`) only when it can run, because a running sync
+    delays the syncs for producers to topics with `durability=fsync`.
     """
-    candidates = [
-        (log.unsynced_bytes, number, log)
-        for number, log in enumerate(logs)
-        if log.recovery_point < log.stored_end_offset
-    ]
-    total_bytes = sum(unsynced_bytes for unsynced_bytes, _, _ in candidates)
+    total_bytes = sum(unsynced_bytes for unsynced_bytes, _ in unsynced)
     due: list[PartitionLog] = []
-    for unsynced_bytes, _, log in sorted(candidates, reverse=True):
+    for unsynced_bytes, log in sorted(unsynced, key=itemgetter(0), reverse=True):
         since_ms = log.unsynced_since_ms
         is_old = since_ms is not None and now_ms - since_ms >= FLUSH_AGE_MS_MAX
         is_big = unsynced_bytes >= FLUSH_BYTES_MAX or total_bytes >= total_bytes_max

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.log.storage import RESERVE, StorageFailed
@@ -13,6 +14,7 @@ from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_runtime.logs import event_log
 
+T = TypeVar("T")
 _FLUSH_INTERVAL_S: Final = 1.0
 _SWEEP_INTERVAL_S: Final = 5.0
 _COMPACT_INTERVAL_MS_MIN: Final = 100
@@ -54,7 +56,8 @@ class Upkeep:
             if not self._table.is_active:
                 continue
             # One after the other, because reads need the threads of the pool too.
-            for log in self._directory.due_flushes(now_ms=self._clock.boottime_ms()):
+            due = await _in_turns(self._directory.due_flushes(now_ms=self._clock.boottime_ms()))
+            for log in due:
                 host = self._table.by_id.get((log.topic_id, log.partition))
                 # The log may have been deleted, or opened again as another object, since the list was made.
                 if host is None or host.is_failed or host.log is not log:
@@ -178,3 +181,14 @@ class Upkeep:
             late_ms = now_ms - before_ms - int(_LAG_PROBE_S * 1000)
             before_ms = now_ms
             self.loop_lag_s = max(late_ms, 0) / 1000
+
+
+async def _in_turns(steps: Generator[None, None, T]) -> T:
+    """Run the steps, each in a turn of the event loop of its own. Returns the generator's result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        await asyncio.sleep(0)

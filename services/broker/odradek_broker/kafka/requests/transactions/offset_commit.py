@@ -53,7 +53,7 @@ async def txn_offset_commit(request: Request[TxnOffsetCommitRequest]) -> TxnOffs
     offsets: dict[TopicPartition, CommittedOffset] = {}
     async for topic in request.in_turns(message.topics):
         found = find_topic(request, topic.name, None, Operation.READ)
-        for item in topic.partitions:
+        async for item in request.in_turns(topic.partitions):
             partition = _partition(found, item.partition_index)
             if isinstance(partition, ErrorCode):
                 codes[topic.name, item.partition_index] = partition
