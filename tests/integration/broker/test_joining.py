@@ -49,6 +49,7 @@ class Rejoining:
             node_id=4,
             cluster_id="c",
             rack="",
+            host_id_or_name="host",
             controllers=[(1, "127.0.0.1", controller.port)],
             heartbeat_interval_ms=20,
         )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from odradek_broker.transactions.messages import TransactionCompleted
+from odradek_broker.transactions.transaction import EndedBy
 from odradek_broker.transactions.transaction_shard import TransactionShard
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.latencies import Latencies
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 PREFIX: Final = "odradek_broker_"
+_CLIENT: Final = EndedBy.CLIENT.name.lower()
 _FENCED: Final = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 
 
@@ -39,7 +41,10 @@ class TransactionMetrics:
         self._wall_ms = wall_ms
         self.started = 0
         self.fenced = 0
-        self.completed: Counter[tuple[str, str]] = Counter()
+        # All labels exist from the start, so that a rate shows the first transaction.
+        self.completed: Counter[tuple[str, str]] = Counter(
+            {("commit", _CLIENT): 0, **{("abort", by.name.lower()): 0 for by in EndedBy}}
+        )
         """By outcome and by who decided it."""
         self.open_latencies = Latencies()
         self.completion_latencies = Latencies()

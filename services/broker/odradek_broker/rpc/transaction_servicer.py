@@ -7,6 +7,7 @@ Clients of this service use one epoch for each transaction (transaction.version 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeAlias
 
 import grpc
@@ -242,22 +243,21 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT, f"at most {NAMES_MAX} transactional ids a call"
             )
-        descriptions = [
-            await self._routing.at_coordinator(
-                partition_key(transactional_id),
-                "DescribeTransactions",
-                pb.DescribeTransactionsRequest(transactional_ids=[transactional_id]),
-                context,
-                here=self._describe_one,
-                refuse=lambda code, name=transactional_id: pb.DescribeTransactionsResponse(  # type: ignore[misc]
-                    transactions=[pb.TransactionDescription(error_code=code, transactional_id=name)]
-                ),
+        descriptions: list[pb.DescribeTransactionsResponse] = []
+        async for transactional_id in in_turns(request.transactional_ids):
+            descriptions.append(
+                await self._routing.at_coordinator(
+                    partition_key(transactional_id),
+                    "DescribeTransactions",
+                    pb.DescribeTransactionsRequest(transactional_ids=[transactional_id]),
+                    context,
+                    here=self._describe_one,
+                    refuse=partial(_not_described, transactional_id),
+                )
             )
-            for transactional_id in request.transactional_ids
-        ]
         caller = client_caller()
         response = pb.DescribeTransactionsResponse()
-        for described in descriptions:
+        async for described in in_turns(descriptions):
             for transaction in described.transactions:
                 visible = [
                     partition
@@ -416,3 +416,9 @@ def _is_wanted(state: Transaction, request: pb.ListTransactionsRequest, now_ms: 
     if request.older_than_ms <= 0:
         return True
     return state.start_ms != NO_TIME and now_ms - state.start_ms > request.older_than_ms
+
+
+def _not_described(transactional_id: str, code: ErrorCode) -> pb.DescribeTransactionsResponse:
+    return pb.DescribeTransactionsResponse(
+        transactions=[pb.TransactionDescription(error_code=code, transactional_id=transactional_id)]
+    )
