@@ -41,6 +41,7 @@ MAY_REFUSE = {  # what is valid by its schema and still cannot be
     f"PUT {V3}/topics/{{topic}}/configs/{{name}}": "a value that is not the config's",
     f"POST {V3}/topics/{{topic}}/records": "data that is not of its own `type`; times before 1970",
     f"POST {V3}/topics/{{topic}}/records:batch": "one id twice",
+    f"POST {V3}/transactions": "as records; topics that cannot exist",
     "POST /consumers/{group}/instances/{instance}/subscription": "topics and pattern; no RE2 pattern",
     "POST /consumers/{group}/instances/{instance}/positions": "neither offsets nor timestamps",
 }

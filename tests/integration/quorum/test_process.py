@@ -307,8 +307,10 @@ def lose_the_log(directory: Path, _found: Controllers) -> None:
 @contextmanager
 def taken_raft_port(found: Controllers) -> Iterator[None]:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", found.raft_ports[0]))
+        taken.bind(("127.0.0.1", 0))
         taken.listen()
+        # A port that was free before may be some connection's by now.
+        found.raft_ports[0] = taken.getsockname()[1]
         yield
 
 

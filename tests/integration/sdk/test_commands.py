@@ -181,7 +181,7 @@ def test_a_key_separator_is_unescaped_and_lines_without_it_are_counted(
 @pytest.mark.parametrize("option", ["--partitions", "--replicas"])
 def test_no_partitions_or_replicas_are_refused(dev: dict[str, Any], option: str) -> None:
     told = run(dev, "topic", "create", "none", option, "0", status=2)
-    assert "0 is not a count" in told
+    assert "0 is not a valid number" in told
 
 
 def test_json_has_one_form_of_names(dev: dict[str, Any]) -> None:

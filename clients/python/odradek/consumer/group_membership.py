@@ -409,8 +409,9 @@ class GroupMembership:
 
     async def _commit_gone(self, revoked: Sequence[TopicPartition]) -> None:
         """Commit before giving up partitions. A failure only makes the next owner read records again."""
+        gone = set(revoked)
         try:
-            await self._commit_new({n: at for n, at in self._committable.items() if n in revoked})
+            await self._commit_new({n: at for n, at in self._committable.items() if n in gone})
         except OdradekError as error:
             _log.warning(
                 "Failed to commit offsets of group %s before giving up partitions: %s",
