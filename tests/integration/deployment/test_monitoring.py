@@ -110,7 +110,7 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture(scope="module")
 def scrape(cluster: EmbeddedCluster) -> Scrape:
-    """Scrape every process, after a group has read a topic and requests were served."""
+    """Scrape every process, after a group has read a topic, while a transaction is open."""
     return asyncio.run(_used(cluster))
 
 
@@ -126,7 +126,10 @@ async def _used(cluster: EmbeddedCluster) -> Scrape:
         async with consumer:
             assert await consumer.getmany(timeout_ms=30_000)
             await consumer.commit()
-            return await asyncio.to_thread(_scrape, cluster)
+            writer = client.producer(acks="all", transactional_id="open")
+            async with writer, writer.transaction():
+                await writer.send_and_wait("seen", b"record")
+                return await asyncio.to_thread(_scrape, cluster)
 
 
 def _scrape(cluster: EmbeddedCluster) -> Scrape:
@@ -143,7 +146,11 @@ def _scrape(cluster: EmbeddedCluster) -> Scrape:
                 for sample in family.samples:
                     found.setdefault(sample.name, set()).update(sample.labels)
         # The lag is told once the commit is, the followers' once the leader has heard of them.
-        if {"kafka_consumergroup_lag", "odradek_metadata_quorum_peer_lag_entries"} <= found.keys():
+        if found.keys() >= {
+            "kafka_consumergroup_lag",
+            "odradek_broker_stable_lag_records",
+            "odradek_metadata_quorum_peer_lag_entries",
+        }:
             return found
         assert time.monotonic() < deadline_s, sorted(found)
         time.sleep(0.2)

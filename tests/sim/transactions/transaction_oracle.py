@@ -100,7 +100,7 @@ class TransactionOracle(Invariants):
         self.present: dict[TransactionalId, Known] = {}
         self.logs: dict[TopicIdPartition, CommittedLog] = defaultdict(CommittedLog)
         self.topics: dict[TopicIdPartition, str] = {}
-        self._identities: set[ProducerIdentity] = set()
+        self._epochs: dict[int, int] = {}  # the highest committed epoch of each producer id
         self._told: set[ProducerIdentity] = set()
         self._scanned: dict[tuple[bytes, TopicIdPartition, int], int] = {}
         self._judged: dict[tuple[TopicIdPartition, int, int], Known | str] = {}
@@ -287,8 +287,12 @@ class TransactionOracle(Invariants):
         elif any(held.transactional_id != name for held in self.transactions[state.producer_id]):
             self.fail("T1", f"{name} gets producer id {state.producer_id} of another id")
         self._check_ledger(name, before, state, steps)
-        self._identities.add(ProducerIdentity(state.producer_id, state.producer_epoch))
-        self._identities.add(state.next_identity)
+        for given in (
+            ProducerIdentity(state.producer_id, state.producer_epoch),
+            state.next_identity,
+        ):
+            epoch = self._epochs.get(given.producer_id, -1)
+            self._epochs[given.producer_id] = max(epoch, given.epoch)
         present = self.present.get(name)
         if state.status is TransactionStatus.ONGOING:
             identity = ProducerIdentity(state.producer_id, state.producer_epoch)
@@ -393,13 +397,17 @@ class TransactionOracle(Invariants):
     # --- what clients are told -------------------------------------------------------------------
 
     def identity_told(self, name: str, identity: ProducerIdentity | None) -> None:
-        """T1, T9: an identity that a producer gets is committed, and nobody else's."""
+        """T1, T9: an identity that a producer gets is committed, and nobody else's.
+
+        Requests that were held for the same completion are decided in one step, which commits only the last of their
+        identities; the others are fenced when their producers hear of them.
+        """
         assert identity is not None
         if identity in self._told:
             self.fail("T1", f"{name} is told {identity} again")
         if identity.epoch >= MARKER_EPOCH_MAX:
             self.fail("T1", f"{name} is told {identity}")
-        if identity not in self._identities:
+        if identity.epoch > self._epochs.get(identity.producer_id, -1):
             self.fail("T9", f"{name} is told {identity}, which is not committed")
         self._told.add(identity)
 

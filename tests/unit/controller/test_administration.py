@@ -59,7 +59,7 @@ def test_a_clusters_first_start_sets_features_and_configs_once() -> None:
     )
     assert found.image.features == {
         "group.version": 1,
-        "metadata.version": 2,
+        "metadata.version": 3,
         "transaction.version": 2,
     }
     assert found.image.config_of(BROKER, "") == {"min.insync.replicas": "2"}

@@ -10,8 +10,8 @@ import threading
 
 import pytest
 
-from odradek.cli.consume import _json_line
 from odradek.cli.produce import lines_of
+from odradek.cli.record_format import json_renderer
 from odradek.consumer.consumer_record import DeserializedRecord
 from odradek.errors import RecordTooLarge
 
@@ -44,7 +44,7 @@ async def test_input_is_cut_into_its_lines(data: bytes) -> None:
 
 
 async def test_a_line_without_an_end_is_refused_before_it_fills_the_memory() -> None:
-    with pytest.raises(RecordTooLarge, match="more than 1000 bytes"):
+    with pytest.raises(RecordTooLarge, match="longer than 1000 bytes"):
         await lines(b"short\n" + b"x" * 2_000_000, line_bytes_max=1_000)
 
 
@@ -53,7 +53,7 @@ def test_json_keeps_bytes_that_are_no_text() -> None:
     record = DeserializedRecord(
         binary, "grün".encode(), (("h", binary), ("n", None)), 1, 2, "t", 0, 0, 0
     )
-    row = json.loads(_json_line(record))
+    row = json.loads(json_renderer(key_as="text", value_as="text")(record))
     assert base64.b64decode(row["key"]["base64"]) == binary
     assert row["value"] == "grün"
     assert row["headers"] == [["h", {"base64": "//4A"}], ["n", None]]
