@@ -44,6 +44,17 @@ class SimulatedHandle:
         return self.is_cancelled
 
 
+class _NumberedTask(asyncio.Task[Any]):
+    """A task whose place in a set, such as that of asyncio.TaskGroup, does not depend on its address."""
+
+    def __init__(self, coro: Coroutine[Any, Any, Any], *, number: int, **arguments: Any) -> None:
+        self._number = number  # first, since asyncio puts the task into sets
+        super().__init__(coro, **arguments)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
 class SimulatedLoop(asyncio.AbstractEventLoop):
     """The event loop of one process; call `close` when the process has ended."""
 
@@ -52,6 +63,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         self._scheduler = process.scheduler
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._tasks_swept_at = 100
+        self._tasks_made = 0
         self._ready: deque[SimulatedHandle] = deque()
         self._is_turn_due = False
         self._failure: BaseException | None = None
@@ -204,7 +216,8 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None, context: Any = None
     ) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=name, context=context)
+        self._tasks_made += 1
+        task = _NumberedTask(coro, number=self._tasks_made, loop=self, name=name, context=context)
         if len(self._tasks) > self._tasks_swept_at:
             self._tasks = {task: None for task in self._tasks if not task.done()}
             self._tasks_swept_at = 2 * len(self._tasks) + 100

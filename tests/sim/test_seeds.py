@@ -51,8 +51,15 @@ def test_the_seeds_came_across_all_that_they_are_to_prove() -> None:
     assert not [name for name in COVERAGE if not COUNTERS[name]]
 
 
-def test_a_seed_is_the_same_run_in_every_process() -> None:
-    program = "from tests.sim.simulation import run_seed; print(run_seed(5).digest)"
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from tests.sim.simulation import run_seed; print(run_seed(5).digest)",
+        "from tests.sim.transactions.transactions_run import run_seed; print(run_seed(7).digest)",
+    ],
+    ids=["brokers", "transactions"],
+)
+def test_a_seed_is_the_same_run_in_every_process(program: str) -> None:
     digests = {
         subprocess.run(
             [sys.executable, "-c", program],

@@ -9,6 +9,7 @@ record once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -113,12 +114,12 @@ class Rounds:
         assert worker is not None
         if victim == "driver":
             self.driver.kill()
-            os.kill(worker, signal.SIGKILL)  # workers have process groups of their own
+            _kill_if_left(worker)  # workers have process groups of their own
             self.driver.__exit__()
             self.driver = self._new_driver()
         else:
             os.kill(_executor_of(worker), signal.SIGKILL)
-            os.kill(worker, signal.SIGKILL)
+            _kill_if_left(worker)
         stop_points.disarm(self._stops, point)
         ends = self.topics.ends(SOURCE)
         self._wait(lambda: end_of(self.directory / "checkpoint", SOURCE) == ends)
@@ -152,6 +153,12 @@ class Rounds:
             made_up=len(committed.keys() - sent),
             written_again=len(every) - len(sent),
         )
+
+
+def _kill_if_left(worker: int) -> None:
+    """Kill a worker, which ends by itself when it notices that its executor is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(worker, signal.SIGKILL)
 
 
 def _executor_of(worker: int) -> int:

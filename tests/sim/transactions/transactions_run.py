@@ -66,6 +66,7 @@ class Outcome:
     seed: int
     violations: list[Violation] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
+    digest: int = 0
     trace: str = ""
     story: list[str] = field(default_factory=list)
 
@@ -124,6 +125,7 @@ class TransactionsRun:
             outcome.violations.append(Violation(name="assertion", text=text))
             outcome.trace = traceback.format_exc()
         outcome.counters = self.scheduler.counters
+        outcome.digest = self.scheduler.digest
         outcome.story = list(self.scheduler.recent)
         return outcome
 

@@ -147,7 +147,10 @@ def test_help_tells_of_a_setting_all_that_is_known_of_it() -> None:
     told = settings_help(Sample, "T_")
     assert "T_" in told
     assert "  flush.ms=5\n      The wait. 1..10 ms.\n" in told
-    assert "  node.id=...\n      The id. This setting must be given. At least 0. Also broker.id.\n" in told
+    assert (
+        "  node.id=...\n      The id. This setting must be given. At least 0. Also broker.id.\n"
+        in told
+    )
     assert "  is.on=false\n" in told
     assert "  mode=a\n      The mode. One of a, b.\n" in told
 

@@ -168,7 +168,7 @@ class MarkerSender:
         )
         new = [
             _Due((partition, leader_epoch), order.decision, target, marker)
-            for target in order.partitions
+            for target in sorted(order.partitions)  # a fixed order keeps simulations deterministic
         ]
         if not len(self):
             self._wake.set()  # `run` waits without a time-out while there is nothing to send again
