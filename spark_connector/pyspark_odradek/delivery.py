@@ -90,8 +90,13 @@ class Delivery(Protocol):
         whether its batch was completed before counts.
         """
 
-    def abort(self, batch_id: int, writes: Iterable[PreparedWrite]) -> None:
-        """Give up a failed batch, on the driver. Some tasks may not have reported."""
+    def abort(
+        self, batch_id: int, writes: Iterable[PreparedWrite], *, query_id: str | None = None
+    ) -> None:
+        """Give up a failed batch, on the driver. Some tasks may not have reported.
+
+        Without `query_id`, the query is known only if a task reported.
+        """
 
 
 class AtLeastOnce:
@@ -109,7 +114,9 @@ class AtLeastOnce:
     def complete(self, batch_id: int, writes: Sequence[PreparedWrite]) -> None:
         """Do nothing: all records are visible."""
 
-    def abort(self, batch_id: int, writes: Iterable[PreparedWrite]) -> None:
+    def abort(
+        self, batch_id: int, writes: Iterable[PreparedWrite], *, query_id: str | None = None
+    ) -> None:
         """Do nothing: written records stay."""
 
 

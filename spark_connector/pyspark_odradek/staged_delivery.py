@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from odradek.errors import AuthorizationFailed, OdradekError, UnsupportedOperation
 from odradek.producer.options import ProducerOptions
-from odradek.producer.staged_writes import PreparedTask, StagedTask, StagedWrites
+from odradek.producer.staged_writes import StagedTask, StagedWrites
 from pyspark_odradek.delivery import (
     MARGIN_S,
     AtLeastOnce,
@@ -94,20 +94,30 @@ class ExactlyOnce:
 
         link.run(commit(), timeout_s=_CALL_S_MAX)
 
-    def abort(self, batch_id: int, writes: Iterable[PreparedWrite]) -> None:
-        """Abort the tasks of a failed batch. Those that did not report are aborted by their lease or the next try."""
-        tasks: dict[str, list[PreparedTask]] = {}
-        for write in writes:
-            if write.task is not None:
-                tasks.setdefault(write.task.query, []).append(write.task)
+    def abort(
+        self, batch_id: int, writes: Iterable[PreparedWrite], *, query_id: str | None = None
+    ) -> None:
+        """Abort the tasks of a failed batch, also those that are prepared and were never reported.
+
+        Otherwise these would hold up readers of committed records until the cluster gives them up, an hour later.
+        """
+        identities = [write.identity for write in writes if write.task is not None]
+        query_ids = (
+            {query_id} if query_id is not None else {identity.query_id for identity in identities}
+        )
         link = link_to(self._options.connection)
 
         async def abort(query: str) -> None:
             writes = await _writes_of(link, self._options, query)
-            await writes.abort(tasks[query])
+            if self._is_final:
+                # Tasks that Spark has not stopped yet find the step complete, and write nothing more.
+                await writes.complete(batch_id, (), is_final=True)
+            else:
+                await writes.abort_step(batch_id)
 
-        for query in tasks:
+        for name in query_ids:
             try:
+                query = self._options.transactional_id_prefix + name
                 link.run(abort(query), timeout_s=_CALL_S_MAX)
             except (OdradekError, TimeoutError) as error:
                 _log.warning("Tasks of batch %d could not be aborted yet: %s", batch_id, error)

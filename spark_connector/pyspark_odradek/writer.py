@@ -107,7 +107,7 @@ class OdradekBatchWriter(_Writer, DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Give up a failed job, on the driver."""
-        self._delivery.abort(self._step, _prepared(messages))
+        self._delivery.abort(self._step, _prepared(messages), query_id=self._query_id)
 
 
 def output_records(batch: pa.RecordBatch, options: SinkOptions) -> list[OutputRecord]:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from odradek import Client
 from odradek.embedded import ClusterPlan, EmbeddedCluster
+from odradek.errors import OdradekError
 from pyspark_odradek import write_step
+from pyspark_odradek.delivery import OutputRecord, Stage, TaskIdentity
+from pyspark_odradek.sink_options import parse_sink_options
+from pyspark_odradek.staged_delivery import ExactlyOnce
 from tests.e2e.spark.exactly_once_rounds import RECORDS_A_ROUND, kills, play
 from tests.e2e.spark.topics import Output, Topics
+
+LEASE_S = 60  # the default of transaction.staged.lease.ms
 
 
 @pytest.mark.timeout(900)
@@ -65,6 +73,36 @@ def test_a_batch_write_counts_all_or_not_at_all(
     assert values(topics, name) == []
     write(good)
     assert len(values(topics, name)) == 300
+
+
+@pytest.mark.parametrize("step", [None, 3])
+def test_a_failed_write_aborts_tasks_that_never_reported(
+    cluster: EmbeddedCluster, topics: Topics, step: int | None
+) -> None:
+    """Spark stops the other tasks of a failed job, some of them after they have written everything."""
+    name = topics.new(partitions=1)
+    options = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": name}
+    schema = StructType([StructField("value", BinaryType())])
+    delivery = ExactlyOnce(parse_sink_options(options, schema), is_final=step is None)
+    batch_id = step or 0
+
+    def stage(task: int) -> Stage:
+        opened = delivery.open(
+            TaskIdentity(query_id=name, batch_id=batch_id, partition_id=task, attempt=0)
+        )
+        opened.send([OutputRecord(name, None, b"lost", None, None)])
+        return opened
+
+    assert stage(0).prepare().record_count == 1
+    running = stage(1)
+    delivery.abort(batch_id, (), query_id=name)
+    with pytest.raises(OdradekError):
+        running.prepare()
+    began_s = time.monotonic()
+    assert values(topics, name) == []
+    assert time.monotonic() - began_s < LEASE_S, "readers waited until the tasks' lease ended"
+    if step is None:
+        assert stage(2).prepare().task is None, "it writes for a batch that was given up"
 
 
 def test_a_step_of_foreach_batch_is_written_once(

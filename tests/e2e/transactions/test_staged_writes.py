@@ -114,6 +114,22 @@ async def test_the_listed_tasks_of_a_step_count_and_no_others(
     assert (steps.last_step, steps.task_count, steps.open_tasks) == (3, 2, ())
 
 
+async def test_a_step_is_aborted_with_the_tasks_of_other_processes(
+    client: Client, writes: StagedWrites, name: str
+) -> None:
+    await prepared(writes, 0, "prepared")
+    late = await opened(writes, 0, "late")
+    await late.send(name, b"lost", partition=0)
+    next_step = await prepared(writes, 1, "next")
+    async with client.staged_writes(name) as driver:
+        await driver.abort_step(0)
+        await driver.abort_step(0)
+        steps = await client.admin.transactions.steps(name)
+        assert [task.step for task in steps.open_tasks] == [1]
+        assert await driver.complete(1, [next_step])
+    assert await committed(client, name) == once("1 next")
+
+
 async def test_a_complete_step_stays_as_it_is_whoever_repeats_it(
     client: Client, writes: StagedWrites, name: str
 ) -> None:

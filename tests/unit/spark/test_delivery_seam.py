@@ -62,7 +62,9 @@ class Staged:
             query_id, batch_id, [w.task.transactional_id for w in writes if w.task]
         )
 
-    def abort(self, batch_id: int, writes: Iterable[PreparedWrite]) -> None:
+    def abort(
+        self, batch_id: int, writes: Iterable[PreparedWrite], *, query_id: str | None = None
+    ) -> None:
         for write in writes:
             if write.task is not None:
                 self.broker.staged.pop(write.task.transactional_id, None)

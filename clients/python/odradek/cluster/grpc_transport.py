@@ -187,7 +187,7 @@ async def _resolves(endpoint: str) -> bool:
             await asyncio.get_running_loop().getaddrinfo(
                 host.strip("[]"), port, type=socket.SOCK_STREAM
             )
-    except TimeoutError:
+    except (TimeoutError, RuntimeError):  # RuntimeError: the interpreter ends, and starts no thread
         return True
     except OSError:
         return False

@@ -31,6 +31,7 @@ from odradek.cluster.cluster import Cluster
 from odradek.cluster.methods import (
     ABORT_STAGED,
     COMPLETE_STEP,
+    DESCRIBE_STEPS,
     OPEN_STAGED,
     PREPARE_STAGED,
     RENEW_STAGED,
@@ -262,6 +263,20 @@ class StagedWrites:
         """Abort exactly these tasks; those that are decided stay as they are."""
         request = pb.AbortStagedRequest(query=self.query, members=map(_member, tasks))
         await self._call(ABORT_STAGED, request, f"aborting tasks of {self.query!r}")
+
+    async def abort_step(self, step: int) -> None:
+        """Abort all tasks of a step, also those of other processes, as far as the step is not complete.
+
+        A task that is opened later can still write: stop the tasks first.
+        """
+        subject = f"aborting step {step} of {self.query!r}"
+        described = await self._call(
+            DESCRIBE_STEPS, pb.DescribeStepsRequest(query=self.query), subject
+        )
+        members = [task.member for task in described.open_members if task.step == step]
+        if members:
+            request = pb.AbortStagedRequest(query=self.query, members=members)
+            await self._call(ABORT_STAGED, request, subject)
 
     async def close(self) -> None:
         """Abort the tasks that are open here. May be called twice."""
