@@ -1,4 +1,6 @@
-"""The BrokerService, GroupService and TransactionService of a broker in the in-memory cluster."""
+"""The services of a broker in the in-memory cluster: BrokerService, GroupService, TransactionService and
+StagedWriteService.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ from odradek.testing.memory_log import MemoryPartition
 from odradek.testing.memory_state import MemoryState
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
-from odradek_protocol.rpc.v1 import group_service_pb2, transaction_service_pb2
+from odradek_protocol.rpc.v1 import (
+    group_service_pb2,
+    staged_write_service_pb2,
+    transaction_service_pb2,
+)
 
 Call = Callable[[MemoryState, int, Any], Message]
 StreamHandler = Callable[[MemoryState, int, AsyncIterator[Any]], AsyncGenerator[Any, None]]
@@ -339,6 +345,34 @@ TRANSACTION_CALLS: Final[dict[str, tuple[type[Message], Call]]] = {
     "AbortTransaction": (
         transaction_service_pb2.AbortTransactionRequest,
         lambda c, _, q: c.transactions.abort(q),
+    ),
+    "OpenStaged": (
+        staged_write_service_pb2.OpenStagedRequest,
+        lambda c, _, q: c.staged_writes.open(q),
+    ),
+    "RenewStaged": (
+        staged_write_service_pb2.RenewStagedRequest,
+        lambda c, _, q: c.staged_writes.renew(q),
+    ),
+    "PrepareStaged": (
+        staged_write_service_pb2.PrepareStagedRequest,
+        lambda c, _, q: c.staged_writes.prepare(q),
+    ),
+    "CompleteStep": (
+        staged_write_service_pb2.CompleteStepRequest,
+        lambda c, _, q: c.staged_writes.complete(q),
+    ),
+    "AbortStaged": (
+        staged_write_service_pb2.AbortStagedRequest,
+        lambda c, _, q: c.staged_writes.abort(q),
+    ),
+    "DescribeSteps": (
+        staged_write_service_pb2.DescribeStepsRequest,
+        lambda c, _, q: c.staged_writes.describe(q),
+    ),
+    "ForgetSteps": (
+        staged_write_service_pb2.ForgetStepsRequest,
+        lambda c, _, q: c.staged_writes.forget(q),
     ),
 }
 BROKER_CALLS: Final[dict[str, tuple[type[Message], Call]]] = {

@@ -12,7 +12,8 @@ replicate: all brokers share one log per partition, so killing a broker loses no
 
 Faults: `kill`, `start`, `freeze`, `thaw`, `move_leader`, `fail_next` (error codes for the next produces or fetches of a
 partition), `lose_next_answers` (the broker writes, and its response is lost), `lose_records`, `time_out_transaction`,
-`fail_next_call` (an error code for the next calls of a method of transactions).
+`end_lease` (of a task of a staged write), `fail_next_call` and `lose_next_responses` (an error code, or no response,
+for the next calls of a method of transactions and staged writes).
 """
 
 from __future__ import annotations
@@ -126,14 +127,20 @@ class MemoryCluster(MemoryState):
         self._faults[kind, TopicPartition(name, index)].extend(codes)
 
     def fail_next_call(self, method: str, *codes: ErrorCode) -> None:
-        """Respond to the next calls of a method of TransactionService ("EndTransaction", ...) with these codes,
-        without carrying them out.
+        """Respond to the next calls of a method that changes a transaction ("EndTransaction", "CompleteStep", ...)
+        with these codes, without carrying them out.
         """
         self.transactions.faults[method].extend(codes)
 
+    def lose_next_responses(self, method: str, count: int = 1) -> None:
+        """Carry out the next calls of a method that ends a transaction ("EndTransaction") or changes a staged write
+        ("OpenStaged", "PrepareStaged", "CompleteStep", "AbortStaged"), and lose the responses.
+        """
+        self.transactions.responses_to_lose[method] += count
+
     def lose_next_ends(self, count: int = 1) -> None:
         """Commit or abort the next transactions that producers end, and lose the responses."""
-        self.transactions.responses_to_lose["EndTransaction"] += count
+        self.lose_next_responses("EndTransaction", count)
 
     def lose_next_answers(self, name: str, index: int, count: int = 1) -> None:
         """Write the next produces, then break the connection instead of responding."""
@@ -148,6 +155,10 @@ class MemoryCluster(MemoryState):
     def time_out_transaction(self, transactional_id: str) -> None:
         """Abort the open transaction of this id, as its time-out does; its producer may go on after an abort."""
         self.transactions.time_out(transactional_id)
+
+    def end_lease(self, query: str, task: str) -> None:
+        """Abort a task of a staged write, as the end of its lease does; `task` is the name that it was opened with."""
+        self.staged_writes.end_lease(query, task)
 
     def _break_if_frozen(self, broker_id: int) -> None:
         if broker_id in self.frozen:

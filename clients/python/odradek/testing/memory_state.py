@@ -11,6 +11,7 @@ from collections.abc import Callable
 from odradek.partitions import TopicPartition
 from odradek.testing.memory_groups import MemoryGroups
 from odradek.testing.memory_log import MemoryPartition, MemoryTopic
+from odradek.testing.memory_staged_writes import MemoryStagedWrites
 from odradek.testing.memory_transactions import MemoryTransactions
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
@@ -50,6 +51,9 @@ class MemoryState:
         self.groups = MemoryGroups(self.topics, self.alive)
         self.transactions = MemoryTransactions(
             self.topics, self.groups, new_producer_id=self.new_producer_id, wake=self.wake
+        )
+        self.staged_writes = MemoryStagedWrites(
+            self.transactions, new_producer_id=self.new_producer_id
         )
         self.requests: list[str] = []
         """Names of the methods that clients called, in order."""

@@ -20,7 +20,18 @@ from odradek_protocol.rpc.v1 import group_service_pb2
 from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
 
 EPOCH_MAX = 32_766
+SLOT_SEPARATOR = "\x1f"
+"""Separates the query from the number in the transactional id of a slot of a staged write."""
 _NONE, _FENCED = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED
+
+
+@dataclass(slots=True)
+class MemoryTask:
+    """One attempt of a task of a staged write, which writes in a slot."""
+
+    step: int
+    name: str
+    is_prepared: bool = False
 
 
 @dataclass(slots=True)
@@ -36,6 +47,8 @@ class MemoryTransaction:
     last_identity: tuple[int, int] | None = None
     """The identity before the last end, by which a repeated request is recognized."""
     was_timed_out: bool = False
+    task: MemoryTask | None = None
+    """The task that has this id as its slot, until its step is decided."""
 
     @property
     def is_open(self) -> bool:
@@ -65,35 +78,45 @@ class MemoryTransactions:
         self._groups = groups
         self._new_producer_id = new_producer_id
         self._wake = wake
-        self._ids: dict[str, MemoryTransaction] = {}
+        self.ids: dict[str, MemoryTransaction] = {}
 
-    def _fault(self, method: str) -> ErrorCode:
+    def take_fault(self, method: str) -> ErrorCode:
+        """Take the error code for the next call of a method, NONE if there is no fault."""
         faults = self.faults[method]
         return faults.popleft() if faults else _NONE
 
+    def loses_response(self, method: str) -> bool:
+        """Whether the response of this call, which was carried out, must be lost."""
+        if not self.responses_to_lose[method]:
+            return False
+        self.responses_to_lose[method] -= 1
+        return True
+
     def init(self, request: pb.InitProducerRequest) -> pb.InitProducerResponse:
         """Give a producer an identity that fences all earlier ones."""
-        code = self._fault("InitProducer")
+        code = self.take_fault("InitProducer")
+        if SLOT_SEPARATOR in request.transactional_id:
+            code = ErrorCode.INVALID_REQUEST
         if code is not _NONE:
             return pb.InitProducerResponse(error_code=code)
-        known = self._ids.get(request.transactional_id)
+        known = self.ids.get(request.transactional_id)
         if known is None:
             known = MemoryTransaction(self._new_producer_id())
-            self._ids[request.transactional_id] = known
+            self.ids[request.transactional_id] = known
         elif request.HasField("identity"):
-            present = _key(request.identity)
+            present = identity_key(request.identity)
             if present == known.last_identity and not known.is_open:
                 return pb.InitProducerResponse(identity=known.identity)
             if present != (known.producer_id, known.epoch):
                 return pb.InitProducerResponse(error_code=_FENCED)
             if known.is_open:
-                self._end(known, is_commit=False)
+                self.finish(known, is_commit=False)
             else:
-                self._bump(known)
+                self.bump(known)
         else:
             if known.is_open:
-                self._end(known, is_commit=False)
-            self._bump(known)
+                self.finish(known, is_commit=False)
+            self.bump(known)
             known.last_identity = None
         known.timeout_ms = request.transaction_timeout_ms
         known.state = "Empty"
@@ -101,29 +124,29 @@ class MemoryTransactions:
 
     def end(self, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
         """Commit or abort."""
-        code = self._fault("EndTransaction")
+        code = self.take_fault("EndTransaction")
         if code is _NONE:
             code = self._decide(request)
-            if self.responses_to_lose["EndTransaction"]:
-                self.responses_to_lose["EndTransaction"] -= 1
+            if self.loses_response("EndTransaction"):
                 code = ErrorCode.NETWORK_EXCEPTION
         if code is not _NONE:
             return pb.EndTransactionResponse(error_code=code)
-        identity = self._ids[request.transactional_id].identity
+        identity = self.ids[request.transactional_id].identity
         return pb.EndTransactionResponse(next_identity=identity)
 
     def _decide(self, request: pb.EndTransactionRequest) -> ErrorCode:
-        known, present = self._ids.get(request.transactional_id), _key(request.identity)
+        known, present = self.ids.get(request.transactional_id), identity_key(request.identity)
         if known is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if present == (known.producer_id, known.epoch):
-            if known.is_open:
-                self._end(known, is_commit=request.is_commit)
-            elif request.is_commit:
+            if known.task is not None:
+                return ErrorCode.INVALID_TXN_STATE  # its step decides
+            if not request.is_commit:
+                self.drop(known)
+                return _NONE
+            if not known.is_open:
                 return ErrorCode.INVALID_TXN_STATE
-            else:
-                self._bump(known)
-                known.state = "CompleteAbort"
+            self.finish(known, is_commit=True)
             return _NONE
         if present != known.last_identity or known.state not in ("CompleteCommit", "CompleteAbort"):
             return _FENCED
@@ -137,14 +160,14 @@ class MemoryTransactions:
         self, request: pb.CommitTransactionOffsetsRequest, now_s: float
     ) -> pb.CommitTransactionOffsetsResponse:
         """Note offsets that the group has when the transaction commits."""
-        code = self._fault("CommitTransactionOffsets")
+        code = self.take_fault("CommitTransactionOffsets")
         if code is _NONE:
-            code = self._join(request.transactional_id, _key(request.identity))
+            code = self._join(request.transactional_id, identity_key(request.identity))
         if code is _NONE:
             code = self._groups.commit_error(request.commit, now_s)
         if code is not _NONE:
             return pb.CommitTransactionOffsetsResponse(error_code=code)
-        self._ids[request.transactional_id].offsets.append(request.commit)
+        self.ids[request.transactional_id].offsets.append(request.commit)
         response = pb.CommitTransactionOffsetsResponse()
         for item in request.commit.offsets:
             response.offsets.add(partition=item.partition)
@@ -160,28 +183,40 @@ class MemoryTransactions:
             return _NONE
         code = self._join(transactional_id, (header.producer_id, header.producer_epoch))
         if code is _NONE:
-            self._ids[transactional_id].partitions.add(name)
+            self.ids[transactional_id].partitions.add(name)
         return ErrorCode.INVALID_PRODUCER_EPOCH if code is _FENCED else code
 
     def _join(self, transactional_id: str, present: tuple[int, int]) -> ErrorCode:
-        known = self._ids.get(transactional_id)
+        known = self.ids.get(transactional_id)
         if known is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if present != (known.producer_id, known.epoch):
             is_aborted = present == known.last_identity and known.was_timed_out
             return ErrorCode.TRANSACTION_ABORTABLE if is_aborted else _FENCED
+        if known.task is not None and known.task.is_prepared:
+            return ErrorCode.INVALID_TXN_STATE
         known.state = "Ongoing"
         known.was_timed_out = False
         return _NONE
 
     def time_out(self, transactional_id: str) -> None:
         """Abort an open transaction, as its time-out or an operator does."""
-        known = self._ids[transactional_id]
-        assert known.is_open, f"{transactional_id} has no open transaction"
-        self._end(known, is_commit=False)
+        known = self.ids[transactional_id]
+        assert known.is_open or known.task, f"{transactional_id} has no open transaction"
+        self.drop(known)
         known.was_timed_out = True
 
-    def _end(self, known: MemoryTransaction, *, is_commit: bool) -> None:
+    def drop(self, known: MemoryTransaction) -> None:
+        """Abort what the present producer of an id wrote, if anything, and give it the next epoch."""
+        if known.is_open:
+            self.finish(known, is_commit=False)
+        else:
+            self.bump(known)
+            known.state = "CompleteAbort"
+        known.task = None
+
+    def finish(self, known: MemoryTransaction, *, is_commit: bool) -> None:
+        """Write the markers and offsets of an open transaction, and give its producer the next epoch."""
         producer_id = known.producer_id
         marker_epoch = known.epoch + 1
         for name in sorted(known.partitions):
@@ -200,10 +235,11 @@ class MemoryTransactions:
         known.partitions.clear()
         known.offsets.clear()
         known.state = "CompleteCommit" if is_commit else "CompleteAbort"
-        self._bump(known)
+        self.bump(known)
         self._wake()
 
-    def _bump(self, known: MemoryTransaction) -> None:
+    def bump(self, known: MemoryTransaction) -> None:
+        """Give the producer of an id the next epoch, or a new producer id after the last one."""
         known.last_identity = (known.producer_id, known.epoch)
         known.was_timed_out = False
         known.epoch += 1
@@ -212,7 +248,7 @@ class MemoryTransactions:
 
     def listing(self, request: pb.ListTransactionsRequest) -> pb.ListTransactionsResponse:
         response = pb.ListTransactionsResponse()
-        for name, known in sorted(self._ids.items()):
+        for name, known in sorted(self.ids.items()):
             if not request.states or known.state in request.states:
                 response.transactions.add(
                     transactional_id=name, producer_id=known.producer_id, state=known.state
@@ -224,7 +260,7 @@ class MemoryTransactions:
     ) -> pb.DescribeTransactionsResponse:
         response = pb.DescribeTransactionsResponse()
         for name in request.transactional_ids:
-            known = self._ids.get(name)
+            known = self.ids.get(name)
             described = response.transactions.add(transactional_id=name, started_ms=-1)
             if known is None:
                 described.error_code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
@@ -237,13 +273,13 @@ class MemoryTransactions:
         return response
 
     def abort(self, request: pb.AbortTransactionRequest) -> pb.AbortTransactionResponse:
-        known = self._ids.get(request.transactional_id)
+        known = self.ids.get(request.transactional_id)
         if known is None:
             return pb.AbortTransactionResponse(
                 error_code=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
                 error_message=f"transactional id {request.transactional_id} is unknown",
             )
-        if not known.is_open:
+        if not known.is_open and known.task is None:
             return pb.AbortTransactionResponse(
                 error_code=ErrorCode.INVALID_TXN_STATE,
                 error_message=f"{request.transactional_id} has no open transaction",
@@ -252,5 +288,5 @@ class MemoryTransactions:
         return pb.AbortTransactionResponse()
 
 
-def _key(identity: pb.ProducerIdentity) -> tuple[int, int]:
+def identity_key(identity: pb.ProducerIdentity) -> tuple[int, int]:
     return identity.producer_id, identity.producer_epoch
