@@ -144,7 +144,7 @@ class VoterCluster:
 
         return self.wait_for(latest, "a leader")
 
-    def wait_for(self, probe: Callable[[], Any], what: str, bound_s: float = 20.0) -> Any:
+    def wait_for(self, probe: Callable[[], Any], what: str, bound_s: float = 60.0) -> Any:
         """Poll until the probe returns something true, and return that."""
         end_s = time.monotonic() + bound_s
         while True:
