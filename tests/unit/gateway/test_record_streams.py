@@ -111,8 +111,8 @@ def test_a_time_that_cannot_be_written_is_refused_before_the_record_is_written(
     """Before, the record was written and the response failed (500), so the client sent it again."""
     record = msgspec.json.decode(f'{{"timestamp": "{text}"}}', type=records.ProducedRecord)
     if is_taken:
-        assert records._iso(records._outgoing(record).timestamp_ms or 0)[:19] == text[:19]
+        assert records._iso(records.outgoing(record).timestamp_ms or 0)[:19] == text[:19]
         return
     with pytest.raises(RestError) as refused:
-        records._outgoing(record)
+        records.outgoing(record)
     assert refused.value.status == 422

@@ -463,3 +463,30 @@ def test_times_of_a_segment_that_ended_at_the_recovery_point_outlive_the_power()
     assert broker.restart_class is RestartClass.POWER
     assert broker.log.log_end_offset == end + 1
     assert broker.log.offset_for_timestamp(2_000) == (5_000, 2, 0)
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True], ids=["file", "checkpoint"])
+@pytest.mark.parametrize("restart", ["stop_and_start", "kill_and_start", "lose_power_and_start"])
+def test_a_record_survives_that_takes_the_offset_of_a_deleted_one_that_was_lost(
+    restart: str, has_checkpoint: bool
+) -> None:
+    """Records are deleted, the disk loses the last of them, and a new record takes its offset."""
+    broker = memory_broker(CONFIG)
+    broker.append(2)
+    broker.sync(full=True)
+    broker.append(1)
+    broker.log.set_high_watermark(Offset(3))
+    broker.log.advance_log_start(Offset(3))
+    if has_checkpoint:
+        broker.checkpoint()
+    file = broker.storage.open(broker.files(".log")[-1])
+    file.truncate(file.size_bytes() - 1)
+    file.sync()
+    file.close()
+    broker.kill_and_start()
+    assert broker.log.log_start_offset == broker.log.log_end_offset == 2
+    data = broker.append(1)
+    broker.sync(full=True)
+    getattr(broker, restart)()
+    assert broker.log.log_start_offset == 2
+    assert broker.read_all() == data

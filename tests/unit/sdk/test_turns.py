@@ -10,16 +10,26 @@ import pytest
 from odradek.admin.admin import Admin
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.metadata_cache import Change
+from odradek.cluster.methods import GROUP_COMMIT, GROUP_FETCH
 from odradek.cluster.turns import ITEMS_PER_TURN
+from odradek.consumer.group_membership import GroupOffsets
+from odradek.partitions import TopicPartition
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
+from odradek_protocol.rpc.v1 import group_service_pb2 as group_pb
 
 PARTITIONS = 20 * ITEMS_PER_TURN
 
 
 class WideCluster:
-    """A transport to a broker that has one wide topic."""
+    """A transport to a broker that has one wide topic, and knows the offsets of any group."""
 
     async def call(self, endpoint: str, method: Any, request: Any, *, timeout_s: float) -> Any:
+        if method is GROUP_COMMIT:
+            results = [group_pb.GroupOffset(partition=o.partition) for o in request.offsets]
+            return group_pb.CommitOffsetsResponse(offsets=results)
+        if method is GROUP_FETCH:
+            offsets = [group_pb.GroupOffset(partition=p, offset=7) for p in request.partitions]
+            return group_pb.FetchOffsetsResponse(offsets=offsets)
         response = pb.MetadataResponse(metadata_offset=1)
         response.brokers.add(broker_id=1, grpc_endpoint="b1:1")
         topic = response.topics.add(name="wide", topic_id=b"1" * 16)
@@ -31,6 +41,15 @@ class WideCluster:
         raise AssertionError("nothing is watched")
 
     async def close(self) -> None: ...
+
+
+class GroupMember:
+    """A member on whose behalf offsets are committed."""
+
+    member_id = "member"
+    member_epoch = 1
+    is_heard = True
+    times_lost = 0
 
 
 def wide_cluster() -> Cluster:
@@ -62,6 +81,18 @@ async def test_a_wide_topic_is_described_in_turns(method: str) -> None:
         admin.list_topics() if method == "list_topics" else admin.describe_topic("wide")
     )
     assert await turns_during(work) >= PARTITIONS // ITEMS_PER_TURN
+
+
+async def test_offsets_of_many_partitions_are_committed_and_looked_up_in_turns() -> None:
+    offsets = GroupOffsets(wide_cluster(), "group", None)
+    names = [TopicPartition("wide", index) for index in range(PARTITIONS)]
+    member = GroupMember()
+    commit = asyncio.create_task(offsets.commit(dict.fromkeys(names, (7, 0)), member))
+    assert await turns_during(commit) >= 2 * PARTITIONS // ITEMS_PER_TURN
+    assert not offsets.unknown(dict.fromkeys(names, (7, 0)))
+    look_up = asyncio.create_task(offsets.committed(names))
+    assert await turns_during(look_up) >= 2 * PARTITIONS // ITEMS_PER_TURN
+    assert look_up.result() == dict.fromkeys(names, 7)
 
 
 async def test_what_was_applied_is_announced_when_the_caller_is_cancelled() -> None:

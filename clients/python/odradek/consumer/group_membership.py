@@ -29,6 +29,7 @@ from odradek.cluster.background import BackgroundTasks
 from odradek.cluster.backoff import Backoff
 from odradek.cluster.cluster import Cluster
 from odradek.cluster.methods import GROUP_COMMIT, GROUP_FETCH, GROUP_HEARTBEAT
+from odradek.cluster.turns import in_turns
 from odradek.consumer.options import GroupIdentity, GroupListener, GroupOptions
 from odradek.errors import (
     AuthenticationFailed,
@@ -496,7 +497,7 @@ class GroupOffsets:
 
     async def _commit(self, offsets: Offsets, member: Member) -> None:
         request = pb.CommitOffsetsRequest(group_id=self._group, instance_id=self._instance_id)
-        for name, (offset, epoch) in offsets.items():
+        async for name, (offset, epoch) in in_turns(offsets.items()):
             request.offsets.add(partition=_named(name), offset=offset, leader_epoch=epoch)
 
         times_lost = member.times_lost
@@ -513,7 +514,7 @@ class GroupOffsets:
         response = await _patiently(attempt)
         if response.error_code:
             raise error_of(response.error_code, f"commit of group {self._group!r}")
-        for result in response.offsets:
+        async for result in in_turns(response.offsets):
             if result.error_code:
                 raise error_of(
                     result.error_code,
@@ -525,7 +526,7 @@ class GroupOffsets:
         """The committed offsets of the group; None for a partition without one."""
         request = pb.FetchOffsetsRequest(
             group_id=self._group,
-            partitions=[_named(name) for name in names],
+            partitions=[_named(name) async for name in in_turns(names)],
             member_epoch=-1,
             require_stable=True,
         )
@@ -545,7 +546,7 @@ class GroupOffsets:
             TopicPartition(result.partition.topic, result.partition.partition): (
                 result.offset if result.offset >= 0 else None
             )
-            for result in response.offsets
+            async for result in in_turns(response.offsets)
         }
 
 

@@ -219,8 +219,13 @@ class LogDirectory:
             strays=self.strays,
         )
         cleaned = self._checkpoints.cleaned.read()
+        log_starts = self._checkpoints.log_starts.read()
 
         def add(location: FoundPartition, loaded: LoadedLog) -> None:
+            end = Offset(loaded.segments[-1].end_offset)
+            if log_starts.get(location.id, 0) > end:
+                # The deleted tail was lost. Records that take its offsets must survive the next start.
+                self._lower_checkpoints(location.id, end)
             # Unless the last stop was clean, a partition's directory may never have been synced.
             self._add(
                 location,
@@ -236,6 +241,12 @@ class LogDirectory:
         self._returned += loading.returned
         self._damage_marks = loading.damage_marks
         return report
+
+    def _lower_checkpoints(self, partition: TopicIdPartition, offset: Offset) -> None:
+        try:
+            self._checkpoints.lower(partition, offset)
+        except OSError as error:
+            raise self.health.fail(f"lowering the checkpoints in {self.path}", error) from error
 
     def _add(
         self,

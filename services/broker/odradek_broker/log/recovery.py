@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_broker.log.directory.partition_files import (
+    forget_log_start,
     read_epochs,
     read_log_start,
     read_newest_snapshot,
@@ -113,6 +114,8 @@ class Recovery:
         start = self._log_start()
         active = self._segments[-1]
         end = Offset(active.end_offset)
+        # Otherwise, it would hide the records that are appended below it from the next start.
+        forget_log_start(self.storage, self.directory, above=end)
         durable = max(self.high_watermark or 0, self.recovery_point or 0)
         self.lost_bytes = end < durable or bool(self.damage)
         epochs = read_epochs(self.storage, self.directory)
