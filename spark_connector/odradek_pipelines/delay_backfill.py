@@ -13,6 +13,7 @@ from odradek_pipelines.pipeline import (
     Pipeline,
     connection_options,
     instant,
+    sink_options,
     target_of,
 )
 
@@ -60,7 +61,7 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
     records = spark.read.format("odradek").schema("value binary, timestamp timestamp")
     chosen = records.options(**options).load().where(wanted)
     windows = keyed(delay_windows(parse_flights(chosen), watermark=None))
-    target = connection_options(settings) | {"topic": target_of(settings, TARGET)}
+    target = sink_options(settings, topic=target_of(settings, TARGET))
     windows.write.format("odradek").mode("append").options(**target).save()
     return []
 

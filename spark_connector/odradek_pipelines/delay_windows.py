@@ -1,7 +1,7 @@
 """Mean arrival delay per carrier and hour, from topic to topic, with a watermark.
 
-Each changed window is written again, under the key CARRIER|HOUR: the last record of a key is valid,
-so a batch that is written twice after a crash changes nothing, and a compacted topic holds the table.
+Each changed window is written again, under the key CARRIER|HOUR: the last record of a key is valid, so a compacted
+topic holds the table.
 """
 
 from __future__ import annotations

@@ -99,13 +99,15 @@ def add_common_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--master", default=None, help="Spark's master; default: local[*]")
     for name, meaning in (
         ("--spark", "a setting of Spark"),
-        ("--option", "an option of the source"),
+        ("--option", "an option of the source, or delivery or transactionalIdPrefix of the sink"),
     ):
         parser.add_argument(
             name, type=named_value, action="append", default=[], metavar="NAME=VALUE", help=meaning
         )
 
 
+SINK_OPTIONS: Final = ("delivery", "transactionalidprefix")
+"""The options of the sink that --option may name, in lower case."""
 STOP_S_MAX: Final = 30.0
 """How long a stop waits for the current batch."""
 _LOOK_S: Final = 0.25
@@ -287,7 +289,13 @@ def source_options(settings: Namespace) -> dict[str, str]:
     }
     if settings.batch_offsets_max is not None:
         options["maxOffsetsPerTrigger"] = str(settings.batch_offsets_max)
-    return options | dict(settings.option)
+    return options | {k: v for k, v in settings.option if k.lower() not in SINK_OPTIONS}
+
+
+def sink_options(settings: Namespace, *, topic: str | None) -> dict[str, str]:
+    """Return the options of a write to `topic`, or to each row's own topic."""
+    own = {k.lower(): v for k, v in settings.option if k.lower() in SINK_OPTIONS}
+    return connection_options(settings) | own | ({} if topic is None else {"topic": topic})
 
 
 def read_topic(
@@ -315,15 +323,17 @@ def write_topic(
 ) -> StreamingQuery:
     """Start writing key, value (and topic, headers, partition) to `topic`, or to each row's own topic.
 
-    Spark allows no Python sink in update mode, so such a query writes each of its batches with a batch write.
+    Spark allows no Python sink in update mode, so such a query writes each of its batches as a step.
     """
-    options = connection_options(settings) | ({} if topic is None else {"topic": topic})
+    from pyspark_odradek import write_step
+
+    options = sink_options(settings, topic=topic)
     writer = start_query(frame, settings, name, mode=mode)
     if mode != "update":
         return writer.format("odradek").options(**options).start()
 
-    def write(batch: DataFrame, _: int) -> None:
-        batch.write.format("odradek").mode("append").options(**options).save()
+    def write(batch: DataFrame, number: int) -> None:
+        write_step(batch, step=number, **{"delivery": None, **options})
 
     return writer.foreachBatch(write).start()
 

@@ -30,6 +30,8 @@ _PRODUCER_OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "max.request.size": ("request_bytes_max", int),
     "request.timeout.ms": ("request_timeout_ms", int),
 }
+QUERY_ID: Final = "sql.streaming.queryId"
+"""Spark's local property with the id of the streaming query that a job belongs to."""
 EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 STEP_QUERY: Final = "stepquery"

@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyspark_odradek.sink_options import EXACTLY_ONCE, STEP_NUMBER, STEP_QUERY
+from pyspark_odradek.sink_options import EXACTLY_ONCE, QUERY_ID, STEP_NUMBER, STEP_QUERY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def write_step(frame: DataFrame, *, query: str, step: int, **options: Any) -> None:
+def write_step(
+    frame: DataFrame, *, step: int, query: str | None = None, **options: str | None
+) -> None:
     """Write a batch of `foreachBatch` to topics, once however often Spark runs it.
 
         frames.writeStream.foreachBatch(lambda frame, batch: write_step(
-            frame, query="totals", step=batch, topic="totals", **{"kafka.bootstrap.servers": "host:9090"}))
+            frame, step=batch, topic="totals", **{"kafka.bootstrap.servers": "host:9090"}))
 
     The cluster remembers the last step of a query that is complete. A step that it has already is not written again,
-    and an older one is refused. So each write of a batch needs a `query` of its own, and a query that begins again
-    with a new checkpoint needs a new name, or `odradek transaction steps QUERY --forget`.
+    and an older one is refused. So each of several writes of one batch needs a `query` of its own. A name that does not
+    come from the checkpoint needs `odradek transaction steps QUERY --forget` when the checkpoint begins again.
 
     Args:
         frame: The rows, with the columns of the sink.
-        query: Name of this write over restarts of the program.
         step: The number of the batch.
-        options: Options of the sink.
+        query: Name of this write over restarts of the program. Default: the id of the streaming query, which is that
+            of its checkpoint.
+        options: Options of the sink. With delivery=None a cluster without transactions is written at least once, as by
+            a streaming query.
+
+    Raises:
+        ValueError: `query` is missing, and this is no `foreachBatch`, or one through Spark Connect.
     """
-    named = {"delivery": EXACTLY_ONCE} | options | {STEP_QUERY: query, STEP_NUMBER: str(step)}
-    frame.write.format("odradek").mode("append").options(**named).save()
+    named = {"delivery": EXACTLY_ONCE} | options
+    named |= {STEP_QUERY: query or _running_query(frame), STEP_NUMBER: str(step)}
+    given = {name: value for name, value in named.items() if value is not None}
+    frame.write.format("odradek").mode("append").options(**given).save()
+
+
+def _running_query(frame: DataFrame) -> str:
+    """Return the id of the streaming query that calls `foreachBatch` in this thread."""
+    try:
+        query_id = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    except AttributeError:  # Spark Connect has no context here
+        query_id = None
+    if query_id is None:
+        raise ValueError(
+            "write_step does not know the streaming query: pass query=NAME, one name for each write of a batch"
+        )
+    return query_id

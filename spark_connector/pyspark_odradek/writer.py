@@ -20,7 +20,7 @@ from pyspark_odradek.delivery import (
     PreparedWrite,
     TaskIdentity,
 )
-from pyspark_odradek.sink_options import SinkOptions
+from pyspark_odradek.sink_options import QUERY_ID, SinkOptions
 from pyspark_odradek.staged_delivery import ExactlyOnce
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE_MAX: Final = 1000
 """Rows of one call to the cluster; the call may wait as long as a single record may."""
-_QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
@@ -72,10 +71,10 @@ class OdradekStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write one task's rows, on an executor."""
-        query_id, batch_id = _local_property(_QUERY_ID), _local_property(_BATCH_ID)
+        query_id, batch_id = _local_property(QUERY_ID), _local_property(_BATCH_ID)
         if self._delivery.needs_identity and (query_id is None or batch_id is None):
             raise RuntimeError(
-                f"this Spark gives tasks no {_QUERY_ID} and {_BATCH_ID}, which identify batches that are"
+                f"this Spark gives tasks no {QUERY_ID} and {_BATCH_ID}, which identify batches that are"
                 " written again"
             )
         identity = _identity(query_id or "", int(batch_id or -1))

@@ -118,6 +118,41 @@ def test_a_step_of_foreach_batch_is_written_once(
     assert values(topics, name) == [b"a", b"b", b"c"]
 
 
+def test_a_batch_of_a_query_is_written_once_although_it_fails_behind_the_write(
+    spark: SparkSession, cluster: EmbeddedCluster, topics: Topics, tmp_path: Path
+) -> None:
+    """`write_step` takes the id of the query that calls it, which is that of the checkpoint."""
+    source, target = topics.new(partitions=2), topics.new(partitions=2)
+    topics.send(source, [Output(b"%d" % number) for number in range(100)])
+    options = {"kafka.bootstrap.servers": cluster.bootstrap}
+    reader = spark.readStream.format("odradek").schema("value binary").options(**options)
+    stream = reader.options(subscribe=source, startingOffsets="earliest").load().writeStream
+    failures = iter([True, False])
+
+    def write(frame: DataFrame, number: int) -> None:
+        write_step(frame, step=number, topic=target, **options)
+        if next(failures):
+            raise RuntimeError("after the write")
+
+    stream = stream.option("checkpointLocation", str(tmp_path)).foreachBatch(write)
+    query = stream.trigger(availableNow=True).start()
+    with pytest.raises(Exception, match="after the write"):
+        query.awaitTermination(120)
+    query = stream.trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert len(values(topics, target)) == 100
+    steps = topics.steps(str(query.id))
+    assert (steps.last_step, steps.open_tasks) == (0, ())
+
+
+def test_a_step_outside_of_a_query_needs_a_name(
+    spark: SparkSession, cluster: EmbeddedCluster
+) -> None:
+    options = {"kafka.bootstrap.servers": cluster.bootstrap, "topic": "t"}
+    with pytest.raises(ValueError, match="pass query=NAME"):
+        write_step(rows(spark, "a"), step=0, **options)
+
+
 def test_at_least_once_is_an_option(
     spark: SparkSession, cluster: EmbeddedCluster, topics: Topics
 ) -> None:

@@ -34,6 +34,27 @@ def test_a_pipeline_makes_what_plain_python_makes(
     assert case.check(scene) == 0
 
 
+@pytest.mark.parametrize("name", ["delay-windows", "aircraft-rotations", "dead-letters"])
+def test_a_batch_that_spark_has_not_noted_is_run_again_and_written_once(
+    spark: SparkSession, cluster: EmbeddedCluster, scene: Scene, name: str, tmp_path: Path
+) -> None:
+    """The driver dies when the cluster has completed the batch, and Spark's commit log does not have it yet."""
+    case = CASES[name]
+    arguments = (*case.arguments(scene), *case.limit(scene))
+    checkpoint = tmp_path / "checkpoint"
+    place = (spark, case.pipeline, cluster.bootstrap, checkpoint)
+    first = run_pipeline(*place, *arguments)
+    written = len(scene.topics.read(scene.target))
+    commits = checkpoint / "commits"
+    last = max((p for p in commits.iterdir() if p.name.isdecimal()), key=lambda p: int(p.name))
+    last.unlink()
+    (commits / f".{last.name}.crc").unlink(missing_ok=True)
+    again = run_pipeline(*place, *arguments)
+    assert {p.batchId for p in again} & {p.batchId for p in first} == {int(last.name)}
+    assert len(scene.topics.read(scene.target)) == written
+    assert case.check(scene) == 0
+
+
 def test_a_backfill_has_the_records_that_came_late_too(
     spark: SparkSession, cluster: EmbeddedCluster, scene: Scene, topics: Topics, tmp_path: Path
 ) -> None:

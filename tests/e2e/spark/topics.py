@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from odradek.admin.transaction_admin import StepsDescription
 from odradek.client import Client
 from odradek.consumer.consumer_record import ConsumerRecord
 from odradek.partitions import TopicPartition
@@ -91,6 +92,15 @@ class Topics:
             return {where.partition: at.offset for where, at in found.items()}
 
         return dict(_run(self._with_client(work)))
+
+    def steps(self, query: str) -> StepsDescription:
+        """The last complete step of a query of staged writes."""
+
+        async def work(client: Client) -> StepsDescription:
+            return await client.admin.transactions.steps(query)
+
+        described: StepsDescription = _run(self._with_client(work))
+        return described
 
     def leaders(self, name: str) -> dict[int, int]:
         """Which broker leads each partition; -1: none."""

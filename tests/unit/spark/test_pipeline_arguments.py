@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from odradek_pipelines.__main__ import PIPELINES, load, main
-from odradek_pipelines.pipeline import Pipeline, parse_settings, reason_of, run
+from odradek_pipelines.pipeline import (
+    Pipeline,
+    parse_settings,
+    reason_of,
+    run,
+    sink_options,
+    source_options,
+)
 from pyspark_odradek import spark_session
 
 HERE = ("--bootstrap", "127.0.0.1:1")
@@ -30,6 +37,18 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark_session, "session", start)
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     monkeypatch.delenv("ODRADEK_BOOTSTRAP", raising=False)
+
+
+def test_options_go_to_the_source_or_to_the_sink_or_to_both() -> None:
+    arguments = [*HERE, "--option", "failOnDataLoss=false", "--option", "kafka.sasl.username=u"]
+    arguments += ["--option", "transactionalIdPrefix=p-", "--option", "delivery=at-least-once"]
+    settings = parse_settings(load("delay-windows"), arguments)
+    both = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.sasl.username": "u"}
+    sink = {"transactionalidprefix": "p-", "delivery": "at-least-once"}
+    assert sink_options(settings, topic="t") == both | sink | {"topic": "t"}
+    assert sink_options(settings, topic=None) == both | sink
+    source = {"subscribe": "flights", "startingOffsets": "earliest", "failOnDataLoss": "false"}
+    assert source_options(settings) == both | source
 
 
 @pytest.mark.parametrize(
