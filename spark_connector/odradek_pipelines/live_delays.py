@@ -1,96 +1,109 @@
-"""`python -m odradek_pipelines.live_delays BOOTSTRAP TOPIC RECORDS`: the Spark part of `odradek demo`.
+"""`python -m odradek_pipelines.live_delays BOOTSTRAP TOPIC RECORDS TARGET CHECKPOINT`: Spark in `odradek demo`.
 
-The windows of `delay-windows` over a topic while records stream in. Prints the result of
-`run_live` as one line of JSON when RECORDS records were read. Exits with status 3 and a reason if Spark is missing.
+The windows of `delay-windows` over a topic while records stream in. Each batch writes the windows that it changed to
+TARGET, exactly once, with its number. A process that is started again with the same checkpoint continues where an
+earlier one was killed.
+
+It prints a line of JSON when a batch is written, and waits for a line on standard input before Spark notes the batch:
+a caller that kills it then knows that Spark runs the batch again. Another line of JSON follows when the batch is noted.
+The process ends when RECORDS records were read. It exits with status 3 and a reason if Spark is missing.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from odradek_pipelines.delay_windows import delay_windows
+from odradek_pipelines.delay_windows import delay_windows, keyed
 from odradek_pipelines.flights import parse_flights
 from pyspark_odradek.spark_session import SparkUnavailable, session
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
 EXIT_UNAVAILABLE: Final = 3
 TIMEOUT_S: Final = 300.0
-_TABLE: Final = "odradek_live_delays"
 _POLL_S: Final = 0.2
 
 
-def run_live(bootstrap: str, topic: str, *, record_count: int) -> dict[str, Any]:
-    """Return the table when `record_count` records were read.
-
-    Blocks. The result has `rows` (dicts of carrier, hour, flights, delay_sum_min, delay_mean_min, sorted),
-    `records`, `batches` and `dropped_by_watermark`.
+def run_live(
+    bootstrap: str, topic: str, *, record_count: int, target: str, checkpoint: str
+) -> None:
+    """Write the windows until `record_count` records were read, by this process or one before it. Blocks.
 
     Raises:
         SparkUnavailable: no JDK or PySpark.
         TimeoutError: fewer were read within TIMEOUT_S.
     """
     spark = session("odradek demo", spark__sql__shuffle__partitions="2")
-    options = {
-        "kafka.bootstrap.servers": bootstrap,
-        "subscribe": topic,
-        "startingOffsets": "earliest",
-    }
-    records = spark.readStream.format("odradek").schema("value binary").options(**options).load()
+    from pyspark.sql import functions as f
+
+    from pyspark_odradek import write_step
+
+    options = {"kafka.bootstrap.servers": bootstrap}
+    source = options | {"subscribe": topic, "startingOffsets": "earliest"}
+    records = spark.readStream.format("odradek").schema("value binary").options(**source).load()
     windows = delay_windows(parse_flights(records), watermark="366 days")
-    with tempfile.TemporaryDirectory(prefix="odradek-demo-") as checkpoint:
-        query = (
-            windows.writeStream.format("memory")
-            .queryName(_TABLE)
-            .outputMode("complete")
-            .option("checkpointLocation", checkpoint)
-            .trigger(processingTime="500 milliseconds")
-            .start()
-        )
-        try:
-            by_batch = _followed(query, record_count)
-            table = [row.asDict() for row in spark.table(_TABLE).collect()]
-        finally:
-            query.stop()
-    table.sort(key=lambda row: (row["carrier"], row["hour"]))
-    return {
-        "rows": table,
-        "records": sum(rows for rows, _ in by_batch.values()),
-        "batches": len(by_batch),
-        "dropped_by_watermark": sum(dropped for _, dropped in by_batch.values()),
-    }
+
+    def write(batch: DataFrame, number: int) -> None:
+        rows = keyed(batch.withColumn("batch", f.lit(number)))
+        write_step(rows, step=number, topic=target, **options)
+        _say("written", batch=number)
+        if not sys.stdin.readline():
+            raise RuntimeError("the process that started this one is gone")
+
+    query = (
+        windows.writeStream.queryName("live delays")
+        .outputMode("update")
+        .option("checkpointLocation", checkpoint)
+        .trigger(processingTime="500 milliseconds")
+        .foreachBatch(write)
+        .start()
+    )
+    try:
+        _follow(query, record_count)
+    finally:
+        query.stop()
 
 
-def _followed(query: StreamingQuery, record_count: int) -> dict[int, tuple[int, int]]:
-    """Wait for so many records. Returns rows read and rows dropped by the watermark, by batch."""
-    by_batch: dict[int, tuple[int, int]] = {}
+def _follow(query: StreamingQuery, record_count: int) -> None:
+    """Report each batch that Spark has noted, until so many records were read."""
+    reported: set[int] = set()
+    read_count = 0
     deadline_s = time.monotonic() + TIMEOUT_S
-    while sum(rows for rows, _ in by_batch.values()) < record_count:
+    while read_count < record_count:
         if not query.isActive:
             raise query.exception() or RuntimeError("the query ended by itself")
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"of {record_count} records {by_batch} were read in {TIMEOUT_S} s")
+            raise TimeoutError(f"{read_count} of {record_count} records were read in {TIMEOUT_S} s")
         time.sleep(_POLL_S)
         for progress in query.recentProgress:
-            dropped = sum(o.numRowsDroppedByWatermark for o in progress.stateOperators)
-            by_batch[progress.batchId] = (progress.numInputRows, dropped)
-    return by_batch
+            # Offsets also count what an earlier process read.
+            ends = json.loads(progress.sources[0].endOffset or "{}")
+            read_count = max(
+                read_count, sum(end for topic in ends.values() for end in topic.values())
+            )
+            if progress.batchId not in reported:
+                reported.add(progress.batchId)
+                dropped = sum(o.numRowsDroppedByWatermark for o in progress.stateOperators)
+                _say("progress", batch=progress.batchId, dropped_by_watermark=dropped)
+
+
+def _say(event: str, **fields: Any) -> None:
+    print(json.dumps({"event": event, **fields}), flush=True)
 
 
 def main() -> int:
     """Run until the records are read, and return the exit status."""
-    bootstrap, topic, records = sys.argv[1:4]
+    bootstrap, topic, records, target, checkpoint = sys.argv[1:6]
     try:
-        result = run_live(bootstrap, topic, record_count=int(records))
+        run_live(bootstrap, topic, record_count=int(records), target=target, checkpoint=checkpoint)
     except SparkUnavailable as error:
         print(error, file=sys.stderr)
         return EXIT_UNAVAILABLE
-    print(json.dumps(result), flush=True)
     return 0
 
 

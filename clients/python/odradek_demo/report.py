@@ -183,6 +183,10 @@ def _print_pipeline(console: Console, outcome: Outcome) -> None:
     for carrier, flights, by_spark, directly in pipeline.carriers:
         table.add_row(carrier, f"{flights:,}", f"{by_spark:+.3f}", f"{directly:+.3f}")
     console.print(table)
+    console.print(
+        f"Written back exactly once: {pipeline.written:,} rows, {pipeline.written_twice} of them twice; the driver was"
+        f" killed {pipeline.driver_kills} time, and {pipeline.batches_run_again} complete batch was run again"
+    )
 
 
 def _print_carriers(console: Console, outcome: Outcome, flights: list[Flight]) -> None:

@@ -5,7 +5,8 @@ partitions, a little later the active controller. Both are started again while r
 only if no record is lost, duplicated or out of order within a key, both kills took effect, and no pause between
 acknowledgements was longer than `PAUSE_S_MAX`.
 
-Beside that, a group of three members loses one by SIGKILL, and records are produced over REST.
+Beside that, a group of three members loses one by SIGKILL, records are produced over REST, and a Spark pipeline writes
+windows back exactly once although its driver is killed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from odradek_demo.ledger import AcknowledgementLog, ReadBack, ReplicaComparison,
 from odradek_demo.live_pipeline import LivePipeline, PipelineOutcome
 
 TOPIC = "flights"
+DELAYS_TOPIC = "flights-delays"
 PARTITIONS = 6
 REPLICAS = 3
 SEGMENT_BYTES = 4 * 1024 * 1024
@@ -128,16 +130,17 @@ async def run_demo(
 ) -> Outcome:
     """Run the demo on a cluster that is ready."""
     async with Client(cluster.bootstrap) as client:
-        await client.admin.create_topic(
-            TOPIC,
-            partitions=PARTITIONS,
-            replication_factor=REPLICAS,
-            configs={"min.insync.replicas": "2", "segment.bytes": str(SEGMENT_BYTES)},
-        )
+        for topic, partitions in ((TOPIC, PARTITIONS), (DELAYS_TOPIC, 2)):
+            await client.admin.create_topic(
+                topic,
+                partitions=partitions,
+                replication_factor=REPLICAS,
+                configs={"min.insync.replicas": "2", "segment.bytes": str(SEGMENT_BYTES)},
+            )
         acknowledgements = AcknowledgementLog.of(len(flights))
         failed: list[str] = []
         faults = _Faults(cluster, client.admin, at_record=len(flights) // 2)
-        pipeline = LivePipeline(cluster.bootstrap, TOPIC, len(flights))
+        pipeline = LivePipeline(cluster.bootstrap, TOPIC, len(flights), target=DELAYS_TOPIC)
         await pipeline.start()
         try:
             by_rest = flights[: min(REST_RECORDS, len(flights) // 2)]

@@ -1,4 +1,4 @@
-"""The demo's pipeline: windows over a topic that flights still stream into, beside the same by plain Python."""
+"""The demo's pipeline: windows over a topic that flights still stream into, written back once although it is killed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ async def test_the_live_table_is_the_one_computed_directly(
     topics: Topics, sample: list[Flight], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JDK_JAVA_OPTIONS", SHORT_JVM)
-    name = topics.new()
+    name, target = topics.new(), topics.new(partitions=2)
     values = [json.dumps(flight).encode() for flight in sample[::4]]
     middle = len(values) // 2
-    pipeline = LivePipeline(topics.bootstrap, name, len(values))
+    pipeline = LivePipeline(topics.bootstrap, name, len(values), target=target)
     try:
         await asyncio.to_thread(topics.send, name, map(Output, values[:middle]))
         await pipeline.start()
@@ -30,6 +30,8 @@ async def test_the_live_table_is_the_one_computed_directly(
         await pipeline.cancel()
     assert outcome.is_well, outcome
     assert not outcome.skipped_because
+    assert (outcome.driver_kills, outcome.batches_run_again) == (1, 1)
+    assert outcome.written >= outcome.windows
     assert outcome.windows == len(delays(sample[::4]))
     assert sum(flights for _, flights, _, _ in outcome.carriers) == sum(
         flight["arr_delay"] is not None for flight in sample[::4]

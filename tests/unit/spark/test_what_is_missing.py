@@ -92,7 +92,7 @@ async def test_the_demo_goes_on_without_a_jdk_and_fails_of_it_in_ci(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.delenv("CI", raising=False)
-    pipeline = LivePipeline("127.0.0.1:1", "flights", 1)
+    pipeline = LivePipeline("127.0.0.1:1", "flights", 1, target="delays")
     await pipeline.start()
     outcome = await pipeline.finish([])
     assert outcome.skipped_because.startswith("Spark needs a JDK")
@@ -100,3 +100,4 @@ async def test_the_demo_goes_on_without_a_jdk_and_fails_of_it_in_ci(
     monkeypatch.setenv("CI", "true")
     assert not outcome.is_well
     assert outcome.complaint == outcome.skipped_because
+    await pipeline.cancel()
