@@ -182,6 +182,9 @@ class DataDirectory:
             recent_bytes_max=RECENT_BYTES_MAX,
         )
         assert isinstance(self.directory, WatchedDirectory)
+        if self.directory.restart_class is RestartClass.CLEAN:
+            # All was synced before. If this process dies while it loads, the next start is a PROCESS restart.
+            self.lost_power = False
         self.directory.on_loaded = self._loaded
         self.directory.on_told = self._told
         self.directory.on_checkpoint = self._checkpoint_written
@@ -195,8 +198,6 @@ class DataDirectory:
         self.logs = {log.id: self._oracle_of(log) for log in directory.logs()}
         restart_class = directory.restart_class
         is_power = restart_class is RestartClass.POWER
-        if self.lost_power and restart_class is RestartClass.CLEAN:
-            self.lost_power = False  # all was synced before
         assert is_power or not (self.lost_power or self.has_failed), "a loss that goes untold"
         counters = self._scheduler.counters
         counters["production recoveries"] += 1
@@ -415,9 +416,9 @@ class WatchedDirectory(LogDirectory):
         self.on_loaded(report.cut_bytes)
         return report
 
-    def loss_reported(self) -> None:
-        super().loss_reported()
-        self.on_told()
+    def loss_reported(self) -> OSError | None:
+        self.on_told()  # the controller knows; a kill may come at any point of what follows
+        return super().loss_reported()
 
     def finish_checkpoint(self, job: CheckpointJob) -> None:
         super().finish_checkpoint(job)

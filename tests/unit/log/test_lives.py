@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from odradek_broker.log.directory.restart_markers import RestartClass
+from odradek_broker.log.log_config import LogConfig
 from odradek_protocol.identity import BrokerEpoch, Offset
 from tests.unit.log.material import PATH, TOPIC_ID, Broker, memory_broker
 from tests.worlds.memory_storage import MemoryStorage
@@ -218,3 +220,25 @@ def test_a_log_that_begins_anew_below_its_log_start_shows_all_it_has(checkpoints
     broker.append(3)
     broker.kill_and_start()
     assert (broker.log.log_start_offset, broker.log.log_end_offset) == (10, 13)
+
+
+def test_a_report_of_a_loss_that_finds_no_room_is_repeated_by_the_next_start() -> None:
+    broker = memory_broker(LogConfig())
+    broker.registers = False
+    broker.lose_power_and_start()
+    storage = broker.storage
+    assert isinstance(storage, MemoryStorage)
+
+    def fault(operation: str, path: Path) -> None:
+        if path.name == "running.tmp":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    storage.fault = fault
+    assert broker.directory.loss_reported() is not None
+    assert not broker.directory.failure
+    storage.kill_process()
+    broker.start()
+    assert broker.restart_class is RestartClass.POWER
+    assert broker.directory.loss_reported() is None
+    broker.kill_and_start()
+    assert broker.restart_class is RestartClass.PROCESS

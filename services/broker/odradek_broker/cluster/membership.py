@@ -206,7 +206,13 @@ class Membership:
             controller_ids=sorted(self._controllers.identity.controller_ids),
         )
         self.epoch = await register(self._controllers, request)
-        await self._pool.call(self._directory.loss_reported)
+        error = await self._pool.call(self._directory.loss_reported)
+        if error is not None:
+            _log.warning(
+                "Failed to record that losses were reported; the next start reports them again",
+                path=str(self._directory.path),
+                error=str(error),
+            )
         self._on_registered(self.epoch)
         self._heartbeat = Heartbeat(
             broker_id=self.broker_id,

@@ -53,10 +53,12 @@ from odradek_broker.log.segments.segment import Segment
 from odradek_broker.log.storage import (
     DirectoryHealth,
     DiskStorage,
+    ErrorClass,
     File,
     Storage,
     StorageFailed,
     StorageFull,
+    error_class,
 )
 from odradek_protocol.identity import (
     BrokerEpoch,
@@ -169,21 +171,24 @@ class LogDirectory:
             raise
         return directory
 
-    def loss_reported(self) -> None:
+    def loss_reported(self) -> OSError | None:
         """Record that the controller has committed a registration with this `restart_class`. It blocks: call it on
         a disk thread.
 
-        A kill before this call cannot give the next start a better class than this one. Raises
-        StorageFailed.
+        A kill before this call cannot give the next start a better class than this one. On a full disk nothing is
+        recorded, the error is returned, and the next start reports the same loss again. Raises StorageFailed.
         """
         try:
             self._markers.loss_reported()
         except OSError as error:
-            raise self.health.fail(f"registering {self.path}", error) from error
+            if error_class(error) is ErrorClass.DISK:
+                raise self.health.fail(f"registering {self.path}", error) from error
+            return error
         marks, self._damage_marks = self._damage_marks, []
         for mark in marks:
             with contextlib.suppress(OSError):  # the next start verifies that log again
                 self._storage.remove(mark)
+        return None
 
     def follow_metadata(self, incarnation_id: MetadataIncarnationId) -> None:
         """Store durably which metadata log this broker follows. It blocks: call it on a disk thread. Raises

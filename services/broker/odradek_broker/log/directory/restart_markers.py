@@ -89,9 +89,11 @@ class RestartMarkers:
 
     def loss_reported(self) -> None:
         """Record that the controller has committed the restart class; a kill is a PROCESS restart from now on."""
-        if self._running.pop("untold", None) is not None:
-            self._write(RUNNING, self._running)
+        if "untold" in self._running:
+            told = {name: value for name, value in self._running.items() if name != "untold"}
+            self._write(RUNNING, told)
             self._storage.sync_directory(self._directory)
+            self._running = told
 
     def end_clean(self, *, boot_id: str, broker_epoch: BrokerEpoch) -> None:
         """Write the clean marker. Call it when everything is synced: the next start trusts the logs without a check."""
