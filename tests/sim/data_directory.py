@@ -22,6 +22,7 @@ from odradek_broker.log.directory.partition_files import DAMAGED
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_directory import LogDirectory, RestartClass
 from odradek_broker.log.partition_log import PartitionLog
+from odradek_broker.log.storage import LogDamaged
 from odradek_protocol.identity import (
     BrokerId,
     ClusterId,
@@ -267,8 +268,14 @@ class DataDirectory:
     def killed(self) -> None:
         """Record that the process that wrote here is dead."""
         for log in self.logs.values():
-            with suppress(ProcessKilled):
+            try:
                 log.catch_up()
+            except ProcessKilled:
+                pass
+            except LogDamaged:
+                # The disk failed within a truncation, which had cut the file: the log is offline until it is recovered.
+                if not self.has_failed:
+                    raise
         self.storage.kill_process()
         self.storage.fault = _of_a_dead_process
 
