@@ -47,7 +47,7 @@ from odradek_broker.replication.streams.follower_links import (
 )
 from odradek_broker.replication.streams.follower_sessions import FollowerSessions
 from odradek_broker.replication.streams.follower_stream import Dial, FollowerIdentity
-from odradek_broker.settings import BrokerSettings
+from odradek_broker.settings import BrokerSettings, value_at_run_time
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId, IncarnationId
 from odradek_protocol.metadata.image import MetadataDelta, MetadataImage
 from odradek_protocol.rpc.v1 import common_pb2
@@ -277,7 +277,7 @@ class Broker:
             ),
             endpoint_of=self._replication_endpoint,
             dial=self._dial,
-            catch_up_bytes_per_s=self.settings.follower_replication_throttled_rate,
+            catch_up_bytes_per_s=self._catch_up_limit(self.feed.image),
             behind_records=self._scale.behind_records,
             near_records=self._scale.near_records,
             clock=self.clock,
@@ -310,10 +310,21 @@ class Broker:
         The membership is last, because its heartbeat tells the controller that this broker acts on the image.
         """
         yield from self.table.apply(image, delta)
+        if delta.configs and self.table.links is not None:
+            self.table.links.limit_catch_up(self._catch_up_limit(image))
         for listener in self.image_listeners:
             listener(image, delta)
         self.partitions.image_changed()
         self.membership.image_changed(image, delta)
+
+    def _catch_up_limit(self, image: MetadataImage) -> int:
+        """Return the most bytes a second that replicas far behind may copy; 0: no limit."""
+        return value_at_run_time(
+            image,
+            self.broker_id,
+            "follower.replication.throttled.rate",
+            self.settings.follower_replication_throttled_rate,
+        )
 
     def _replication_endpoint(self, broker_id: BrokerId) -> tuple[str, int] | None:
         broker = self.feed.image.brokers.get(broker_id)

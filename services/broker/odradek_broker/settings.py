@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from odradek_broker.listener_settings import ListenerSettings
+from odradek_protocol.identity import BrokerId
+from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_runtime.listeners import parse_endpoints
 from odradek_runtime.settings import SettingsError, setting
 
@@ -93,7 +96,7 @@ class BrokerSettings(ListenerSettings):
         "far behind their leaders,"
         " so that their catch-up does not slow down other replicas."
         " Replicas near the end of the log are not"
-        " limited. 0: no limit.",
+        " limited. 0: no limit. A config of the broker, or of all brokers, replaces it at run time.",
         default=0,
         unit="bytes/s",
         minimum=0,
@@ -464,3 +467,12 @@ class BrokerSettings(ListenerSettings):
             raise SettingsError(
                 "group.min.session.timeout.ms is greater than group.max.session.timeout.ms"
             )
+
+
+def value_at_run_time(image: MetadataImage, broker_id: BrokerId, name: str, own: int) -> int:
+    """Return a number as it is set at run time for this broker, or for all; else `own`, the process's own setting."""
+    for broker in (str(broker_id), ""):
+        value = image.config_of(ConfigResourceType.BROKER, broker).get(name)
+        if value is not None:
+            return int(value)
+    return own

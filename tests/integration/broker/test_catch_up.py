@@ -6,6 +6,9 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
+
+from odradek_protocol.rpc.v1 import admin_service_pb2, admin_service_pb2_grpc
 from tests.integration.broker.broker_cluster import BrokerCluster, batch
 
 RECORDS = 24_000  # further behind than what changes the lane
@@ -18,14 +21,27 @@ CREDIT_BYTES = 1 << 20
 LIVE_S_MAX = 2.0  # an acks=all record of a live partition meanwhile, on any machine
 
 
+async def throttle(cluster: BrokerCluster, rate: int) -> None:
+    """Set the rate of all brokers at run time."""
+    request = admin_service_pb2.AlterConfigsRequest()
+    resource = request.resources.add(type=admin_service_pb2.CONFIG_RESOURCE_TYPE_BROKER)
+    resource.operations.add(name="follower.replication.throttled.rate", value=str(rate))
+    stub = admin_service_pb2_grpc.AdminServiceStub(cluster.channel(1))
+    response = await stub.AlterConfigs(request)
+    assert response.resources[0].error_code == 0, response
+
+
+@pytest.mark.parametrize("is_set_at_run_time", [False, True])
 async def test_a_follower_far_behind_is_held_to_its_rate_and_live_partitions_are_not(
-    tmp_path: Path,
+    tmp_path: Path, is_set_at_run_time: bool
 ) -> None:
     settings = {
-        "follower.replication.throttled.rate": RATE,
+        "follower.replication.throttled.rate": 1 if is_set_at_run_time else RATE,
         "replica.credit.bytes": CREDIT_BYTES,
     }
     async with BrokerCluster(tmp_path, brokers=2, settings=settings) as cluster:
+        if is_set_at_run_time:
+            await throttle(cluster, RATE)
         await cluster.create_topic("old", replicas=2, min_insync_replicas="1")
         leader = cluster.partition("old").leader
         behind = cluster.brokers[3 - leader]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,10 @@ class RecordedStream:
         self.leader, self.lane = leader, lane
         self.hosts: dict[HostKey, object] = {}
         self.is_closed = False
+        self.throttle_changes = 0
+
+    def throttle_changed(self) -> None:
+        self.throttle_changes += 1
 
     def add(self, key: HostKey, host: object) -> None:
         self.hosts[key] = host
@@ -164,13 +169,23 @@ def test_only_catch_up_lanes_share_the_throttle() -> None:
             links._open(BrokerId(1), lane)
         assert made[Lane.HOT] is None
         throttle = made[Lane.CATCH_UP]
+        assert isinstance(throttle, TokenBucket)
         if not limit:
-            assert throttle is None
+            assert throttle.take(1 << 40, 0.0) == 0.0
         else:
-            assert isinstance(throttle, TokenBucket)
             assert throttle.rate == limit
             assert throttle.take(limit, 0.0) == 0.0, "a second's worth is saved at first"
             assert throttle.take(limit, 0.0) == pytest.approx(1.0)
+
+
+def test_the_throttle_changes_at_run_time_and_streams_hear_of_it() -> None:
+    lanes = Lanes()
+    throttle, (stream,) = lanes.links._throttle, lanes.links._streams.values()
+    assert isinstance(stream, RecordedStream)
+    for limit in (1_000, 1_000, 5_000, 0):
+        lanes.links.limit_catch_up(limit)
+        assert throttle.rate == (limit or math.inf)
+    assert stream.throttle_changes == 3, "the second limit was the first"
 
 
 def test_a_stream_that_no_partition_uses_is_ended_and_opened_anew_when_one_comes() -> None:

@@ -491,5 +491,9 @@ async def test_a_throttled_stream_returns_credit_only_when_its_debt_is_paid() ->
         assert returned() == [2 * size_bytes]
         assert ends.stream._throttle_timer is timer, "one timer at a time"
         clock.now_ms += 50
-        await until(lambda: len(returned()) == 2)
-        assert returned() == [2 * size_bytes, 2 * size_bytes]
+        await until(lambda: returned() == [2 * size_bytes, 2 * size_bytes])
+        bucket.take(1 << 40, 1.05)
+        assert ends.stream._is_throttled()
+        ends.stream._outbox_wake.clear()
+        ends.stream.throttle_changed()
+        assert ends.stream._outbox_wake.is_set(), "or it would wait as the old rate required"

@@ -524,6 +524,15 @@ _CLUSTER_CONFIGS: Final = (
 
 _SINGLE_BROKER_CONFIGS: Final = (
     ConfigDefinition(
+        name="follower.replication.throttled.rate",
+        type=ConfigType.LONG,
+        default="0",
+        documentation="Most bytes a second that all replicas of a broker together receive while they are far "
+        "behind their leaders, as new ones are; 0: no limit. Unlike Kafka's, it needs no list of replicas.",
+        minimum=0,
+    ),
+    _inert("leader.replication.throttled.rate", ConfigType.LONG, "0", _THROTTLED, minimum=0),
+    ConfigDefinition(
         name="max.connections",
         type=ConfigType.INT,
         default="10000",

@@ -22,8 +22,7 @@ from odradek_broker.kafka.frames import SCRATCH_BYTES, ArrivingBytes
 from odradek_broker.kafka.registry import Registry
 from odradek_broker.kafka.request import ClientSession, CloseConnection
 from odradek_broker.listener_settings import REPLICATION, is_grpc_listener, is_kafka_listener
-from odradek_broker.settings import BrokerSettings
-from odradek_protocol.metadata.records import ConfigResourceType
+from odradek_broker.settings import BrokerSettings, value_at_run_time
 from odradek_runtime.budget.client_budget import ClientBudget
 from odradek_runtime.budget.shares import Shares, owner_of
 from odradek_runtime.clock import monotonic_ms
@@ -270,13 +269,8 @@ class _Listener:
         return f"{here}: the SDK and `odradek` use its gRPC address{f', {where}' if where else ''}"
 
     def _limit(self, name: str, own: int) -> int:
-        """Return a limit as it is set at run time for this broker, or for all; else the process's own setting."""
         services = self.registry.services
-        for broker in (str(services.broker_id), ""):
-            value = services.image.config_of(ConfigResourceType.BROKER, broker).get(name)
-            if value is not None:
-                return int(value)
-        return own
+        return value_at_run_time(services.image, services.broker_id, name, own)
 
     def hold_early(self, connection: Connection, size_bytes: int) -> str | None:
         host = self._strangers.get(connection)

@@ -4,7 +4,7 @@ A partition starts in the hot lane. If its Attached response shows that it is fa
 catch-up lane, another connection with less credit, until it is close to the end of the log. So a broker that
 comes back after an hour does not slow down the partitions that are in sync. The partition stays attached in
 the old lane until the new one is open. The inbound rate of all catch-up lanes together can be
-limited (`follower.replication.throttled.rate`).
+limited (`follower.replication.throttled.rate`), also at run time.
 
 A change of lane takes a round trip without data. Under load that alone may put a partition further
 behind than the limit. So the first Attached response after a return to the hot lane does not move it again:
@@ -14,6 +14,7 @@ otherwise it could change lanes forever and never join the ISR.
 from __future__ import annotations
 
 import itertools
+import math
 import weakref
 from collections.abc import Callable
 from typing import Final
@@ -67,18 +68,26 @@ class FollowerLinks:
         self._leader_of: dict[HostKey, BrokerId] = {}
         self._returning: set[HostKey] = set()  # to the hot lane, but not attached there yet
         self._session_ids = itertools.count(1)
-        self._throttle: TokenBucket | None = None
-        if catch_up_bytes_per_s:
-            self._throttle = TokenBucket(
-                rate=catch_up_bytes_per_s,
-                burst_s=THROTTLE_BURST_S,
-                now_s=clock.monotonic_ms() / 1000,
-            )
+        self._throttle = TokenBucket(
+            rate=catch_up_bytes_per_s or math.inf,
+            burst_s=THROTTLE_BURST_S,
+            now_s=clock.monotonic_ms() / 1000,
+        )
         self._by_session: dict[int, FollowerStream] = {}
         self._ending: weakref.WeakSet[FollowerStream] = (
             weakref.WeakSet()
         )  # until they have lingered
         self._is_closed = False
+
+    def limit_catch_up(self, bytes_per_s: int) -> None:
+        """Change the limit of all catch-up lanes together; 0 means no limit."""
+        rate = bytes_per_s or math.inf
+        if rate == self._throttle.rate:
+            return
+        self._throttle.set_rate(rate, self._clock.monotonic_ms() / 1000)
+        for stream in self._streams.values():
+            # A stream may wait as long as the old rate required, which can be hours.
+            stream.throttle_changed()
 
     def stream(self, session_id: int) -> FollowerStream | None:
         """Return the open stream of that session; None once it ended."""

@@ -372,6 +372,12 @@ class FollowerStream:
             self._throttle_timer = loop.call_later(wait_s, self._throttle_over)
         return True
 
+    def throttle_changed(self) -> None:
+        """Grant credit that waited for the throttle, as far as its new rate allows."""
+        if self._throttle_timer is not None:
+            self._throttle_timer.cancel()
+            self._throttle_over()
+
     def _throttle_over(self) -> None:
         self._throttle_timer = None
         self._outbox_wake.set()
