@@ -54,6 +54,7 @@ NAMES = [
     "ProducerOptions",
     "QuorumDescription",
     "Quota",
+    "Reassignment",
     "RecordMetadata",
     "ResourceType",
     "SaslCredentials",

@@ -29,9 +29,11 @@ from odradek.admin.descriptions import (
     NewTopic,
     PartitionOutcome,
     QuorumDescription,
+    Reassignment,
     TopicDescription,
     TopicOutcome,
 )
+from odradek.admin.reassignments import brokers_in_moves, reassignments_of
 from odradek.admin.transaction_admin import TransactionAdmin
 from odradek.admin.wire import (
     acl_entry,
@@ -41,12 +43,14 @@ from odradek.admin.wire import (
     feature_description,
     group_description,
     group_error,
+    group_listing,
     log_dir_descriptions,
     metadata_of,
     partition_message,
     partition_outcome,
     quorum_description,
     quota_of,
+    scram_user,
     topic_description,
     topic_descriptions,
     topic_outcome,
@@ -314,6 +318,17 @@ class Admin:
         check(response.error_code, "reassigning partitions")
         return [partition_outcome(result) async for result in in_turns(response.partitions)]
 
+    async def list_reassignments(self, *, include_sizes: bool = False) -> list[Reassignment]:
+        """The moves of partitions that are in progress, sorted by partition.
+
+        With `include_sizes`, the brokers that take part report how many bytes they have, which takes longer.
+        """
+        topics = await self.list_topics(include_internal=True)
+        directories: list[LogDirDescription] = []
+        if include_sizes and (ids := brokers_in_moves(topics)):
+            directories = await self.describe_log_dirs(ids, include_partitions=True)
+        return await run_in_turns(reassignments_of(topics, directories))
+
     async def delete_records(self, before: ByPartition[int]) -> list[PartitionOutcome]:
         """Delete the records before these offsets; -1 deletes all committed records."""
         request = pb.DeleteRecordsRequest(timeout_ms=self._calls.timeout_ms)
@@ -350,15 +365,7 @@ class Admin:
             codes=lambda r: [r.error_code],
         )
         check(response.error_code, "listing groups")
-        listings = [
-            GroupListing(
-                group=listed.group_id,
-                state=listed.state,
-                type=listed.group_type,
-                protocol_type=listed.protocol_type,
-            )
-            async for listed in in_turns(response.groups)
-        ]
+        listings = [group_listing(listed) async for listed in in_turns(response.groups)]
         return sorted(listings, key=lambda listing: listing.group)
 
     async def describe_group(self, group: str) -> GroupDescription:
@@ -504,12 +511,9 @@ class Admin:
         request = pb.DescribeScramUsersRequest(names=names)
         response = await self._calls.send(methods.DESCRIBE_SCRAM_USERS, request)
         check(response.error_code, "describing SCRAM users")
-        users = []
         async for user in in_turns(response.users):
             check(user.error_code, f"user {user.name!r}", user.error_message)
-            iterations = {ScramMechanism(c.mechanism): c.iterations for c in user.credentials}
-            users.append(ScramUser(name=user.name, iterations=iterations))
-        return users
+        return [scram_user(user) async for user in in_turns(response.users)]
 
     async def alter_quotas(self, quotas: Iterable[Quota], *, validate_only: bool = False) -> None:
         """Set or remove quotas. Raises the error of the first quota that was refused."""

@@ -27,6 +27,7 @@ __all__ = [
     "Partition",
     "PartitionOutcome",
     "QuorumDescription",
+    "Reassignment",
     "TopicDescription",
     "TopicOutcome",
     "Voter",
@@ -120,6 +121,32 @@ class PartitionOutcome:
     partition: TopicPartition
     offset: int = -1
     error: OdradekError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reassignment:
+    """A move of one partition that is in progress.
+
+    It ends, and leaves the list, when all replicas of `target` are in sync.
+    """
+
+    partition: TopicPartition
+    leader_id: int
+    """-1: the partition has no leader, and nothing is copied."""
+    replicas: tuple[int, ...]
+    """Ids of all brokers that have a replica now, `adding` and `removing` included."""
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+    isr: tuple[int, ...]
+    total_bytes: int | None = None
+    """What the replicas in `adding` must have in the end; None if the size was not requested or is not known."""
+    copied_bytes: int | None = None
+    """What they have already."""
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The brokers that will have a replica when the move has ended, the preferred leader first."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

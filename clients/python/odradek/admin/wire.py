@@ -13,6 +13,8 @@ from odradek.admin.access import (
     PatternType,
     Quota,
     ResourceType,
+    ScramMechanism,
+    ScramUser,
 )
 from odradek.admin.descriptions import (
     BrokerDescription,
@@ -21,6 +23,7 @@ from odradek.admin.descriptions import (
     ConfigValue,
     FeatureDescription,
     GroupDescription,
+    GroupListing,
     GroupMember,
     ListenerDescription,
     LogDirDescription,
@@ -161,6 +164,22 @@ def quota_of(entry: pb.QuotaEntry) -> Quota:
         entity={part.type: part.name if part.HasField("name") else None for part in entry.entity},
         key=entry.key,
         value=entry.value if entry.HasField("value") else None,
+    )
+
+
+def scram_user(user: pb.ScramUserResult) -> ScramUser:
+    """The SCRAM user that a message describes."""
+    iterations = {ScramMechanism(c.mechanism): c.iterations for c in user.credentials}
+    return ScramUser(name=user.name, iterations=iterations)
+
+
+def group_listing(group: group_service_pb2.GroupListing) -> GroupListing:
+    """One entry of the list of groups."""
+    return GroupListing(
+        group=group.group_id,
+        state=group.state,
+        type=group.group_type,
+        protocol_type=group.protocol_type,
     )
 
 

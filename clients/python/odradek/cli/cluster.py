@@ -10,18 +10,22 @@ import typer
 from odradek.admin.spreading import shares_a_host
 from odradek.cli.configs import config
 from odradek.cli.connection import with_client
+from odradek.cli.moves import MovePlan, Wait, move_partitions
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     EXIT_UNHEALTHY,
     EXIT_USAGE,
     Bootstrap,
+    DryRun,
     Output,
     OutputFormat,
+    Yes,
     fail,
     print_facts,
     print_rows,
     say,
 )
+from odradek.cli.partition import broker_ids, existing_topics
 
 if TYPE_CHECKING:
     from odradek.admin.admin import Admin
@@ -127,16 +131,16 @@ def spread(
         typer.Option(
             metavar="ID,...",
             help="Ids of the brokers on which all replicas shall be placed, separated by commas."
-            " [default: all brokers]",
+            " [default: all live brokers]",
         ),
-    ],
+    ] = "",
     topic: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Move only replicas of this topic. Repeatable."),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show which replicas would move, without moving them.")
-    ] = False,
+    wait: Wait = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -145,43 +149,41 @@ def spread(
     As few replicas as possible are moved. The replicas of a partition go to different hosts and racks while there are
     enough of them.
     """
-    try:
-        brokers = [int(part) for part in over.split(",")]
-    except ValueError:
-        fail(f"--over {over}: write broker ids with commas, such as 1,2,3", status=EXIT_USAGE)
+    chosen_ids = broker_ids(over, option="--over") if over else []
 
-    async def work(client: Client) -> list[dict[str, Any]]:
-        from odradek.admin.spreading import spread as plan
-        from odradek.errors import UnknownTopic
+    async def plan(client: Client) -> MovePlan:
+        from odradek.admin.spreading import spread as plan_of
+        from odradek.partitions import TopicPartition
 
         cluster = await client.admin.describe_cluster()
+        brokers = chosen_ids or [b.broker_id for b in cluster.brokers if not b.is_fenced]
         racks = {broker.broker_id: broker.rack for broker in cluster.brokers if broker.rack}
         hosts = {broker.broker_id: broker.host for broker in cluster.brokers if broker.host}
         if unknown_ids := set(brokers) - {broker.broker_id for broker in cluster.brokers}:
             fail(f"there is no broker {min(unknown_ids)}", status=EXIT_USAGE)
-        topics = await client.admin.list_topics(include_internal=True)
-        if unknown := set(topic or ()) - {description.name for description in topics}:
-            raise UnknownTopic(f"topic {min(unknown)!r} does not exist")
-        chosen = [description for description in topics if not topic or description.name in topic]
-        before = {(t.name, p.partition): p.replicas for t in chosen for p in t.partitions}
-        for (name, index), replicas in sorted(before.items()):
-            if len(replicas) > len(set(brokers)):
+        before = {
+            TopicPartition(t.name, p.partition): p.replicas
+            for t in await existing_topics(client, topic)
+            for p in t.partitions
+        }
+        for name, replicas in sorted(before.items()):
+            if len(replicas) > len(brokers):
                 fail(
-                    f"partition {index} of {name} has {len(replicas)} replicas: --over needs at"
-                    " least as many brokers",
+                    f"partition {name.partition} of {name.topic} has {len(replicas)} replicas:"
+                    " --over needs at least as many brokers",
                     status=EXIT_USAGE,
                 )
-        after = plan(before, brokers, racks, hosts)
-        if after and not dry_run:
-            for outcome in await client.admin.reassign_partitions(after):
-                if outcome.error is not None:
-                    raise outcome.error
-        return [
-            {"topic": key[0], "partition": key[1], "from": list(before[key]), "to": list(replicas)}
-            for key, replicas in sorted(after.items())
-        ]
+        return MovePlan(before, plan_of(before, brokers, racks, hosts))
 
-    print_rows(with_client(bootstrap, work), output, empty="the replicas are balanced")
+    move_partitions(
+        bootstrap,
+        plan,
+        dry_run=dry_run,
+        is_confirmed=yes,
+        wait=wait,
+        output=output,
+        empty="the replicas are balanced",
+    )
 
 
 @app.command()

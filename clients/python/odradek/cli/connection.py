@@ -12,8 +12,9 @@ import signal
 import stat
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -23,6 +24,8 @@ from odradek.cli.output import EXIT_TERMINATED, EXIT_USAGE, fail, say
 from odradek.cluster.endpoints import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP
 
 if TYPE_CHECKING:
+    import asyncio
+
     from odradek.client import Client
 
 
@@ -270,7 +273,8 @@ def with_client(
     async def run() -> Result:
         task = asyncio.current_task()
         assert task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)
         explaining = asyncio.create_task(explain())
         try:
             async with client:
@@ -280,12 +284,24 @@ def with_client(
                 return await work(client)
         finally:
             explaining.cancel()
+            loop.remove_signal_handler(signal.SIGTERM)
 
     client = open_client(bootstrap)
     try:
-        return asyncio.run(run())
+        return _runner().run(run(), context=copy_context())
     except asyncio.CancelledError:
         sys.exit(EXIT_TERMINATED)
+
+
+@cache
+def _runner() -> asyncio.Runner:
+    """The event loop of all connections of this process: gRPC would still call a loop that was closed before."""
+    import asyncio
+    import atexit
+
+    runner = asyncio.Runner()
+    atexit.register(runner.close)
+    return runner
 
 
 async def chosen_partitions(

@@ -19,6 +19,7 @@ from odradek.cli import (
     consume,
     group,
     migration,
+    partition,
     processes,
     produce,
     quorum,
@@ -36,7 +37,9 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 COMMANDS_BY_TASK: Final = {
     "Read and write records": ("produce", "consume", "bench"),
-    "Administer a cluster": ("topic", "group", "transaction", "cluster", "feature", "user", "acl"),
+    "Administer a cluster": (
+        *("topic", "partition", "group", "transaction", "cluster", "feature", "user", "acl"),
+    ),
     "Run a cluster": (
         *("dev", "demo", "quorum", "broker", "gateway", "pipeline"),
         *("storage", "tls", "config"),
@@ -57,6 +60,13 @@ EXAMPLES: Final = {
     "topic": (
         "odradek topic create orders --partitions 6 --replicas 3",
         "odradek topic alter-config orders --set retention.ms=86400000",
+        "odradek topic trim orders --until 30d --dry-run",
+    ),
+    "partition": (
+        "odradek partition list --under-replicated",
+        "odradek partition move orders -p 0 --to 2,3,4 --wait",
+        "odradek partition set-replicas orders 3 --dry-run",
+        "odradek partition throttle --rate 50MiB",
     ),
     "group": (
         "odradek group describe billing",
@@ -85,6 +95,16 @@ EXAMPLES: Final = {
 }
 
 
+SHARED_HELP_LINES: Final = {
+    "--user NAME": ("--user, --mechanism NAME", "Log in as this user, by this SASL mechanism."),
+    "--mechanism NAME": None,
+    "--ca FILE": ("--ca, --cert, --key FILE", "PEM files: authorities, certificate, its key."),
+    "--cert FILE": None,
+    "--key FILE": None,
+    "--show-completion": None,
+    "-h, --help": None,
+}
+"""Options that share a line in the help of the program, so that it fits a screen; None: another line has the option."""
 # `click.UsageError`, which is part of typer itself in some releases.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
@@ -116,16 +136,14 @@ class CommandsByTask(TyperGroup):
             return super().invoke(ctx)
 
     def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        records = [parameter.get_help_record(ctx) for parameter in self.get_params(ctx)]
+        # Without the default, range and variable that click adds: each option takes one line.
+        records = [
+            SHARED_HELP_LINES.get(names, (names, text.partition("  [")[0]))
+            for parameter in self.get_params(ctx)
+            for names, text in filter(None, [parameter.get_help_record(ctx)])
+        ]
         with formatter.section("Options"):
-            formatter.write_dl(
-                [
-                    # Without the default, range and variable that click adds: each option takes one line.
-                    (names, text.partition("  [")[0])
-                    for names, text in filter(None, records)
-                    if names not in ("--show-completion", "-h, --help")
-                ]
-            )
+            formatter.write_dl([record for record in records if record is not None])
         self.format_commands(ctx, formatter)
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
@@ -202,6 +220,7 @@ def _options(
 
 
 app.add_typer(topic.app, name="topic", epilog=_examples("topic"))
+app.add_typer(partition.app, name="partition", epilog=_examples("partition"))
 app.add_typer(group.app, name="group", epilog=_examples("group"))
 app.add_typer(transaction.app, name="transaction", epilog=_examples("transaction"))
 app.add_typer(cluster.app, name="cluster", epilog=_examples("cluster"))

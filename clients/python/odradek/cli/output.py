@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Self
 
 import typer
 
 from odradek.cluster.endpoints import DEFAULT_BOOTSTRAP
+
+if TYPE_CHECKING:
+    from odradek.admin.descriptions import PartitionOutcome
 
 __all__ = [
     "DEFAULT_BOOTSTRAP",
@@ -23,14 +27,19 @@ __all__ = [
     "EXIT_UNHEALTHY",
     "EXIT_USAGE",
     "Bootstrap",
+    "DryRun",
     "Output",
     "OutputFormat",
     "Progress",
+    "Yes",
+    "confirm",
     "console",
     "fail",
+    "fail_on_errors",
     "one_line_errors",
     "print_facts",
     "print_rows",
+    "readable_bytes",
     "say",
 ]
 
@@ -57,6 +66,13 @@ Bootstrap = Annotated[
         help="gRPC addresses of brokers, of which the first that responds is used.",
         show_default=True,
     ),
+]
+ERRORS_MAX: Final = 20
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be changed, without changing it.")
+]
+Yes = Annotated[
+    bool, typer.Option("-y", "--yes", help="Do not ask for confirmation on a terminal.")
 ]
 Output = Annotated[
     OutputFormat, typer.Option("-o", "--output", help="Print a table, or JSON for programs.")
@@ -138,6 +154,38 @@ def say(text: str, *, is_error: bool = False) -> None:
     """Print lines for a person, with control characters escaped."""
     for line in text.split("\n"):
         print(printable(line), file=sys.stderr if is_error else sys.stdout)
+
+
+def confirm(question: str, *, is_confirmed: bool) -> None:
+    """Ask a person at a terminal before something is done that cannot be undone; any answer but yes ends the command.
+
+    Without a terminal nobody can answer: scripts go on, and have --dry-run to look first.
+    """
+    if is_confirmed or not sys.stdin.isatty():
+        return
+    print(printable(f"{question} [y/N] "), end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        fail("nothing was changed")
+
+
+def fail_on_errors(outcomes: Sequence[PartitionOutcome]) -> None:
+    """End the command if any partition has an error; the errors are printed, at most ERRORS_MAX of them."""
+    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    for error in errors[1:ERRORS_MAX]:
+        say(f"odradek: {error}", is_error=True)
+    if len(errors) > ERRORS_MAX:
+        say(f"odradek: and {len(errors) - ERRORS_MAX} more partitions failed", is_error=True)
+    if errors:
+        fail(errors[0])
+
+
+def readable_bytes(count: float) -> str:
+    """Write a number of bytes with the largest binary unit that leaves at least 1, such as 1.5 GiB."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    units = ("KiB", "MiB", "GiB", "TiB")
+    power = min(int(math.log(count, 1024)), len(units))
+    return f"{count / 1024**power:.1f} {units[power - 1]}"
 
 
 class Progress:

@@ -1,4 +1,4 @@
-"""Times and durations as the options of commands take them."""
+"""Times, durations and sizes as the options of commands take them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from odradek.cli.output import EXIT_USAGE, fail
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?(?:([kmgt])(i?)b?|b)?", re.IGNORECASE)
 FORMS_OF_TIMES: Final = "a duration before now such as 10m, 2026-11-22T10:00, or ms since the epoch"
 
 
@@ -20,6 +21,18 @@ def duration_ms(text: str, *, option: str) -> int:
     if matched is None:
         fail(f"{option} {text}: write a number and ms, s, m, h or d", status=EXIT_USAGE)
     return int(matched[1]) * _UNITS_MS[matched[2]]
+
+
+def size_bytes(text: str, *, option: str) -> int:
+    """Return the bytes of a size such as 500, 10MB or 1.5GiB, at least 1; another text ends the command."""
+    matched = _SIZE.fullmatch(text)
+    size = 0
+    if matched is not None:
+        power = " kmgt".index((matched[2] or " ").lower())
+        size = int(float(matched[1]) * (1024 if matched[3] else 1000) ** power)
+    if size < 1:
+        fail(f"{option} {text}: write a size such as 500, 10MB or 1.5GiB", status=EXIT_USAGE)
+    return size
 
 
 def time_ms(text: str, *, option: str) -> int:

@@ -1,4 +1,4 @@
-"""`odradek topic`: create, list, describe, change and delete topics."""
+"""`odradek topic`: create, list, describe, change, trim and delete topics."""
 
 from __future__ import annotations
 
@@ -7,23 +7,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from odradek.cli.configs import Delete, Set, change_configs, named_values, note_inert
-from odradek.cli.connection import complete_topics, with_client
+from odradek.cli.connection import chosen_partitions, complete_topics, with_client
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     EXIT_USAGE,
     Bootstrap,
+    DryRun,
     Output,
     OutputFormat,
+    Yes,
+    confirm,
     fail,
+    fail_on_errors,
     print_facts,
     print_rows,
     say,
 )
+from odradek.cli.times import FORMS_OF_TIMES, time_ms
 
 if TYPE_CHECKING:
     from odradek.client import Client
 
-app = typer.Typer(help="Create, list, describe, change and delete topics.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create, list, describe, change, trim and delete topics.", no_args_is_help=True
+)
 Name = Annotated[str, typer.Argument(help="Name of the topic.", autocompletion=complete_topics)]
 ConfigOption = Annotated[
     list[str] | None,
@@ -214,24 +221,99 @@ def add_partitions(
 
 
 @app.command()
+def trim(
+    name: Name,
+    before: Annotated[
+        str,
+        typer.Option(
+            metavar="OFFSET|end", help="Delete the records before this offset, or all records."
+        ),
+    ] = "",
+    until: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help=f"Delete the records before the first one that is not older than this: {FORMS_OF_TIMES}.",
+        ),
+    ] = "",
+    partition: Annotated[
+        list[int] | None,
+        typer.Option(
+            "-p", "--partition", metavar="N", help="Trim this partition only. Repeatable."
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Delete the oldest records of a topic.
+
+    The topic stays, and so do the offsets of the other records.
+    """
+    if bool(before) == bool(until):
+        fail("give either --before OFFSET or --until TIME", status=EXIT_USAGE)
+    if before and before != "end" and not (before.isascii() and before.isdigit()):
+        fail(f"--before {before}: write an offset, or end", status=EXIT_USAGE)
+    until_ms = time_ms(until, option="--until") if until else 0
+
+    async def plan(client: Client) -> list[dict[str, Any]]:
+        names = await chosen_partitions(client, [name], partition)
+        async with client.consumer() as consumer:
+            starts = await consumer.beginning_offsets(names)
+            ends = await consumer.end_offsets(names)
+            if until:
+                times = await consumer.offsets_for_times(dict.fromkeys(names, until_ms))
+                wanted = {n: ends[n] if at is None else at.offset for n, at in times.items()}
+            else:
+                wanted = {n: ends[n] if before == "end" else int(before) for n in ends}
+        return [
+            {
+                "topic": key.topic,
+                "partition": key.partition,
+                "start": start,
+                "new start": min(wanted[key], ends[key]),
+                "end": ends[key],
+                "records": min(wanted[key], ends[key]) - start,
+            }
+            for key, start in sorted(starts.items())
+            if min(wanted[key], ends[key]) > start
+        ]
+
+    async def work(client: Client) -> None:
+        offsets = {(row["topic"], row["partition"]): row["new start"] for row in rows}
+        fail_on_errors(await client.admin.delete_records(offsets))
+
+    rows = with_client(bootstrap, plan)
+    print_rows(rows, output, empty="there are no records to delete")
+    if dry_run or not rows:
+        return
+    # In a compacted topic, and where transactions ended, there are fewer records than offsets.
+    confirm(
+        f"Delete up to {sum(row['records'] for row in rows):,} records of {name}?",
+        is_confirmed=yes,
+    )
+    with_client(bootstrap, work)
+
+
+@app.command()
 def delete(
     name: Name,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Show which topics would be deleted, without deleting them."
-        ),
-    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
     """Delete a topic and its records."""
 
-    async def work(client: Client) -> int:
-        topic = await client.admin.describe_topic(name)
-        if not dry_run:
-            await client.admin.delete_topic(name)
-        return len(topic.partitions)
+    async def count(client: Client) -> int:
+        return len((await client.admin.describe_topic(name)).partitions)
 
-    partitions = with_client(bootstrap, work)
+    async def work(client: Client) -> None:
+        await client.admin.delete_topic(name)
+
+    partitions = with_client(bootstrap, count)
+    if not dry_run:
+        confirm(f"Delete {name} with {partitions} partitions?", is_confirmed=yes)
+        with_client(bootstrap, work)
     print_facts({"topic": name, "partitions": partitions, "deleted": not dry_run}, output)

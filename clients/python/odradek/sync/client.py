@@ -64,6 +64,7 @@ class Admin(Facade[AsyncAdmin]):
     alter_topic_configs = waits(AsyncAdmin.alter_topic_configs)
     elect_leaders = waits(AsyncAdmin.elect_leaders)
     reassign_partitions = waits(AsyncAdmin.reassign_partitions)
+    list_reassignments = waits(AsyncAdmin.list_reassignments)
     delete_records = waits(AsyncAdmin.delete_records)
     list_offsets = waits(AsyncAdmin.list_offsets)
     describe_cluster = waits(AsyncAdmin.describe_cluster)

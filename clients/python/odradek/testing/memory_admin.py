@@ -145,6 +145,75 @@ def _delete_records(
     return response
 
 
+def _elect_leaders(
+    cluster: MemoryState, broker_id: int, request: pb.ElectLeadersRequest
+) -> pb.ElectLeadersResponse:
+    response = pb.ElectLeadersResponse()
+    names = [(p.topic, p.partition) for p in request.partitions] or [
+        (topic.name, index)
+        for topic in cluster.topics.values()
+        for index in range(len(topic.partitions))
+    ]
+    for name, index in names:
+        result = response.partitions.add()
+        result.partition.topic, result.partition.partition = name, index
+        partition = cluster.partition(name, index)
+        if partition is None:
+            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif partition.leader_id == partition.replicas[0]:
+            result.error_code = ErrorCode.ELECTION_NOT_NEEDED
+        elif partition.replicas[0] not in cluster.alive:
+            result.error_code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        else:
+            partition.leader_id = partition.replicas[0]
+            partition.leader_epoch += 1
+    cluster.changed()
+    return response
+
+
+def _alter_reassignments(
+    cluster: MemoryState, broker_id: int, request: pb.AlterPartitionReassignmentsRequest
+) -> pb.AlterPartitionReassignmentsResponse:
+    response = pb.AlterPartitionReassignmentsResponse()
+    for move in request.reassignments:
+        result = response.partitions.add(partition=move.partition)
+        partition = cluster.partition(move.partition.topic, move.partition.partition)
+        if partition is None:
+            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif not move.replicas and not partition.is_moving:
+            result.error_code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        elif unknown := sorted(set(move.replicas) - set(cluster.endpoints)):
+            result.error_code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+            result.error_message = f"there is no broker {unknown[0]}"
+        else:
+            partition.move_to(list(move.replicas))
+    cluster.end_moves()
+    return response
+
+
+def _describe_log_dirs(
+    cluster: MemoryState, broker_id: int, request: pb.DescribeLogDirsRequest
+) -> pb.DescribeLogDirsResponse:
+    response = pb.DescribeLogDirsResponse()
+    for described_id in request.broker_ids or sorted(cluster.alive):
+        broker = response.brokers.add(broker_id=described_id)
+        if described_id not in cluster.alive:
+            broker.error_code = ErrorCode.BROKER_NOT_AVAILABLE
+            broker.error_message = f"broker {described_id} is not there"
+            continue
+        directory = broker.log_dirs.add(
+            path=f"/memory/{described_id}", total_bytes=-1, usable_bytes=-1
+        )
+        if not request.include_partitions:
+            continue
+        for topic in cluster.topics.values():
+            for index, partition in enumerate(topic.partitions):
+                if described_id in partition.replicas:
+                    log = directory.partitions.add(size_bytes=partition.log.size_bytes)
+                    log.partition.topic, log.partition.partition = topic.name, index
+    return response
+
+
 def _describe_cluster(
     cluster: MemoryState, broker_id: int, request: pb.DescribeClusterRequest
 ) -> pb.DescribeClusterResponse:
@@ -172,5 +241,8 @@ ADMIN_CALLS: Final[dict[str, tuple[type[Message], Call]]] = {
     "DescribeConfigs": (pb.DescribeConfigsRequest, _describe_configs),
     "AlterConfigs": (pb.AlterConfigsRequest, _alter_configs),
     "DeleteRecords": (pb.DeleteRecordsRequest, _delete_records),
+    "ElectLeaders": (pb.ElectLeadersRequest, _elect_leaders),
+    "AlterPartitionReassignments": (pb.AlterPartitionReassignmentsRequest, _alter_reassignments),
+    "DescribeLogDirs": (pb.DescribeLogDirsRequest, _describe_log_dirs),
     "DescribeCluster": (pb.DescribeClusterRequest, _describe_cluster),
 }

@@ -101,8 +101,9 @@ class MemoryCluster(MemoryState):
         self.changed()
 
     def start(self, broker_id: int) -> None:
-        """Start a broker again; it leads partitions without a leader."""
+        """Start a broker again; it leads partitions without a leader, and moves that waited for it end."""
         self.alive.add(broker_id)
+        self.end_moves()
         self.elect()
 
     def freeze(self, broker_id: int) -> None:

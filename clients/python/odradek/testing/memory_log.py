@@ -52,6 +52,11 @@ class MemoryLog:
         """The first offset of each open transaction, by producer id."""
 
     @property
+    def size_bytes(self) -> int:
+        """The size of all batches."""
+        return sum(len(batch.data) for batch in self.batches)
+
+    @property
     def last_stable_offset(self) -> int:
         """The offset before which every transaction has ended."""
         return min(self._open.values(), default=self.log_end_offset)
@@ -225,8 +230,34 @@ class MemoryPartition:
     leader_id: int
     replicas: list[int]
     leader_epoch: int = 0
+    adding: list[int] = field(default_factory=list)
+    """Replicas that a move adds; it ends when their brokers are all alive."""
+    removing: list[int] = field(default_factory=list)
     log: MemoryLog = field(default_factory=MemoryLog)
     is_open: bool = True
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a move of the partition is in progress."""
+        return bool(self.adding or self.removing)
+
+    def move_to(self, target: list[int]) -> None:
+        """Begin a move to these brokers; without any, cancel the move in progress."""
+        present = [broker for broker in self.replicas if broker not in self.adding]
+        target = target or present
+        self.adding = [broker for broker in target if broker not in present]
+        self.removing = [broker for broker in present if broker not in target]
+        self.replicas = [*target, *self.removing]
+
+    def end_move(self, alive: set[int]) -> None:
+        """End the move if all brokers that it adds are alive; they have the records already."""
+        if not self.is_moving or not alive.issuperset(self.adding):
+            return
+        self.replicas = [broker for broker in self.replicas if broker not in self.removing]
+        self.adding, self.removing = [], []
+        if self.leader_id not in self.replicas:
+            self.leader_id = next((broker for broker in self.replicas if broker in alive), -1)
+            self.leader_epoch += 1
 
 
 @dataclass(slots=True)

@@ -90,6 +90,13 @@ class MemoryState:
             partition.is_open = False
         self.changed()
 
+    def end_moves(self) -> None:
+        """End the moves of partitions whose new replicas are all on live brokers."""
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                partition.end_move(self.alive)
+        self.changed()
+
     def partition(self, name: str, index: int) -> MemoryPartition | None:
         """The partition, if it exists."""
         topic = self.topics.get(name)
@@ -168,6 +175,8 @@ class MemoryState:
                     leader_epoch=partition.leader_epoch,
                     replicas=partition.replicas,
                     isr=alive,
+                    adding_replicas=partition.adding,
+                    removing_replicas=partition.removing,
                     offline_replicas=[i for i in partition.replicas if i not in self.alive],
                 )
         return response

@@ -1,0 +1,198 @@
+"""Moves of partitions as commands make them: a plan, a confirmation, the request, and the progress until the end."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from odradek.cli.connection import with_client
+from odradek.cli.output import (
+    OutputFormat,
+    confirm,
+    fail,
+    fail_on_errors,
+    print_rows,
+    readable_bytes,
+    say,
+)
+
+if TYPE_CHECKING:
+    from odradek.admin.descriptions import Reassignment
+    from odradek.client import Client
+    from odradek.partitions import TopicPartition
+
+POLL_S: Final = 1.0
+Wait = Annotated[
+    bool,
+    typer.Option("--wait", help="Show the progress, and return when the moves have ended."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MovePlan:
+    """Partitions to move, with their replicas before and after. The preferred leader comes first."""
+
+    before: Mapping[TopicPartition, tuple[int, ...]]
+    after: Mapping[TopicPartition, tuple[int, ...]]
+
+    @property
+    def copies(self) -> int:
+        """The number of replicas that must be copied."""
+        return sum(len(set(self.after[name]) - set(self.before[name])) for name in self.after)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each partition."""
+        return [
+            {
+                "topic": name.topic,
+                "partition": name.partition,
+                "from": list(self.before[name]),
+                "to": list(replicas),
+            }
+            for name, replicas in sorted(self.after.items())
+        ]
+
+
+def move_partitions(
+    bootstrap: str,
+    make_plan: Callable[[Client], Awaitable[MovePlan]],
+    *,
+    dry_run: bool,
+    is_confirmed: bool,
+    wait: bool,
+    output: OutputFormat,
+    empty: str,
+) -> None:
+    """Carry out a plan: print it, ask for confirmation, start the moves, and wait for their end if `wait` is set."""
+    plan = with_client(bootstrap, make_plan)
+    print_rows(plan.rows(), output, empty=empty)
+    if dry_run or not plan.after:
+        return
+    confirm(
+        f"Move {len(plan.after)} partitions, copying {plan.copies} replicas?",
+        is_confirmed=is_confirmed,
+    )
+
+    async def start(client: Client) -> None:
+        fail_on_errors(await client.admin.reassign_partitions(plan.after))
+
+    with_client(bootstrap, start)
+    if wait:
+        wait_for_moves(bootstrap, plan.after)
+    elif sys.stderr.isatty():
+        say("`odradek partition moves` shows the progress", is_error=True)
+
+
+def wait_for_moves(
+    bootstrap: str, expected: Mapping[TopicPartition, tuple[int, ...] | None]
+) -> None:
+    """Wait until these partitions no longer move, and show the progress on a terminal.
+
+    If a partition then has other replicas than `expected`, its move was cancelled or replaced, which ends the command
+    with an error; None stands for any replicas.
+    """
+    import asyncio
+
+    is_terminal = sys.stderr.isatty()
+
+    def show(text: str) -> None:
+        if is_terminal:
+            print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+    async def work(client: Client) -> tuple[MoveProgress, list[str]]:
+        progress = MoveProgress(expected, time.monotonic())
+        while True:
+            moves = [
+                move
+                for move in await client.admin.list_reassignments(include_sizes=True)
+                if move.partition in expected
+            ]
+            progress.update(moves, time.monotonic())
+            if not moves:
+                return progress, await _lost_moves(client, expected)
+            show(progress.text())
+            await asyncio.sleep(POLL_S)
+
+    if is_terminal:
+        say("waiting for the moves to end; Ctrl-C ends the waiting, not the moves", is_error=True)
+    try:
+        progress, lost = with_client(bootstrap, work, is_quick=False)
+    finally:
+        show("")
+    if lost:
+        fail(f"cancelled or replaced by another move meanwhile: {', '.join(lost)}")
+    say(progress.summary(), is_error=True)
+
+
+async def _lost_moves(
+    client: Client, expected: Mapping[TopicPartition, tuple[int, ...] | None]
+) -> list[str]:
+    """Return the partitions that ended with other replicas than expected."""
+    replicas = {
+        (topic.name, partition.partition): partition.replicas
+        for topic in await client.admin.list_topics(include_internal=True)
+        for partition in topic.partitions
+    }
+    return [
+        str(name)
+        for name, wanted in sorted(expected.items())
+        if wanted is not None and set(replicas.get(name, ())) != set(wanted)
+    ]
+
+
+class MoveProgress:
+    """How far moves are. It is fed with the moves that have not ended; a move that is missing has ended."""
+
+    def __init__(self, names: Iterable[TopicPartition], now_s: float) -> None:
+        self._names = set(names)
+        self._left = set(self._names)
+        self._sizes: dict[TopicPartition, tuple[int, int]] = {}
+        """The bytes of a partition that have been copied, and those to copy in all."""
+        self._started_s = self._now_s = now_s
+        self._copied_at_start: int | None = None
+
+    def update(self, moves: Iterable[Reassignment], now_s: float) -> None:
+        """Note the state of all moves that have not ended."""
+        self._now_s = now_s
+        self._left.clear()
+        for move in moves:
+            self._left.add(move.partition)
+            if move.copied_bytes is not None and move.total_bytes is not None:
+                self._sizes[move.partition] = (move.copied_bytes, move.total_bytes)
+        for name in self._sizes.keys() - self._left:
+            total = self._sizes[name][1]
+            self._sizes[name] = (total, total)
+        if self._copied_at_start is None:
+            self._copied_at_start = self._copied
+
+    @property
+    def _copied(self) -> int:
+        return sum(copied for copied, _ in self._sizes.values())
+
+    def text(self) -> str:
+        """Return one line: partitions and bytes that are done, the rate, and the time that is left at that rate."""
+        done = len(self._names) - len(self._left)
+        total = sum(total for _, total in self._sizes.values())
+        words = [f"{done} of {len(self._names)} partitions moved"]
+        if total:
+            words.append(f"{readable_bytes(self._copied)} of {readable_bytes(total)} copied")
+        elapsed_s = self._now_s - self._started_s
+        rate = (self._copied - (self._copied_at_start or 0)) / elapsed_s if elapsed_s > 0 else 0.0
+        if rate > 0:
+            left_s = (total - self._copied) / rate
+            words += [f"{readable_bytes(rate)}/s", f"about {left_s:.0f} s left"]
+        return ", ".join(words)
+
+    def summary(self) -> str:
+        """Return one line for the end."""
+        elapsed_s = self._now_s - self._started_s
+        copied = self._copied - (self._copied_at_start or 0)
+        return (
+            f"{len(self._names)} partitions moved in {elapsed_s:.1f} s,"
+            f" {readable_bytes(copied)} copied meanwhile"
+        )
