@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -14,6 +16,15 @@ from tests.tools import LEAVE_OUT_NOTHING, table
 # A first example pays for imports, and machines are shared: time is pytest-timeout's business.
 settings.register_profile("odradek", deadline=None)
 settings.load_profile("odradek")
+
+
+@pytest.fixture(autouse=True)
+def sdk_log_level() -> Iterator[None]:
+    """Give the SDK's log its level back: a command of the program that ran in this process has quietened it."""
+    logger = logging.getLogger("odradek")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 class ByFixtures(LoadScopeScheduling):
