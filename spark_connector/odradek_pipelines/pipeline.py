@@ -99,14 +99,14 @@ def add_common_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--master", default=None, help="Spark's master; default: local[*]")
     for name, meaning in (
         ("--spark", "a setting of Spark"),
-        ("--option", "an option of the source, or delivery or transactionalIdPrefix of the sink"),
+        ("--option", "an option of the source, or one of the sink's delivery"),
     ):
         parser.add_argument(
             name, type=named_value, action="append", default=[], metavar="NAME=VALUE", help=meaning
         )
 
 
-SINK_OPTIONS: Final = ("delivery", "transactionalidprefix")
+SINK_OPTIONS: Final = ("delivery", "transactionalidprefix", "preparedtimeoutms")
 """The options of the sink that --option may name, in lower case."""
 STOP_S_MAX: Final = 30.0
 """How long a stop waits for the current batch."""

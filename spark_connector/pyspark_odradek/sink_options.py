@@ -37,7 +37,14 @@ AT_LEAST_ONCE: Final = "at-least-once"
 STEP_QUERY: Final = "stepquery"
 STEP_NUMBER: Final = "stepnumber"
 """The options by which `write_step` names its step."""
-_OPTIONS: Final = ("topic", "includeHeaders", "delivery", "transactionalIdPrefix")
+PREPARED_TIMEOUT_MS: Final = 300_000
+_OPTIONS: Final = (
+    "topic",
+    "includeHeaders",
+    "delivery",
+    "transactionalIdPrefix",
+    "preparedTimeoutMs",
+)
 _BYTES: Final = (StringType(), BinaryType())
 _ATTRIBUTES: Final[dict[str, tuple[DataType, ...]]] = {
     "topic": (StringType(),),
@@ -63,6 +70,8 @@ class SinkOptions:
     """EXACTLY_ONCE or AT_LEAST_ONCE; None: exactly once if the cluster and the producer's options allow it."""
     transactional_id_prefix: str = ""
     """What comes before the id of the query in transactional ids, so that a right can name them."""
+    prepared_timeout_ms: int = PREPARED_TIMEOUT_MS
+    """How long written rows wait for the driver after the last sign of life of the executors."""
     step: tuple[str, int] | None = None
     """The query and the number of the step that a batch write is; None: it is a query of its own."""
 
@@ -111,8 +120,18 @@ def parse_sink_options(options: Mapping[str, str], schema: StructType) -> SinkOp
         producer=tuple(sorted(producer.items())),
         delivery=delivery,
         transactional_id_prefix=lowered.get("transactionalidprefix", ""),
+        prepared_timeout_ms=_prepared_timeout_ms(lowered),
         step=_step(lowered),
     )
+
+
+def _prepared_timeout_ms(lowered: Mapping[str, str]) -> int:
+    text = lowered.get("preparedtimeoutms", str(PREPARED_TIMEOUT_MS))
+    if not (text.isascii() and text.isdigit() and int(text)):
+        raise ValueError(
+            f"Invalid value {text} for option 'preparedTimeoutMs': a positive number of milliseconds"
+        )
+    return int(text)
 
 
 def _step(lowered: Mapping[str, str]) -> tuple[str, int] | None:

@@ -3,6 +3,9 @@
 The query is that of the checkpoint, the step is the number of the batch. A batch that Spark runs again after a crash
 finds in the cluster's ledger that it is complete: its rows are dropped on the executors, and its completion changes
 nothing. Attempts that Spark does not list, because they failed or were speculative, are aborted with the completion.
+
+Workers on the executors renew what they prepared. Executors end with their driver, so the cluster gives the batch of a
+driver that died up after the option preparedTimeoutMs; a driver that stands still loses no batch.
 """
 
 from __future__ import annotations
@@ -99,7 +102,8 @@ class ExactlyOnce:
     ) -> None:
         """Abort the tasks of a failed batch, also those that are prepared and were never reported.
 
-        Otherwise these would hold up readers of committed records until the cluster gives them up, an hour later.
+        Otherwise these would hold up readers of committed records until the cluster gives them up (the option
+        preparedTimeoutMs).
         """
         identities = [write.identity for write in writes if write.task is not None]
         query_ids = (
@@ -182,7 +186,12 @@ async def _writes_of(link: ProcessLink, options: SinkOptions, query: str) -> Sta
     writes = _queries.pop(key, None)
     if writes is None:
         arguments: dict[str, Any] = dict(options.producer)
-        writes = StagedWrites(query, cluster=link.cluster, **arguments)
+        writes = StagedWrites(
+            query,
+            cluster=link.cluster,
+            prepared_timeout_ms=options.prepared_timeout_ms,
+            **arguments,
+        )
     _queries[key] = writes
     # Each batch write is a query of its own.
     idle = [other for other, of_query in _queries.items() if other != key and of_query.is_idle]

@@ -86,15 +86,31 @@ class Client:
 
         return Producer(cluster=self._cluster, **arguments)
 
-    def staged_writes(self, query: str, **arguments: Unpack[ProducerArguments]) -> StagedWrites:
+    def staged_writes(
+        self,
+        query: str,
+        *,
+        prepared_timeout_ms: int | None = None,
+        **arguments: Unpack[ProducerArguments],
+    ) -> StagedWrites:
         """Create the staged writes of a query: several tasks write the records of one step, and all of them count
         or none.
 
-        The arguments are those of a producer, without `transactional_id`.
+        Args:
+            query: The name of the query, the same in all of its processes.
+            prepared_timeout_ms: How long prepared tasks wait for their step after the last process that wrote for it
+                was heard, at least the cluster's transaction.staged.lease.ms. Default, and the most:
+                transaction.prepared.timeout.ms.
+            arguments: Those of a producer, without `transactional_id`.
         """
         from odradek.producer.staged_writes import StagedWrites
 
-        return StagedWrites(query, cluster=self._cluster, **arguments)
+        return StagedWrites(
+            query,
+            cluster=self._cluster,
+            prepared_timeout_ms=prepared_timeout_ms,
+            **arguments,
+        )
 
     def consumer(
         self,

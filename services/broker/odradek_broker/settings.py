@@ -436,7 +436,8 @@ class BrokerSettings(ListenerSettings):
     transaction_prepared_timeout_ms: int = setting(
         "transaction.prepared.timeout.ms",
         "How long records of a staged write that are complete wait for the decision of their step after its last sign"
-        " of life (not in Kafka). Then they are aborted, so that they do not hold readers up for ever.",
+        " of life (not in Kafka). Then they are aborted, so that they do not hold readers up for ever. A query may"
+        " choose a shorter time; the Spark sink does.",
         default=3_600_000,
         unit="ms",
         minimum=1_000,

@@ -114,12 +114,12 @@ class Rounds:
         assert worker is not None
         if victim == "driver":
             self.driver.kill()
-            _kill_if_left(worker)  # workers have process groups of their own
+            kill_if_left(worker)  # workers have process groups of their own
             self.driver.__exit__()
             self.driver = self._new_driver()
         else:
             os.kill(_executor_of(worker), signal.SIGKILL)
-            _kill_if_left(worker)
+            kill_if_left(worker)
         stop_points.disarm(self._stops, point)
         ends = self.topics.ends(SOURCE)
         self._wait(lambda: end_of(self.directory / "checkpoint", SOURCE) == ends)
@@ -155,7 +155,7 @@ class Rounds:
         )
 
 
-def _kill_if_left(worker: int) -> None:
+def kill_if_left(worker: int) -> None:
     """Kill a worker, which ends by itself when it notices that its executor is gone."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(worker, signal.SIGKILL)

@@ -1,13 +1,14 @@
 """The driver of the exactly-once rounds: `python -m tests.e2e.spark.relay_driver --from T --to T ...`.
 
-One query reads a topic and writes each row to another one, by the sink's default delivery. Rows are named by partition
+One query, or with `--batch` one batch write, reads a topic and writes each row to another one, by the sink's default
+delivery. Rows are named by partition
 and offset. Its Python workers stop at a point of the delivery when a test has armed it (`stop_points`).
 """
 
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,8 @@ from odradek_pipelines.pipeline import (
     parse_settings,
     read_topic,
     run,
+    sink_options,
+    source_options,
     source_step,
     write_topic,
 )
@@ -33,9 +36,21 @@ def _plan(settings: Namespace) -> Sequence[str]:
 
 
 def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]:
-    rows = read_topic(spark, settings, schema="partition int, offset bigint, value binary")
-    named = rows.selectExpr("concat_ws(':', partition, offset) value")
+    schema, name = (
+        "partition int, offset bigint, value binary",
+        "concat_ws(':', partition, offset) value",
+    )
+    if settings.batch:
+        reader = spark.read.format("odradek").schema(schema).options(**source_options(settings))
+        writer = reader.load().selectExpr(name).write.format("odradek").mode("append")
+        writer.options(**sink_options(settings, topic=settings.target)).save()
+        return []
+    named = read_topic(spark, settings, schema=schema).selectExpr(name)
     return [write_topic(named, settings, QUERY, topic=settings.target)]
+
+
+def _add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--batch", action="store_true", help="one batch write")
 
 
 PIPELINE = Pipeline(
@@ -43,6 +58,7 @@ PIPELINE = Pipeline(
     summary="rows of a topic to another topic",
     plan=_plan,
     start=_start,
+    add_arguments=_add_arguments,
     spark_config=(
         ("spark.sql.shuffle.partitions", "2"),
         ("spark.ui.enabled", "false"),

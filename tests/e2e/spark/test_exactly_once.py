@@ -17,7 +17,10 @@ from pyspark_odradek import write_step
 from pyspark_odradek.delivery import OutputRecord, Stage, TaskIdentity
 from pyspark_odradek.sink_options import parse_sink_options
 from pyspark_odradek.staged_delivery import ExactlyOnce
-from tests.e2e.spark.exactly_once_rounds import RECORDS_A_ROUND, kills, play
+from tests.e2e.spark import relay_driver, stop_points
+from tests.e2e.spark.driver_process import DriverProcess
+from tests.e2e.spark.exactly_once_rounds import RECORDS_A_ROUND, kill_if_left, kills, play
+from tests.e2e.spark.short_jvm import AS_ARGUMENTS
 from tests.e2e.spark.topics import Output, Topics
 
 LEASE_S = 60  # the default of transaction.staged.lease.ms
@@ -45,6 +48,41 @@ def test_twenty_kills_of_the_driver_and_twenty_of_executors(
     assert outcome.is_exact, outcome
     assert outcome.sent == len(plan) * RECORDS_A_ROUND
     assert outcome.written_again
+
+
+@pytest.mark.long
+def test_the_rows_of_a_batch_write_whose_driver_died_do_not_hold_readers_up(
+    spark_works: None, tmp_path: Path
+) -> None:
+    """Nobody runs the write of a killed program again, so only the cluster can end its prepared tasks."""
+    lease_ms, point, stops = "3000", "before completion", tmp_path / "stops"
+    plan = ClusterPlan(
+        brokers=1, controllers=1, settings=(f"transaction.staged.lease.ms={lease_ms}",)
+    )
+    with EmbeddedCluster(plan) as running:
+        running.start()
+        running.wait_ready()
+        topics = Topics(running.bootstrap)
+        source, target = topics.new(partitions=2), topics.new(partitions=1)
+        topics.send(source, [Output(b"%d" % number) for number in range(100)])
+        environment = stop_points.install(stops)
+        stop_points.arm(stops, point)
+        arguments = (
+            *("--batch", "--bootstrap", running.bootstrap, "--from", source, "--to", target),
+            *("--option", f"preparedTimeoutMs={lease_ms}", "--master", "local[2]"),
+            *AS_ARGUMENTS,
+        )
+        with DriverProcess(
+            tmp_path / "log", *arguments, module=relay_driver.MODULE, environment=environment
+        ) as driver:
+            driver.wait_until(lambda: stop_points.reached(stops, point) is not None)
+            worker = stop_points.reached(stops, point)
+            assert worker is not None
+            driver.kill()
+            kill_if_left(worker)
+        assert topics.send(target, [Output(b"later")]) == 1
+        assert values(topics, target) == [b"later"]
+        assert len(topics.read(target, isolation_level="read_uncommitted")) == 101
 
 
 def rows(spark: SparkSession, *values: str) -> DataFrame:

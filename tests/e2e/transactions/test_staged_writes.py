@@ -199,6 +199,28 @@ async def test_a_task_without_a_lease_is_aborted_and_the_step_is_not_complete(
     assert await committed(client, name) == Counter(kept=1)
 
 
+async def test_a_step_whose_processes_have_ended_is_given_up(client: Client, name: str) -> None:
+    """The driver and its tasks died before the completion. Tasks that waited longer, of a live process, stay."""
+    alive_query, dead_query = f"{name}-alive", f"{name}-dead"
+    async with client.staged_writes(alive_query, prepared_timeout_ms=LEASE_MS) as alive:
+        kept_task = await opened(alive, 0, "kept")
+        await kept_task.send(name, b"kept", partition=0)
+        kept = await kept_task.prepare()
+        async with client.staged_writes(dead_query, prepared_timeout_ms=LEASE_MS) as dead:
+            lost_task = await opened(dead, 0, "lost")
+            await lost_task.send(name, b"lost", partition=0)
+            lost = await lost_task.prepare()
+        deadline_s = time.monotonic() + WAIT_S_MAX
+        while (await client.admin.transactions.steps(dead_query)).open_tasks:
+            assert time.monotonic() < deadline_s
+            await asyncio.sleep(0.1)
+        async with client.staged_writes(dead_query) as driver:
+            with pytest.raises(TransactionAborted):
+                await driver.complete(0, [lost])
+        assert await alive.complete(0, [kept])
+    assert await committed(client, name) == Counter(kept=1)
+
+
 async def test_every_call_whose_response_was_lost_is_repeated_with_the_same_outcome(
     client: Client, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from odradek.client import Client
 from odradek.errors import InvalidRequest, OdradekError, TransactionAborted, TransactionFailed
+from odradek.producer import staged_writes
 from odradek.producer.staged_writes import PreparedTask, StagedTask, StagedWrites
 from odradek.testing import MemoryCluster
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.rpc.v1 import staged_write_service_pb2 as pb
 
 QUERY, TOPIC, PARTITIONS = "sales", "totals", 2
 
@@ -137,6 +141,60 @@ async def test_a_lease_that_ends_aborts_its_task_and_the_step_is_not_complete(
     assert await committed(client, cluster) == ["0 kept"]
     with pytest.raises(AssertionError, match="no unprepared task"):
         cluster.end_lease(QUERY, "kept")
+
+
+async def test_a_step_whose_processes_were_silent_is_given_up(
+    client: Client, cluster: MemoryCluster, writes: StagedWrites
+) -> None:
+    task, later = await prepared(writes, 0, "a"), await prepared(writes, 1, "b")
+    cluster.time_out_step(QUERY, 0)
+    with pytest.raises(TransactionAborted):
+        await writes.complete(0, [task])
+    again = await prepared(writes, 0, "again")
+    assert await writes.complete(0, [again])
+    assert await writes.complete(1, [later])
+    assert await committed(client, cluster) == ["1 b", "0 again"]
+    with pytest.raises(AssertionError, match="no prepared task"):
+        cluster.time_out_step(QUERY, 1)
+
+
+async def test_prepared_tasks_are_renewed_until_their_step_is_decided(
+    client: Client, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their process may be the only one that lives as long as the driver."""
+    monkeypatch.setattr(staged_writes, "RENEWALS_A_LEASE", 60_000)
+    renewed: list[str] = []
+    renew = cluster.staged_writes.renew
+
+    def listening(request: pb.RenewStagedRequest) -> pb.RenewStagedResponse:
+        renewed.extend(member.transactional_id for member in request.members)
+        return renew(request)
+
+    monkeypatch.setattr(cluster.staged_writes, "renew", listening)
+
+    async def until(condition: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + 10
+        while not condition():
+            assert time.monotonic() < deadline_s
+            await asyncio.sleep(0)
+
+    async def until_renewed(*tasks: PreparedTask) -> None:
+        renewed.clear()
+        await until(lambda: {task.transactional_id for task in tasks} <= set(renewed))
+
+    async with client.staged_writes(QUERY) as tasks, client.staged_writes(QUERY) as driver:
+        first, second, third = [await prepared(tasks, 0, name) for name in "abc"]
+        await until_renewed(first, second, third)
+        assert not tasks.is_idle
+        await tasks.abort([third])
+        await driver.complete(0, [first])
+        await until(lambda: tasks.is_idle)
+        next_step = await prepared(tasks, 1, "a")
+        await until_renewed(next_step)
+        await tasks.complete(1, [next_step])
+        assert tasks.is_idle
+    with pytest.raises(InvalidRequest, match="prepared_timeout_ms"):
+        client.staged_writes(QUERY, prepared_timeout_ms=0)
 
 
 async def test_a_lease_that_ended_unnoticed_fails_the_step(

@@ -42,9 +42,10 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_options_go_to_the_source_or_to_the_sink_or_to_both() -> None:
     arguments = [*HERE, "--option", "failOnDataLoss=false", "--option", "kafka.sasl.username=u"]
     arguments += ["--option", "transactionalIdPrefix=p-", "--option", "delivery=at-least-once"]
+    arguments += ["--option", "preparedTimeoutMs=1"]
     settings = parse_settings(load("delay-windows"), arguments)
     both = {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.sasl.username": "u"}
-    sink = {"transactionalidprefix": "p-", "delivery": "at-least-once"}
+    sink = {"transactionalidprefix": "p-", "delivery": "at-least-once", "preparedtimeoutms": "1"}
     assert sink_options(settings, topic="t") == both | sink | {"topic": "t"}
     assert sink_options(settings, topic=None) == both | sink
     source = {"subscribe": "flights", "startingOffsets": "earliest", "failOnDataLoss": "false"}

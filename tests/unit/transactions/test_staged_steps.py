@@ -254,6 +254,44 @@ def test_a_prepared_member_is_not_timed_out_while_its_step_is_heard() -> None:
     assert complete(coordinator, waiting, slow).error is ErrorCode.TRANSACTION_ABORTABLE
 
 
+@pytest.mark.parametrize(
+    ("wanted_ms", "timeout_ms"),
+    [(1, LEASE_MS), (300_000, 300_000), (PREPARED_MS + 1, PREPARED_MS), (0, PREPARED_MS)],
+)
+def test_a_query_chooses_how_long_its_prepared_members_wait(
+    wanted_ms: int, timeout_ms: int
+) -> None:
+    """The driver died before the completion. Whoever coordinates the query then gives its step up in time."""
+    coordinator = Coordinator()
+    request = OpenStaged(query=QUERY, step=0, member="a", prepared_timeout_ms=wanted_ms)
+    slot = coordinator.ask(request).slot
+    assert coordinator.ask(request).slot == slot, "a repeated request got another slot"
+    write(coordinator, slot)
+    prepare(coordinator, slot)
+    coordinator.tick(timeout_ms - 1)
+    assert coordinator.ask(RenewStaged(members=(slot,))).errors == {slot: ErrorCode.NONE}
+    coordinator.tick(timeout_ms - 1)
+    coordinator.move()
+    coordinator.tick(timeout_ms - 1)
+    assert status(coordinator, slot) is TransactionStatus.ONGOING
+    coordinator.tick(1)
+    assert status(coordinator, slot) is TransactionStatus.PREPARE_ABORT
+    assert complete(coordinator, slot).error is ErrorCode.TRANSACTION_ABORTABLE
+
+
+def test_the_longest_time_out_of_its_members_is_that_of_a_step() -> None:
+    """Some of the query's processes are of a release that knows no time-outs of queries."""
+    coordinator = Coordinator()
+    old = prepared(coordinator, member="old")
+    request = OpenStaged(query=QUERY, step=0, member="new", prepared_timeout_ms=LEASE_MS)
+    slot = coordinator.ask(request).slot
+    write(coordinator, slot)
+    prepare(coordinator, slot)
+    coordinator.tick(PREPARED_MS - 1)
+    assert status(coordinator, slot) is TransactionStatus.ONGOING
+    assert complete(coordinator, old, slot).error is ErrorCode.NONE
+
+
 def test_a_prepared_member_takes_no_partition_and_is_ended_by_its_step_alone() -> None:
     coordinator = Coordinator()
     slot = prepared(coordinator)
@@ -405,9 +443,11 @@ def test_a_ledger_is_forgotten_and_the_producer_of_that_name_stays() -> None:
     assert state.ledger is None
 
 
-def test_a_long_name_of_a_member_is_refused() -> None:
-    request = OpenStaged(query=QUERY, step=0, member="a" * 1_025)
-    assert Coordinator().ask(request).error is ErrorCode.INVALID_REQUEST
+def test_a_long_name_of_a_member_and_a_negative_time_out_are_refused() -> None:
+    long = OpenStaged(query=QUERY, step=0, member="a" * 1_025)
+    negative = OpenStaged(query=QUERY, step=0, member="a", prepared_timeout_ms=-1)
+    for request in (long, negative):
+        assert Coordinator().ask(request).error is ErrorCode.INVALID_REQUEST
 
 
 @pytest.mark.parametrize("query", ["", "a\x1fb", "a" * 32_001])

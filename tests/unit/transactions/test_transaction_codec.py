@@ -135,6 +135,11 @@ def test_our_fields_have_the_documented_bytes() -> None:
         "01"
     )
     assert value.hex().endswith(tags)
+    timed = replace(state, staged=Staged(3, "m", 258, prepared_timeout_ms=300_000))
+    _, value = encode(TransactionRecord(ORDERS, timed))
+    assert value is not None
+    longer = tags.replace("934e12", "934e1a").replace("026d", "026d" + "00000000000493e0")
+    assert value.hex().endswith(longer)
 
 
 @pytest.mark.parametrize("status", [6, 7, -1, 99])
@@ -186,7 +191,10 @@ states = st.builds(
     ended_by=st.sampled_from(EndedBy),
     last_outcome=st.none()
     | st.builds(Outcome, st.builds(identity, producer_ids, epochs), st.booleans()),
-    staged=st.none() | st.builds(Staged, st.integers(0, 1 << 40), st.text(max_size=5), times),
+    staged=st.none()
+    | st.builds(
+        Staged, st.integers(0, 1 << 40), st.text(max_size=5), times, st.integers(0, 1 << 40)
+    ),
     ledger=st.none()
     | st.builds(Ledger, st.integers(-1, 1 << 40), st.integers(0, 1 << 30), st.booleans()),
 )

@@ -11,8 +11,9 @@ one decision. It may be repeated, by another process too: a step that is complet
 not know what became of a step writes it again and completes it again, and `open` says early that nothing need be
 written. Readers with isolation_level="read_committed" see each step once.
 
-A task that is silent for the cluster's lease (`transaction.staged.lease.ms`) is aborted; tasks are kept alive in the
-background while they are open here.
+A task that is silent for the cluster's lease (`transaction.staged.lease.ms`) is aborted. Once it is prepared it waits
+longer for its step: for `prepared_timeout_ms` after the last sign of life of any task of the step. Tasks that were
+opened here are kept alive in the background until they are aborted or their step is decided.
 """
 
 from __future__ import annotations
@@ -172,17 +173,29 @@ class StagedWrites:
     """The staged writes of one query: `client.staged_writes(query)`. Close it, or use it in `async with`."""
 
     def __init__(
-        self, query: str, *, cluster: Cluster, **arguments: Unpack[ProducerArguments]
+        self,
+        query: str,
+        *,
+        cluster: Cluster,
+        prepared_timeout_ms: int | None = None,
+        **arguments: Unpack[ProducerArguments],
     ) -> None:
         if "transactional_id" in arguments:
             raise InvalidRequest("staged writes choose transactional ids themselves")
+        if prepared_timeout_ms is not None and prepared_timeout_ms < 1:
+            raise InvalidRequest(
+                f"prepared_timeout_ms is {prepared_timeout_ms}, and must be positive"
+            )
         self.query = query
+        self._prepared_timeout_ms = prepared_timeout_ms or 0
         self._cluster = cluster
         self._arguments = arguments
         self._arguments["transactional_id"] = query
         self._idle: list[Producer] = [self._new_producer()]
         self._options = self._idle[0].options
         self._open: dict[str, StagedTask] = {}
+        self._prepared: dict[str, pb.StagedMember] = {}
+        """Prepared tasks by slot, as far as it is not known here that their step is decided."""
         self._renewals = BackgroundTasks(f"staged writes of {query}")
         self._is_renewing = self._is_closed = False
 
@@ -199,8 +212,8 @@ class StagedWrites:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no task is open here."""
-        return not self._open
+        """Whether no task is open here, or waits for its step."""
+        return not self._open and not self._prepared
 
     def _new_producer(self) -> Producer:
         return Producer(cluster=self._cluster, **self._arguments)
@@ -218,7 +231,12 @@ class StagedWrites:
             raise ClientClosed("these staged writes are closed")
         response = await self._call(
             OPEN_STAGED,
-            pb.OpenStagedRequest(query=self.query, step=step, member=name),
+            pb.OpenStagedRequest(
+                query=self.query,
+                step=step,
+                member=name,
+                prepared_timeout_ms=self._prepared_timeout_ms,
+            ),
             f"opening a task of step {step} of {self.query!r}",
         )
         if response.is_completed:
@@ -228,6 +246,8 @@ class StagedWrites:
         producer.begin_staged(member.transactional_id, member.identity)
         task = StagedTask(self, step, member, producer)
         self._open[member.transactional_id] = task
+        # A slot is given to a second task only when the step of the first one is decided.
+        self._prepared.pop(member.transactional_id, None)
         if not self._is_renewing:
             self._is_renewing = True
             self._renewals.start(
@@ -257,12 +277,14 @@ class StagedWrites:
                 )
             request.members.append(_member(task))
         response = await self._call(COMPLETE_STEP, request, subject)
+        self._forget(request.members)
         return not response.was_completed
 
     async def abort(self, tasks: Iterable[PreparedTask]) -> None:
         """Abort exactly these tasks; those that are decided stay as they are."""
         request = pb.AbortStagedRequest(query=self.query, members=map(_member, tasks))
         await self._call(ABORT_STAGED, request, f"aborting tasks of {self.query!r}")
+        self._forget(request.members)
 
     async def abort_step(self, step: int) -> None:
         """Abort all tasks of a step, also those of other processes, as far as the step is not complete.
@@ -277,6 +299,7 @@ class StagedWrites:
         if members:
             request = pb.AbortStagedRequest(query=self.query, members=members)
             await self._call(ABORT_STAGED, request, subject)
+            self._forget(members)
 
     async def close(self) -> None:
         """Abort the tasks that are open here. May be called twice."""
@@ -291,17 +314,20 @@ class StagedWrites:
     async def _renew(self, pause_s: float) -> None:
         while True:
             await asyncio.sleep(pause_s)
-            tasks = list(self._open.values())
-            if not tasks:
+            tasks, prepared = list(self._open.values()), list(self._prepared.values())
+            if not tasks and not prepared:
                 continue
-            request = pb.RenewStagedRequest(query=self.query, members=[t.member for t in tasks])
+            members = [*(task.member for task in tasks), *prepared]
+            request = pb.RenewStagedRequest(query=self.query, members=members)
             subject = f"renewing leases of {self.query!r}"
             try:
                 response = await self._call(RENEW_STAGED, request, subject, timeout_s=pause_s)
             except OdradekError as error:
                 _log.warning("%s failed, and will be repeated: %s", subject, error)
                 continue
-            for task, number in zip(tasks, response.member_errors, strict=True):
+            errors = response.member_errors
+            self._forget(m for m, number in zip(members, errors, strict=True) if number)
+            for task, number in zip(tasks, errors, strict=False):
                 if number:
                     cause = error_of(number, f"the lease of a task of step {task.step}")
                     task.failure = TransactionAborted(
@@ -319,10 +345,17 @@ class StagedWrites:
 
     async def _done(self, task: StagedTask, producer: Producer) -> None:
         self._open.pop(task.member.transactional_id, None)
+        self._prepared[task.member.transactional_id] = task.member
         if self._is_closed or len(self._idle) >= IDLE_PRODUCERS_MAX:
             await producer.close()
         else:
             self._idle.append(producer)
+
+    def _forget(self, members: Iterable[pb.StagedMember]) -> None:
+        """Renew these prepared tasks no more: they are decided."""
+        for member in members:
+            if self._prepared.get(member.transactional_id) == member:
+                del self._prepared[member.transactional_id]
 
     async def _give_up(self, task: StagedTask, producer: Producer) -> None:
         self._open.pop(task.member.transactional_id, None)

@@ -10,10 +10,11 @@ assigns offsets, recognizes the repeats of producers and refuses gaps, fences le
 and identifies topics by id. Consumer groups share partitions, rebalance, and fence members (`groups`). It does not
 replicate: all brokers share one log per partition, so killing a broker loses nothing; `lose_records` does.
 
-Faults: `kill`, `start`, `freeze`, `thaw`, `move_leader`, `fail_next` (error codes for the next produces or fetches of a
-partition), `lose_next_answers` (the broker writes, and its response is lost), `lose_records`, `time_out_transaction`,
-`end_lease` (of a task of a staged write), `fail_next_call` and `lose_next_responses` (an error code, or no response,
-for the next calls of a method of transactions and staged writes).
+Faults: `kill`, `start`, `freeze`, `thaw`, `move_leader`, `fail_next` (error codes for the next produces or fetches of
+a partition), `lose_next_answers` (the broker writes, and its response is lost), `lose_records`,
+`time_out_transaction`, `end_lease` (of a task of a staged write), `time_out_step` (of its prepared tasks),
+`fail_next_call` and `lose_next_responses` (an error code, or no response, for the next calls of a method of
+transactions and staged writes).
 """
 
 from __future__ import annotations
@@ -160,6 +161,10 @@ class MemoryCluster(MemoryState):
     def end_lease(self, query: str, task: str) -> None:
         """Abort a task of a staged write, as the end of its lease does; `task` is the name that it was opened with."""
         self.staged_writes.end_lease(query, task)
+
+    def time_out_step(self, query: str, step: int) -> None:
+        """Abort the prepared tasks of a step, as if all processes of its query were silent for too long."""
+        self.staged_writes.time_out_step(query, step)
 
     def _break_if_frozen(self, broker_id: int) -> None:
         if broker_id in self.frozen:

@@ -1,7 +1,7 @@
 """The staged writes of the in-memory cluster: slots, prepared tasks, and the last complete step of each query.
 
-Tasks write in transactions of the coordinator (`MemoryTransactions`), whose ids are the slots of their query. A lease
-never ends by itself: `MemoryCluster.end_lease` ends it.
+Tasks write in transactions of the coordinator (`MemoryTransactions`), whose ids are the slots of their query. No task
+is aborted by time: `MemoryCluster.end_lease` and `time_out_step` abort tasks.
 """
 
 from __future__ import annotations
@@ -195,6 +195,18 @@ class MemoryStagedWrites:
                 self._transactions.time_out(name)
                 return
         raise AssertionError(f"{query} has no unprepared task {task}")
+
+    def time_out_step(self, query: str, step: int) -> None:
+        """Abort the prepared tasks of a step, as their time-out does."""
+        names = [
+            name
+            for name, slot in self._slots(query)
+            if slot.task is not None and slot.task.step == step and slot.task.is_prepared
+        ]
+        if not names:
+            raise AssertionError(f"step {step} of {query} has no prepared task")
+        for name in names:
+            self._transactions.time_out(name)
 
     def _slots(self, query: str) -> Iterator[tuple[str, MemoryTransaction]]:
         prefix = query + SLOT_SEPARATOR

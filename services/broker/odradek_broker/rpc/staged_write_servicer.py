@@ -77,7 +77,12 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
         )
 
     async def _open(self, request: pb.OpenStagedRequest) -> pb.OpenStagedResponse:
-        staged = OpenStaged(query=request.query, step=request.step, member=request.member)
+        staged = OpenStaged(
+            query=request.query,
+            step=request.step,
+            member=request.member,
+            prepared_timeout_ms=request.prepared_timeout_ms,
+        )
         opened = await self._decide(
             request.query,
             lambda shard, i: shard.staged.handle_open(i, staged, **self._clocks()),

@@ -130,6 +130,7 @@ class OpenStaged:
     query: str
     step: int
     member: str
+    prepared_timeout_ms: int = 0  # 0: that of the cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

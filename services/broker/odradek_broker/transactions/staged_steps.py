@@ -14,15 +14,17 @@ All slots of a query and its ledger are in one shard, and what `complete` writes
 whole or not at all, so that append is the commit of the step. The ledger makes a repeated step harmless: the
 repeated request is told that it is complete, and whatever was written for it again is aborted.
 
-Prepared members are aborted by time only if nothing was heard of their step for `prepared_timeout_ms`: a slow task
-keeps the others of its step alive. Leases and what was heard are in memory only; after a load each begins anew.
+Prepared members are aborted by time only if nothing was heard of their step for a time-out: a slow task keeps the
+others of its step alive, and so does a process that renews its prepared members. The query chooses the time-out when
+it opens members, between the lease and `transaction.prepared.timeout.ms`; the member's record has it, so that the next
+coordinator knows it. Leases and what was heard are in memory only; a load starts all of them again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from odradek_broker.coordinator_step import NOTHING, RequestId, Step, judges, respond
 from odradek_broker.transactions.identity import CLIENT_EPOCH_MAX, Match, ProducerIdReserve
@@ -94,15 +96,22 @@ class Decisions(Protocol):
     ) -> TransactionStep: ...
 
 
+class _LastSign(NamedTuple):
+    """The last sign of life of any member of a step."""
+
+    heard_ms: int  # on the monotonic clock
+    timeout_ms: int  # the longest of the members' time-outs
+
+
 class StagedSteps:
     """The handlers of the staged writes of one shard."""
 
-    __slots__ = ("_heard_ms", "_shard")
+    __slots__ = ("_last_signs", "_shard")
 
     def __init__(self, shard: Decisions) -> None:
         self._shard = shard
-        self._heard_ms: dict[tuple[str, int], int] = {}
-        """When a member of each (query, step) was last heard, on the monotonic clock."""
+        self._last_signs: dict[tuple[str, int], _LastSign] = {}
+        """By query and step."""
 
     def handle_open(
         self, request_id: RequestId, request: OpenStaged, *, now_ms: int, wall_ms: int
@@ -112,7 +121,7 @@ class StagedSteps:
         if isinstance(verdict, Opened):
             return respond(request_id, verdict)
         state = self._shard.table.get(verdict)
-        self._hear(request.query, request.step, now_ms)
+        self._hear(request.query, _staged(request), now_ms)
         step: TransactionStep = NOTHING
         if not _is_of(state, request):
             state = self._opened(state, request, wall_ms)
@@ -133,13 +142,14 @@ class StagedSteps:
                 is_same_producer=False,
                 wall_ms=wall_ms,
             )
-        return replace(opened, staged=Staged(request.step, request.member))
+        return replace(opened, staged=_staged(request))
 
     @judges
     def _judge_open(self, request: OpenStaged) -> Opened | TransactionalId:
         """Return the slot for a member: the one that it has already, or the lowest free one."""
         has_long_name = len(request.member.encode()) > MEMBER_BYTES_MAX
-        if not _is_query(request.query) or request.step < 0 or has_long_name:
+        is_valid = request.step >= 0 and request.prepared_timeout_ms >= 0 and not has_long_name
+        if not _is_query(request.query) or not is_valid:
             return Opened(error=ErrorCode.INVALID_REQUEST)
         ledger = self.ledger_of(request.query)
         if ledger is not None and request.step == ledger.last_step:
@@ -203,13 +213,13 @@ class StagedSteps:
     def handle_renew(
         self, request_id: RequestId, request: RenewStaged, *, now_ms: int
     ) -> TransactionStep:
-        """Begin the leases of these members again."""
+        """Begin the leases of these members again, and the time-outs of the steps of those that are prepared."""
         errors = {}
         for member in request.members:
             state, errors[member] = self._match(member)
             if state is not None and state.staged is not None:
                 query, _, _ = member.transactional_id.partition(SLOT_SEPARATOR)
-                self._hear(query, state.staged.step, now_ms)
+                self._hear(query, state.staged, now_ms)
                 if state.has_lease:
                     self._renew(member.transactional_id, now_ms)
         return respond(request_id, MembersChecked(errors=errors))
@@ -223,7 +233,7 @@ class StagedSteps:
             return respond(request_id, Prepared(error=error))
         transactional_id = request.member.transactional_id
         query, _, _ = transactional_id.partition(SLOT_SEPARATOR)
-        self._hear(query, state.staged.step, now_ms)
+        self._hear(query, state.staged, now_ms)
         if state.is_prepared:
             return respond(request_id, Prepared())
         prepared = replace(
@@ -257,7 +267,7 @@ class StagedSteps:
                 step += self.abort(
                     transactional_id, state, EndedBy.CLIENT, now_ms=now_ms, wall_ms=wall_ms
                 )
-        self._forget_heard(request.query, request.step)
+        self._forget_signs(request.query, request.step)
         return step + respond(request_id, StepCompleted(is_completed=is_completed))
 
     @judges
@@ -398,10 +408,10 @@ class StagedSteps:
         return step + respond(request_id, StepsForgotten())
 
     def tick(self, *, now_ms: int, wall_ms: int) -> TransactionStep:
-        """Abort the prepared members of steps of which nothing has been heard for `prepared_timeout_ms`."""
-        settings, step = self._shard.settings, NOTHING
-        for (query, number), heard_ms in list(self._heard_ms.items()):
-            if now_ms - heard_ms < settings.prepared_timeout_ms:
+        """Abort the members of steps of which nothing has been heard for their time-out."""
+        step: TransactionStep = NOTHING
+        for (query, number), sign in list(self._last_signs.items()):
+            if now_ms - sign.heard_ms < sign.timeout_ms:
                 continue
             is_left = False
             for transactional_id, state in self._open_members(query, number):
@@ -415,7 +425,7 @@ class StagedSteps:
                     transactional_id, state, EndedBy.TIMEOUT, now_ms=now_ms, wall_ms=wall_ms
                 )
             if not is_left:
-                del self._heard_ms[query, number]
+                del self._last_signs[query, number]
         return step
 
     def loaded(self, *, now_ms: int) -> None:
@@ -423,14 +433,23 @@ class StagedSteps:
         for transactional_id, state in self._shard.table.items():
             if state.staged is not None:
                 query, _, _ = transactional_id.partition(SLOT_SEPARATOR)
-                self._hear(query, state.staged.step, now_ms)
+                self._hear(query, state.staged, now_ms)
 
-    def _hear(self, query: str, step: int, now_ms: int) -> None:
-        self._heard_ms[query, step] = now_ms
+    def _hear(self, query: str, staged: Staged, now_ms: int) -> None:
+        settings = self._shard.settings
+        timeout_ms = settings.prepared_timeout_ms
+        if staged.prepared_timeout_ms:
+            # Members are renewed several times a lease, so a shorter time-out could end between two renewals.
+            wanted_ms = max(staged.prepared_timeout_ms, settings.staged_lease_ms)
+            timeout_ms = min(wanted_ms, timeout_ms)
+        last = self._last_signs.get((query, staged.step))
+        if last is not None:
+            timeout_ms = max(timeout_ms, last.timeout_ms)
+        self._last_signs[query, staged.step] = _LastSign(now_ms, timeout_ms)
 
-    def _forget_heard(self, query: str, step: int) -> None:
-        for heard in [key for key in self._heard_ms if key[0] == query and key[1] <= step]:
-            del self._heard_ms[heard]
+    def _forget_signs(self, query: str, step: int) -> None:
+        for key in [key for key in self._last_signs if key[0] == query and key[1] <= step]:
+            del self._last_signs[key]
 
     def _renew(self, transactional_id: TransactionalId, now_ms: int) -> None:
         settings, table = self._shard.settings, self._shard.table
@@ -459,8 +478,14 @@ def _is_of(state: Transaction | None, request: OpenStaged) -> bool:
     return (
         state is not None
         and state.status is TransactionStatus.EMPTY
-        and state.staged == Staged(request.step, request.member)
+        and state.staged is not None
+        # An older release, which does not know time-outs of queries, may have written the record.
+        and replace(state.staged, prepared_timeout_ms=0) == Staged(request.step, request.member)
     )
+
+
+def _staged(request: OpenStaged) -> Staged:
+    return Staged(request.step, request.member, prepared_timeout_ms=request.prepared_timeout_ms)
 
 
 def _size_bytes(partitions: Iterable[TransactionPartition]) -> int:

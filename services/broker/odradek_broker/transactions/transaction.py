@@ -157,6 +157,7 @@ class Staged:
     step: int
     member: str
     prepared_ms: int = NO_TIME  # by the wall clock
+    prepared_timeout_ms: int = 0  # 0: that of the cluster
 
 
 @dataclass(frozen=True, slots=True)

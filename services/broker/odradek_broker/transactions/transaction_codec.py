@@ -137,6 +137,9 @@ def _tags(state: Transaction) -> dict[int, bytes]:
     if state.staged is not None:
         staged = bytearray(_STAGED_STEP.pack(state.staged.step, state.staged.prepared_ms))
         write_compact_string(staged, state.staged.member)
+        # An older release ignores what follows the name of the member.
+        if state.staged.prepared_timeout_ms:
+            staged += _INT64.pack(state.staged.prepared_timeout_ms)
         tags[_STAGED_TAG] = bytes(staged)
     if state.ledger is not None:
         ledger = state.ledger
@@ -228,8 +231,10 @@ def _staged(field: bytes | None) -> Staged | None:
     if field is None:
         return None
     step, prepared_ms = _unpack(_STAGED_STEP, field, 0)
-    member, _ = read_compact_string(field, _STAGED_STEP.size)
-    return Staged(step=step, member=member or "", prepared_ms=prepared_ms)
+    member, position = read_compact_string(field, _STAGED_STEP.size)
+    has_timeout = len(field) > position
+    (timeout_ms,) = _unpack(_INT64, field, position) if has_timeout else (0,)
+    return Staged(step, member or "", prepared_ms, timeout_ms)
 
 
 def _ledger(field: bytes | None) -> Ledger | None:
