@@ -102,9 +102,11 @@ def test_copying_is_throttled_at_run_time(cluster: EmbeddedCluster) -> None:
     assert "no broker 9" in run(cluster, "partition", "throttle", "--broker", "9", status=2)
 
 
-def test_the_commands_of_the_documentation_run(cluster: EmbeddedCluster) -> None:
+def test_the_commands_of_the_documentation_run(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     run(cluster, "topic", "create", "greetings", "--partitions", "2", "--replicas", "3")
     run(cluster, "produce", "greetings", stdin="hello\n" * 10)
+    words = ("consume", "greetings", "--group", "billing", "--from-beginning", "-n", "10")
+    assert run(cluster, *words) == "hello\n" * 10
     blocks = re.findall(r"^```\n(.*?)^```", DOCUMENT.read_text(), re.M | re.S)
     odradek = f'odradek() {{ {sys.executable} -m odradek.cli.main "$@"; }}\n'
     done = subprocess.run(
@@ -114,10 +116,13 @@ def test_the_commands_of_the_documentation_run(cluster: EmbeddedCluster) -> None
         text=True,
         check=False,
         env=os.environ | {"ODRADEK_BOOTSTRAP": cluster.bootstrap},
+        cwd=tmp_path,
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+    groups = {row["group"]: row["lag"] for row in rows(cluster, "group", "list", "--lag")}
+    assert groups == {"billing": 0, "billing-copy": 0}, "it was at the end when it was saved"
 
 
 def test_records_are_deleted_on_all_replicas(cluster: EmbeddedCluster, topic: str) -> None:

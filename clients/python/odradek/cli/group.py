@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -13,12 +16,16 @@ from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     EXIT_USAGE,
     Bootstrap,
+    DryRun,
     Output,
     OutputFormat,
+    Yes,
+    confirm,
     fail,
     print_facts,
     print_rows,
 )
+from odradek.cli.times import FORMS_OF_TIMES, time_ms
 
 if TYPE_CHECKING:
     from odradek.client import Client
@@ -32,24 +39,86 @@ Group = Annotated[
     str, typer.Argument(help="Name of the consumer group.", autocompletion=complete_groups)
 ]
 app.command("config")(group_config)
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be changed, without changing it.")
-]
+GROUPS_AT_ONCE: Final = 16
+"""Groups that one command asks the coordinators about at the same time."""
 
 
 @app.command("list")
 def list_groups(
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat.TABLE
+    lag: Annotated[
+        bool,
+        typer.Option(
+            "--lag", help="Show the members of each group, and how many records it is behind, too."
+        ),
+    ] = False,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="List only groups in this state, such as Stable. Repeatable."
+        ),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
 ) -> None:
     """List groups."""
+    states = {name.lower() for name in state or ()}
 
     async def work(client: Client) -> list[dict[str, Any]]:
-        return [
-            {"group": listing.group, "state": listing.state, "type": listing.type}
+        listings = [
+            listing
             for listing in await client.admin.list_groups()
+            if not states or listing.state.lower() in states
+        ]
+        totals = await group_lags(client, [g.group for g in listings]) if lag else {}
+        return [
+            {
+                "group": listing.group,
+                "state": listing.state,
+                "type": listing.type,
+                **(
+                    {"members": totals[listing.group][0], "lag": totals[listing.group][1]}
+                    if lag
+                    else {}
+                ),
+            }
+            for listing in listings
         ]
 
     print_rows(with_client(bootstrap, work), output, empty="there are no groups")
+
+
+async def group_lags(
+    client: Client, groups: Sequence[str]
+) -> dict[str, tuple[int | None, int | None]]:
+    """Return how many members each group has, and how many records it is behind in the partitions where it committed.
+
+    None stands for what a coordinator does not tell, because it is down or refuses the caller.
+    """
+    import asyncio
+
+    from odradek.errors import OdradekError
+
+    turns = asyncio.Semaphore(GROUPS_AT_ONCE)
+
+    async def one(group: str) -> tuple[int | None, dict[TopicPartition, int] | None]:
+        async with turns:
+            try:
+                description = await client.admin.describe_group(group)
+                return len(description.members), await client.admin.group_offsets(group)
+            except OdradekError:
+                return None, None
+
+    described = await asyncio.gather(*map(one, groups))
+    ends = await _known_ends(client, sorted({n for _, offsets in described for n in offsets or ()}))
+    return {
+        group: (
+            members,
+            None
+            if offsets is None
+            else sum(max(0, ends[name] - at) for name, at in offsets.items() if name in ends),
+        )
+        for group, (members, offsets) in zip(groups, described, strict=True)
+    }
 
 
 @app.command()
@@ -76,6 +145,8 @@ def describe(
                 "member": (owners[name].instance_id or owners[name].member_id)
                 if name in owners
                 else None,
+                "client": owners[name].client_id if name in owners else None,
+                "host": owners[name].host if name in owners else None,
             }
             for name in names
         ]
@@ -121,15 +192,46 @@ def seek(
             help="Commit this position: the start, the end, the first record of a time in ms "
             "since the epoch, or an offset.",
         ),
-    ],
-    topic: Annotated[
-        list[str],
+    ] = "",
+    since: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            help=f"Commit the position of the first record at or after this time: {FORMS_OF_TIMES}.",
+        ),
+    ] = "",
+    by: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Go forward by this many records from the committed offsets, or back if it is negative.",
+        ),
+    ] = 0,
+    from_group: Annotated[
+        str,
         typer.Option(
             metavar="NAME",
-            help="Change the committed offsets of this topic. Repeatable.",
+            help="Commit the committed offsets of this group.",
+            autocompletion=complete_groups,
+        ),
+    ] = "",
+    from_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Commit the offsets of this file: lines of TOPIC,PARTITION,OFFSET as Kafka's tools write them, or the"
+            " JSON of `odradek group describe`.",
+        ),
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Change only the committed offsets of this topic. Repeatable."
+            " [default: all topics with committed offsets]",
             autocompletion=complete_topics,
         ),
-    ],
+    ] = None,
     partition: Annotated[
         list[int] | None,
         typer.Option(
@@ -143,37 +245,105 @@ def seek(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Change the committed offsets of a group without members."""
-    if to not in ("start", "end") and not to.removeprefix("@").isdigit():
+    """Change the committed offsets of a group without members.
+
+    An offset before the first record, or after the end, becomes the nearest one that exists.
+    """
+    from odradek.partitions import TopicPartition
+
+    if sum(map(bool, (to, since, by, from_group, from_file))) != 1:
+        fail(
+            "give one of --to, --since, --by, --from-group and --from-file: the new position",
+            status=EXIT_USAGE,
+        )
+    if to and to not in ("start", "end") and not to.removeprefix("@").isdigit():
         fail(f"--to {to}: write start, end, @MILLISECONDS or an offset", status=EXIT_USAGE)
+    since_ms = time_ms(since, option="--since") if since else None
+    if to.startswith("@"):
+        since_ms = int(to[1:])
+    listed = offsets_of_file(from_file) if from_file is not None else {}
+
+    def is_chosen(name: TopicPartition) -> bool:
+        return (not topic or name.topic in topic) and (
+            partition is None or name.partition in partition
+        )
 
     async def work(client: Client) -> list[dict[str, Any]]:
-        names = await chosen_partitions(client, topic, partition)
-        before = await client.admin.group_offsets(group, names)
+        committed = await client.admin.group_offsets(group)
+        given = listed
+        if by:
+            given = {name: offset + by for name, offset in committed.items()}
+        elif from_group:
+            given = await client.admin.group_offsets(from_group)
+        if by or from_group or from_file:
+            names = sorted(filter(is_chosen, given))
+        elif topic:
+            names = [TopicPartition(*n) for n in await chosen_partitions(client, topic, partition)]
+        else:
+            names = sorted(filter(is_chosen, committed))
         async with client.consumer() as consumer:
+            starts = await consumer.beginning_offsets(names)
             ends = await consumer.end_offsets(names)
-            if to == "start":
-                chosen = await consumer.beginning_offsets(names)
-            elif to == "end":
-                chosen = ends
-            elif to.startswith("@"):
-                times = await consumer.offsets_for_times(dict.fromkeys(names, int(to[1:])))
-                chosen = {n: ends[n] if at is None else at.offset for n, at in times.items()}
-            else:
-                chosen = {n: min(int(to), end) for n, end in ends.items()}
-        if not dry_run:
+            if since_ms is not None:
+                times = await consumer.offsets_for_times(dict.fromkeys(names, since_ms))
+                given = {n: ends[n] if at is None else at.offset for n, at in times.items()}
+        if to == "start":
+            given = starts
+        elif to == "end":
+            given = ends
+        elif to and since_ms is None:
+            given = dict.fromkeys(names, int(to))
+        chosen = {name: max(starts[name], min(given[name], ends[name])) for name in names}
+        if chosen and not dry_run:
             await client.admin.alter_group_offsets(group, chosen)
         return [
             {
                 "topic": name.topic,
                 "partition": name.partition,
-                "before": before.get(name),
+                "before": committed.get(name),
                 "after": offset,
             }
             for name, offset in sorted(chosen.items())
         ]
 
-    print_rows(with_client(bootstrap, work), output, empty="no partitions")
+    print_rows(
+        with_client(bootstrap, work),
+        output,
+        empty="no offsets to change: name the topics with --topic, or check the name of the group",
+    )
+
+
+def offsets_of_file(path: Path) -> dict[TopicPartition, int]:
+    """Return the offsets of a file that `--from-file` takes; another content ends the command."""
+    from odradek.partitions import TopicPartition
+
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"cannot read {path}: {getattr(error, 'strerror', error)}", status=EXIT_USAGE)
+    try:
+        if text.lstrip().startswith(("{", "[")):
+            parsed = json.loads(text)
+            rows = parsed["partitions"] if isinstance(parsed, dict) else parsed
+            triples = [
+                (row["topic"], row["partition"], row[name])
+                for row in rows
+                for name in ("offset", "committed", "after")
+                if row.get(name) is not None
+            ]
+        else:
+            lines = csv.reader(line for line in text.splitlines() if line.strip())
+            # Kafka's export of several groups has the name of the group as a first column.
+            triples = [(line[-3], line[-2], line[-1]) for line in lines]
+        offsets = {TopicPartition(str(t), int(p)): int(o) for t, p, o in triples}
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        offsets = {}
+    if not offsets:
+        fail(
+            f"{path}: write lines of TOPIC,PARTITION,OFFSET, or the JSON of `odradek group describe`",
+            status=EXIT_USAGE,
+        )
+    return offsets
 
 
 @app.command()
@@ -185,6 +355,7 @@ def delete(
         ),
     ],
     dry_run: DryRun = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -193,17 +364,20 @@ def delete(
     Groups with members are refused.
     """
 
+    async def describe_all(client: Client) -> list[dict[str, Any]]:
+        described = [await client.admin.describe_group(name) for name in group]
+        return [{"group": d.group, "state": d.state, "deleted": False} for d in described]
+
     async def work(client: Client) -> list[dict[str, Any]]:
-        if dry_run:
-            described = [await client.admin.describe_group(name) for name in group]
-            return [{"group": d.group, "state": d.state, "deleted": False} for d in described]
         outcomes = await client.admin.delete_groups(group)
         for error in outcomes.values():
             if error is not None:
                 raise error
         return [{"group": name, "deleted": True} for name in outcomes]
 
-    print_rows(with_client(bootstrap, work), output, empty="no groups")
+    if not dry_run:
+        confirm(f"Delete {', '.join(group)} with all committed offsets?", is_confirmed=yes)
+    print_rows(with_client(bootstrap, describe_all if dry_run else work), output, empty="no groups")
 
 
 @app.command("offset-delete")

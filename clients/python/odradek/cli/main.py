@@ -69,8 +69,9 @@ EXAMPLES: Final = {
         "odradek partition throttle --rate 50MiB",
     ),
     "group": (
+        "odradek group list --lag",
         "odradek group describe billing",
-        "odradek group seek billing --topic orders --to start --dry-run",
+        "odradek group seek billing --since 2h --dry-run",
     ),
     "transaction": (
         "odradek transaction list --state Ongoing --older-than 10m",
