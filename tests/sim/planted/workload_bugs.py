@@ -10,7 +10,7 @@ from odradek_broker.cluster.producer_ids import ProducerIdSource
 from odradek_broker.log import compaction
 from odradek_broker.log.directory import loading
 from odradek_broker.log.storage import DirectoryHealth
-from odradek_broker.replication import partition_host
+from odradek_broker.replication import produce_check
 from odradek_broker.replication.disk.stray_logs import StrayLogs
 from odradek_broker.replication.local_partitions import FetchWaiter
 from odradek_broker.replication.partition import Partition
@@ -23,7 +23,7 @@ def _waiting_fetch_not_woken(stack: ExitStack) -> None:
 
 
 def _record_without_key_taken(stack: ExitStack) -> None:
-    replace_in(stack, partition_host, "check_keys", lambda buffer, batches, bytes_max: None)
+    replace_in(stack, produce_check, "check_keys", lambda buffer, batches, bytes_max: None)
 
 
 def _all_keys_are_one(stack: ExitStack) -> None:

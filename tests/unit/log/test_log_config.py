@@ -7,6 +7,7 @@ import pytest
 from odradek_broker.log.log_config import LogConfig
 from odradek_protocol.metadata.config_definitions import WITHOUT_EFFECT
 from odradek_protocol.metadata.configs import TOPIC_CONFIGS
+from odradek_protocol.records.batch_header import Compression
 
 OTHER_VALUES = {
     "cleanup.policy": "compact",
@@ -25,3 +26,26 @@ def test_a_config_is_obeyed_or_says_that_it_is_not(name: str) -> None:
     TOPIC_CONFIGS[name].parse(value)
     is_obeyed = LogConfig.from_topic_configs({name: value}) != LogConfig.from_topic_configs({})
     assert is_obeyed != TOPIC_CONFIGS[name].documentation.startswith(WITHOUT_EFFECT)
+
+
+@pytest.mark.parametrize(
+    ("configs", "is_fsync"),
+    [
+        ({}, False),
+        ({"durability": "fsync"}, True),
+        ({"flush.messages": "1"}, True),
+        ({"flush.messages": "2"}, False),
+    ],
+)
+def test_a_flush_of_each_message_counts_only_synced_records(
+    configs: dict[str, str], is_fsync: bool
+) -> None:
+    assert LogConfig.from_topic_configs(configs).is_fsync is is_fsync
+
+
+@pytest.mark.parametrize(
+    ("name", "compression"),
+    [("producer", None), ("uncompressed", Compression.NONE), ("zstd", Compression.ZSTD)],
+)
+def test_the_compression_of_a_topic_is_read(name: str, compression: Compression | None) -> None:
+    assert LogConfig.from_topic_configs({"compression.type": name}).compression is compression

@@ -1,9 +1,10 @@
-"""Records of compacted topics need keys, and the check for keys delays no other work."""
+"""Records of compacted topics need keys, batches get the codec of the topic, and neither delays other work."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -11,18 +12,27 @@ from odradek_broker.log.log_config import LogConfig
 from odradek_broker.replication.batch_checks import (
     EXPANSION_MAX,
     LARGE_BYTES_MIN,
+    NO_TRANSACTIONS,
     SMALL_BYTES_MAX,
     BatchRefused,
     CheckedBatches,
-    LargeBatches,
     RecordChecks,
     check_client_batches,
     check_keys,
     expanded_bytes_max,
 )
+from odradek_broker.replication.produce_check import ProduceCheck
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.records.batch_header import Compression
+from odradek_protocol.records.batch_header import (
+    ATTRIBUTES_AT,
+    CRC_AT,
+    HEADER_BYTES,
+    Compression,
+    read_header,
+)
+from odradek_protocol.records.batch_reader import decode_batch
 from odradek_protocol.records.builder import BatchBuilder
+from odradek_protocol.records.hashes import crc32c
 
 NOW_MS = 1_700_000_000_000
 MAX_MESSAGE_BYTES = 1 << 20
@@ -151,13 +161,103 @@ def test_large_batches_are_checked_as_a_whole_in_the_pool(
 ) -> None:
     """A CRC of 64 MiB would block the event loop for 15 ms."""
     config = LogConfig(cleanup_compact=is_compacted, max_message_bytes=len(data))
-    large = LargeBatches(data, config, now_ms=NOW_MS, is_internal=False)
-    found: list[tuple[CheckedBatches | None, BatchRefused | None]] = []
+    large = ProduceCheck(data, None, config, NOW_MS, False, NO_TRANSACTIONS)
+    refusals: list[BatchRefused | None] = []
     pool = HeldPool()
-    large.check(RecordChecks(pool), "p", lambda *result: found.append(result))
-    assert not found
+    large.run(RecordChecks(pool), "p", lambda _, refused: refusals.append(refused))
+    assert not refusals
     pool.finish_one()
-    ((checked, refused),) = found
+    (refused,) = refusals
     assert (ErrorCode.NONE if refused is None else refused.error) is code
     if refused is None:
-        assert checked == check_client_batches(data, config, now_ms=NOW_MS, is_internal=False)
+        assert large.checked == check_client_batches(data, config, NOW_MS, is_internal=False)
+
+
+RECORDS = [(b"k%d" % number, b"value " * 20) for number in range(50)]
+
+
+def batch_of(compression: Compression, *, sequence: int = -1) -> bytes:
+    builder = BatchBuilder()
+    for key, value in RECORDS:
+        builder.append(key, value, [("h", b"1")], NOW_MS)
+    producer_id = 7 if sequence >= 0 else -1
+    return builder.build(
+        compression=compression,
+        producer_id=producer_id,
+        producer_epoch=min(producer_id, 0),
+        base_sequence=sequence,
+    )
+
+
+def produced(
+    data: bytes, compression: Compression, **config: Any
+) -> tuple[ProduceCheck, list[BatchRefused | None]]:
+    """Check a produce to a topic with this compression.type."""
+    settings = LogConfig(compression=compression, **config)
+    checked = check_client_batches(data, settings, NOW_MS, is_internal=False)
+    check = ProduceCheck(data, checked, settings, NOW_MS, False, NO_TRANSACTIONS)
+    refusals: list[BatchRefused | None] = []
+    pool = HeldPool()
+    check.run(RecordChecks(pool), "p", lambda _, refused: refusals.append(refused))
+    if not refusals:
+        pool.finish_one()
+    return check, refusals
+
+
+@pytest.mark.parametrize("wanted", list(Compression))
+@pytest.mark.parametrize("sent", list(Compression))
+def test_batches_are_stored_in_the_codec_of_the_topic(
+    sent: Compression, wanted: Compression
+) -> None:
+    data = batch_of(sent) + batch_of(Compression.NONE)
+    check, refusals = produced(data, wanted)
+    assert refusals == [None]
+    assert check.checked is not None
+    assert check.checked.record_count == 100
+    assert check.checked == check_client_batches(
+        bytes(check.records), LogConfig(), NOW_MS, is_internal=False
+    )
+    for position, _ in check.checked.positions:
+        header = read_header(check.records, position)
+        assert header.compression is wanted
+        records = decode_batch(check.records, position)
+        assert [(record.key, record.value) for record in records] == RECORDS
+        assert {record.headers for record in records} == {(("h", b"1"),)}
+        assert {record.timestamp_ms for record in records} == {NOW_MS}
+
+
+def test_compressing_again_keeps_the_sequence_numbers_of_a_producer() -> None:
+    data = batch_of(Compression.NONE, sequence=5)
+    check, refusals = produced(data, Compression.ZSTD)
+    assert refusals == [None]
+    plain = check_client_batches(data, LogConfig(), NOW_MS, is_internal=False)
+    assert isinstance(plain, CheckedBatches)
+    assert check.checked is not None
+    assert check.checked.producer == plain.producer is not None
+    assert len(check.records) < len(data)
+
+
+def test_a_batch_that_is_too_large_in_the_codec_of_the_topic_is_refused() -> None:
+    data = batch_of(Compression.ZSTD)
+    _, (refused,) = produced(data, Compression.NONE, max_message_bytes=len(data) + 1)
+    assert refused is not None
+    assert refused.error is ErrorCode.MESSAGE_TOO_LARGE
+    assert "compression.type=none" in refused.message
+
+
+def test_a_batch_that_does_not_expand_is_refused() -> None:
+    data = bytearray(batch_of(Compression.ZSTD))
+    data[HEADER_BYTES + 3] ^= 0xFF
+    data[CRC_AT:ATTRIBUTES_AT] = crc32c(bytes(data[ATTRIBUTES_AT:])).to_bytes(4, "big")
+    _, (refused,) = produced(bytes(data), Compression.LZ4)
+    assert refused is not None
+    assert refused.error is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_batches_of_the_broker_itself_keep_their_codec() -> None:
+    data = batch_of(Compression.NONE)
+    settings = LogConfig(compression=Compression.ZSTD)
+    check = ProduceCheck(data, None, settings, NOW_MS, True, NO_TRANSACTIONS)
+    pool = HeldPool()
+    check.run(RecordChecks(pool), "p", lambda _, refused: None)
+    assert check.records is data

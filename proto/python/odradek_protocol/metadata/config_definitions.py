@@ -198,7 +198,8 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "compression.type",
             ConfigType.STRING,
             "producer",
-            f"{WITHOUT_EFFECT}: batches are stored as their producer compressed them.",
+            "The codec in which the leader stores and sends batches. It compresses those again that have another one. "
+            "With producer, batches stay as their producer compressed them, which costs the broker nothing.",
             choices=_COMPRESSIONS,
             broker_name="compression.type",
         ),
@@ -231,7 +232,8 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "flush.messages",
             ConfigType.LONG,
             LONG_MAX,
-            f"{WITHOUT_EFFECT}: durability=fsync syncs each batch before it acknowledges acks=all.",
+            "Each replica syncs its log to disk when so many records are not synced yet. With 1, acks=all waits for "
+            "the sync, as with durability=fsync.",
             minimum=1,
             broker_name="log.flush.interval.messages",
         ),

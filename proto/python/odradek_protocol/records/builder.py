@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
+from typing import Final
 
 from odradek_protocol.records.batch_header import (
     ATTRIBUTES_AT,
+    BATCH_LENGTH_AT,
     BATCH_LENGTH_MIN,
+    COMPRESSION_MASK,
     CONTROL_MASK,
+    CRC_AT,
     DELETE_HORIZON_MASK,
     HEADER,
     HEADER_BYTES,
     MAGIC,
     TIMESTAMP_TYPE_MASK,
     TRANSACTIONAL_MASK,
+    BatchHeader,
+    ByteBuffer,
     Compression,
 )
+from odradek_protocol.records.batch_reader import expanded_records
 from odradek_protocol.records.codec import Record, RecordBuffer
 from odradek_protocol.records.compression import compress
 from odradek_protocol.records.hashes import crc32c
+
+_BATCH_LENGTH: Final = struct.Struct(">i")
+_ATTRIBUTES: Final = struct.Struct(">h")
 
 
 class BatchBuilder(RecordBuffer):
@@ -97,6 +108,28 @@ class BatchBuilder(RecordBuffer):
         crc = crc32c(records, crc32c(bytes(header[ATTRIBUTES_AT:])))
         header[ATTRIBUTES_AT - 4 : ATTRIBUTES_AT] = crc.to_bytes(4, "big")
         return b"".join((header, records))
+
+
+def recompressed_batch(
+    buffer: ByteBuffer,
+    position: int,
+    header: BatchHeader,
+    compression: Compression,
+    bytes_expanded_max: int,
+) -> tuple[bytes, int]:
+    """Return the batch at `position` with its records in another codec, and the size of its expanded records.
+
+    The records themselves are not read. Raises ExpandedTooLarge, and CorruptBatch if they cannot be expanded.
+    """
+    expanded = expanded_records(buffer, position, header, bytes_expanded_max=bytes_expanded_max)
+    records = compress(bytes(expanded), compression) if expanded else b""
+    head = bytearray(memoryview(buffer)[position : position + HEADER_BYTES])
+    _BATCH_LENGTH.pack_into(head, BATCH_LENGTH_AT, BATCH_LENGTH_MIN + len(records))
+    (attributes,) = _ATTRIBUTES.unpack_from(head, ATTRIBUTES_AT)
+    _ATTRIBUTES.pack_into(head, ATTRIBUTES_AT, (attributes & ~COMPRESSION_MASK) | int(compression))
+    crc = crc32c(records, crc32c(bytes(head[ATTRIBUTES_AT:])))
+    head[CRC_AT:ATTRIBUTES_AT] = crc.to_bytes(4, "big")
+    return b"".join((head, records)), len(expanded)
 
 
 def encode_batch(

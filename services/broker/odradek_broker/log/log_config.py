@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
+from odradek_protocol.records.batch_header import Compression
+
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 _INT64_MAX: Final = (1 << 63) - 1
 
@@ -66,6 +68,15 @@ class LogConfig:
     """`message.timestamp.after.max.ms`: how far ahead of the broker's clock a record may be."""
     durability: Durability = Durability.REPLICATED
     """`durability`: Odradek's own; internal topics default to fsync."""
+    flush_messages: int = _INT64_MAX
+    """`flush.messages`: each replica starts a sync when so many records are not synced yet."""
+    compression: Compression | None = None
+    """`compression.type`: the codec in which a leader stores batches; None (producer): as they came."""
+
+    @property
+    def is_fsync(self) -> bool:
+        """Whether records count as stored once they are synced. That is what `flush.messages=1` promises in Kafka."""
+        return self.durability is Durability.FSYNC or self.flush_messages == 1
 
     @property
     def roll_ms(self) -> int:
@@ -106,6 +117,17 @@ def cleanup_policies(text: str) -> set[str]:
     return {item.strip() for item in text.split(",") if item.strip()}
 
 
+def _compression(text: str) -> Compression | None:
+    if text == "producer":
+        return None
+    if text == "uncompressed":
+        return Compression.NONE
+    try:
+        return Compression[text.upper()]
+    except KeyError:
+        raise ValueError(text) from None
+
+
 _PARSERS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "segment.bytes": ("segment_bytes", int),
     "segment.ms": ("segment_ms", int),
@@ -123,4 +145,6 @@ _PARSERS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "message.timestamp.before.max.ms": ("timestamp_before_max_ms", int),
     "message.timestamp.after.max.ms": ("timestamp_after_max_ms", int),
     "durability": ("durability", Durability),
+    "flush.messages": ("flush_messages", int),
+    "compression.type": ("compression", _compression),
 }

@@ -68,7 +68,7 @@ class AppendMarkers(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Sync(Struct, frozen=True, kw_only=True, gc=False):
-    """Sync the log up to its end (only with durability=fsync). The host reports Synced when that is done."""
+    """Sync the log up to its end, for durability=fsync or flush.messages. The host reports Synced when that is done."""
 
 
 class TruncateTo(Struct, frozen=True, kw_only=True, gc=False):

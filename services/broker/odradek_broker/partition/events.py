@@ -23,6 +23,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from odradek_broker.partition.log_positions import OFFSET_MAX
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
     BrokerEpoch,
@@ -65,6 +66,9 @@ class PartitionChanged(Struct, frozen=True, kw_only=True, gc=False):
     is_recovering: bool
     brokers: tuple[BrokerView, ...]
     is_fsync: bool = False  # durability=fsync: only synced records count as stored
+    flush_messages: int = (
+        OFFSET_MAX  # flush.messages: so many records may be written before a sync starts
+    )
 
 
 class BrokerChanged(Struct, frozen=True, kw_only=True, gc=False):

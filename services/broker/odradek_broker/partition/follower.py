@@ -363,6 +363,6 @@ class Follower:
 
     def _sync(self, effects: list[Effect]) -> None:
         log = self._log
-        if log.is_fsync and not log.is_syncing and log.durable_end < log.log_end:
+        if log.log_end - log.durable_end >= log.unsynced_max and not log.is_syncing:
             log.is_syncing = True
             effects.append(Sync())

@@ -7,9 +7,12 @@ ResetLog and its response the log is *being cut*: nothing may be appended, and a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_protocol.identity import LeaderEpoch, Offset
+
+OFFSET_MAX: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,9 @@ class LogPositions:
     high_watermark: Offset
     epochs: LeaderEpochs
     is_fsync: bool = False  # durability=fsync: `position` is the synced end
+    unsynced_max: int = (
+        OFFSET_MAX  # a sync starts at so many unsynced records; 1 with durability=fsync
+    )
     is_syncing: bool = False
     cutting_to: Offset | None = None
     is_reset: bool = False  # whether the cut is a ResetLog rather than a TruncateTo

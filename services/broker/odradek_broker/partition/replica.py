@@ -160,6 +160,7 @@ class Replica:
         assert view.leader_epoch >= self.leader_epoch, f"{view} after epoch {self.leader_epoch}"
         is_new_epoch = view.leader_epoch > self.leader_epoch
         self._log.is_fsync = view.is_fsync
+        self._log.unsynced_max = 1 if view.is_fsync else view.flush_messages
         previous, self._view = self._view, view
         if not is_new_epoch:
             assert previous is None or previous.leader == view.leader, f"{previous} then {view}"

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, Final
 
 from odradek_broker.log.log_config import TimestampKind
@@ -33,9 +32,7 @@ from odradek_broker.replication.batch_checks import (
     NO_TRANSACTIONS,
     BatchRefused,
     CheckedBatches,
-    LargeBatches,
     check_client_batches,
-    check_keys,
     scan_replicated,
 )
 from odradek_broker.replication.client_requests import (
@@ -53,6 +50,7 @@ from odradek_broker.replication.host_transactions import (
     marker_batches,
 )
 from odradek_broker.replication.outcomes import ProduceOutcome
+from odradek_broker.replication.produce_check import ProduceCheck
 from odradek_protocol.identity import (
     NO_LEADER_EPOCH,
     BrokerId,
@@ -65,10 +63,6 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.logs import event_log
 
 _log = event_log(__name__)
-
-
-def _nothing_more(_: int) -> None:
-    """Check nothing: the check of a produce that only queues behind earlier ones of its partition."""
 
 
 class PartitionHost:
@@ -241,32 +235,24 @@ class PartitionHost:
         if transaction is not None:
             transactional = None if self._shared.registrar is not None else NO_TRANSACTIONS
         checks = self._shared.record_checks
-        if len(records) >= LARGE_BYTES_MIN:
-            LargeBatches(records, config, now_ms, is_internal, transactional).check(
-                checks,
-                self,
-                lambda checked, refused: self._append_checked(
-                    records, checked, refused, acks, timeout_ms, on_done, *context
-                ),
-            )
-            return
-        checked = check_client_batches(records, config, now_ms, is_internal, transactional)
-        if type(checked) is BatchRefused:
-            checks.name(self, checked, len(records), config, partial(self._refuse, on_done))
-            return
-        assert isinstance(checked, CheckedBatches)
-        if (config.cleanup_compact and not is_internal) or checks.is_busy(self):
-            checks.check(
-                self,
-                partial(check_keys, records, checked) if config.cleanup_compact else _nothing_more,
-                size_bytes=len(records),
-                max_message_bytes=config.max_message_bytes,
-                on_checked=lambda refused: self._append_checked(
-                    records, checked, refused, acks, timeout_ms, on_done, *context
-                ),
-            )
-            return
-        self._append_checked(records, checked, None, acks, timeout_ms, on_done, *context)
+        checked = None
+        if len(records) < LARGE_BYTES_MIN:
+            checked = check_client_batches(records, config, now_ms, is_internal, transactional)
+            reads_records = config.cleanup_compact or config.compression is not None
+            if (
+                type(checked) is CheckedBatches
+                and (not reads_records or is_internal)
+                and not checks.is_busy(self)
+            ):
+                self._append_checked(records, checked, None, acks, timeout_ms, on_done, *context)
+                return
+        ProduceCheck(records, checked, config, now_ms, is_internal, transactional).run(
+            checks,
+            self,
+            lambda check, refused: self._append_checked(
+                check.records, check.checked, refused, acks, timeout_ms, on_done, *context
+            ),
+        )
 
     def _refuse(self, on_done: OnProduced, refused: BatchRefused) -> None:
         self._shared.counters.produce_errors += 1

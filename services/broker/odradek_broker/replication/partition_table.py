@@ -16,7 +16,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from odradek_broker.cluster.isr_proposals import IsrProposals
-from odradek_broker.log.log_config import Durability, LogConfig
+from odradek_broker.log.log_config import LogConfig
 from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.storage import StorageFailed, StorageRefused
@@ -65,7 +65,7 @@ _log = event_log(__name__)
 
 
 def partition_view(
-    image: MetadataImage, state: PartitionState, *, is_fsync: bool
+    image: MetadataImage, state: PartitionState, config: LogConfig
 ) -> ev.PartitionChanged:
     """Return the event with one partition's state, and with those brokers of its replicas that the image has."""
     views = (broker_view(image, broker_id) for broker_id in state.replicas)
@@ -79,7 +79,8 @@ def partition_view(
         min_insync_replicas=image.min_insync_replicas(state),
         is_recovering=state.recovering,
         brokers=tuple(view for view in views if view is not None),
-        is_fsync=is_fsync,
+        is_fsync=config.is_fsync,
+        flush_messages=config.flush_messages,
     )
 
 
@@ -305,8 +306,7 @@ class PartitionTable:
         host = self.by_id.get((state.topic_id, state.partition)) or self._make(state)
         if host is None:
             return
-        is_fsync = host.log.config.durability is Durability.FSYNC
-        host.step(partition_view(self.image, state, is_fsync=is_fsync))
+        host.step(partition_view(self.image, state, host.log.config))
 
     def _make(self, state: PartitionState) -> PartitionHost | None:
         topic = self.image.topics[state.topic_id].name
