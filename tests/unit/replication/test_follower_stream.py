@@ -16,7 +16,7 @@ from odradek_broker.replication.streams.follower_stream import (
     StreamBroken,
 )
 from odradek_protocol.identity import BrokerEpoch, BrokerId, ClusterId, DirectoryId
-from odradek_runtime.clock import SYSTEM_CLOCK
+from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 
 LEADER = BrokerId(1)
 BOUND_S = 10.0
@@ -52,7 +52,7 @@ class DyingLeader:
         pass
 
 
-def follower_of(leader: DyingLeader) -> FollowerStream:
+def follower_of(leader: Any, clock: Clock = SYSTEM_CLOCK) -> FollowerStream:
     return FollowerStream(
         LEADER,
         Lane.HOT,
@@ -65,7 +65,7 @@ def follower_of(leader: DyingLeader) -> FollowerStream:
         ),
         endpoint_of=lambda _: ("127.0.0.1", 1),
         dial=lambda *_: leader,
-        clock=SYSTEM_CLOCK,
+        clock=clock,
         session_ids=itertools.count(1),
         by_session={},
         on_distance=lambda *_: None,
@@ -106,3 +106,63 @@ async def test_it_ends_while_the_leader_breaks_off(monkeypatch: pytest.MonkeyPat
     leader.may_end_write.set()
     await asyncio.wait({stream._task}, timeout=BOUND_S)
     assert stream._task.done()
+
+
+class SetClock(Clock):
+    """A clock that the test sets."""
+
+    now_ms = 0
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+
+class AbsentLeader:
+    """A leader that nothing reaches, at first."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.is_absent = True
+
+    async def write(self, request: Any) -> None:
+        self.attempts += 1
+        if self.is_absent:
+            raise StreamBroken("UNAVAILABLE: no such name")
+
+    async def accepted(self) -> None:
+        pass
+
+    async def read(self) -> bytes:
+        raise StreamBroken("the leader is gone")
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_a_leader_that_cannot_be_reached_is_logged_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    leader, clock = AbsentLeader(), SetClock()
+    stream = follower_of(leader, clock)
+
+    async def dial_again(*, at_ms: int) -> int:
+        """Return the number of warnings after two more attempts."""
+        clock.now_ms, before = at_ms, leader.attempts
+        while leader.attempts < before + 3:  # the third begins when the second has been reported
+            stream.kick()
+            await asyncio.sleep(0)
+        return sum(
+            "Failed to connect to a leader" in record.getMessage() for record in caplog.records
+        )
+
+    async with asyncio.timeout(BOUND_S):
+        assert await dial_again(at_ms=0) == 0
+        assert await dial_again(at_ms=4_999) == 0, "a restart"
+        assert await dial_again(at_ms=5_000) == 1
+        assert await dial_again(at_ms=64_999) == 1
+        assert await dial_again(at_ms=65_000) == 2
+        leader.is_absent = False
+        assert await dial_again(at_ms=200_000) == 2
+        leader.is_absent = True
+        assert await dial_again(at_ms=200_000) == 2, "each outage begins with a restart's time"
+        await stream.close()

@@ -80,19 +80,19 @@ class OpenedStream(Generic[RequestT]):
         try:
             await self._call.write(request)
         except _ENDED as error:
-            raise StreamBroken(repr(error)) from error
+            raise StreamBroken(_reason(error)) from error
 
     async def accepted(self) -> None:
         try:
             await self._call.initial_metadata()
         except _ENDED as error:
-            raise StreamBroken(repr(error)) from error
+            raise StreamBroken(_reason(error)) from error
 
     async def read(self) -> bytes:
         try:
             response = await self._call.read()
         except _ENDED as error:
-            raise StreamBroken(repr(error)) from error
+            raise StreamBroken(_reason(error)) from error
         if response is grpc.aio.EOF:
             raise StreamBroken("the other broker ended the stream")
         assert isinstance(response, bytes)
@@ -101,3 +101,10 @@ class OpenedStream(Generic[RequestT]):
     async def close(self) -> None:
         self._call.cancel()
         await self._channel.close()
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a call ended, on one line."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return repr(error)

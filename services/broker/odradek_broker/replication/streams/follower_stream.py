@@ -33,6 +33,7 @@ from odradek_protocol.record_messages import PushedMessage, WireError, read_repl
 from odradek_protocol.rpc.v1 import common_pb2
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
 from odradek_runtime.clock import Clock
+from odradek_runtime.listeners import host_port
 from odradek_runtime.logs import event_log
 
 ATTACHES_PER_MESSAGE_MAX: Final = 64
@@ -40,6 +41,8 @@ _CONNECT_TIMEOUT_S: Final = 5.0
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
 _LINGER_S: Final = 0.1
+_UNREACHED_WARNING_MS: Final = 5_000  # a restart takes less
+_UNREACHED_WARNING_INTERVAL_MS: Final = 60_000
 _log = event_log(__name__)
 
 # The catch-up lane gets 1/4 of the credit, so that partitions far behind do not crowd out the others.
@@ -123,6 +126,7 @@ class FollowerStream:
         self._hosts: dict[HostKey, PartitionHost] = {}
         self._session_id = 0  # 0: no stream
         self._is_closing = False
+        self._unreached_warning_at_ms: int | None = None  # None: the last attempt succeeded
         self._kicked = asyncio.Event()
         self._outbox_wake = asyncio.Event()
         self._attaches: dict[HostKey, pb.ReplicaPosition] = {}
@@ -255,10 +259,27 @@ class FollowerStream:
                 leader=self.leader,
                 reason=repr(errors.exceptions),
             )
+            if not is_open:
+                self._warn_of_unreached(host_port(host, port), errors.exceptions[0])
         finally:
             self._closed(session_id)
             await connection.close()
         return is_open
+
+    def _warn_of_unreached(self, address: str, error: BaseException) -> None:
+        """Log after some seconds that the leader cannot be reached, and then once a minute."""
+        now_ms = self._clock.monotonic_ms()
+        if self._unreached_warning_at_ms is None:
+            self._unreached_warning_at_ms = now_ms + _UNREACHED_WARNING_MS
+        elif now_ms >= self._unreached_warning_at_ms:
+            self._unreached_warning_at_ms = now_ms + _UNREACHED_WARNING_INTERVAL_MS
+            _log.warning(
+                "Failed to connect to a leader",
+                leader=self.leader,
+                lane=self.lane.name,
+                address=address,
+                reason=str(error) or f"no response within {_CONNECT_TIMEOUT_S} s",
+            )
 
     def _hello(self, session_id: int) -> pb.ReplicaHello:
         identity = self._identity
@@ -273,6 +294,7 @@ class FollowerStream:
         )
 
     def _opened(self, session_id: int) -> None:
+        self._unreached_warning_at_ms = None
         self._session_id = session_id
         self._by_session[session_id] = self
         self._attaches.clear()
