@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from odradek.admin.access import AclOperation, PatternType, ResourceType
+from odradek.admin.descriptions import BrokerDescription, ClusterDescription
 from tests.unit.kubernetes.rendered import K8S
 
 TOPICS = K8S / "components" / "topics"
@@ -86,3 +87,45 @@ def test_clients_of_the_examples_may_not_administer(job: ModuleType) -> None:
             assert entry.resource_name != "*"
         if entry.resource_type is ResourceType.CLUSTER:
             assert entry.operation is AclOperation.DESCRIBE
+
+
+class Growing:
+    """A cluster whose brokers register one after the other; one more is fenced until it has started."""
+
+    def __init__(self, *active: int) -> None:
+        self.active = list(active)
+        self.admin = self
+
+    async def describe_cluster(self) -> ClusterDescription:
+        active = self.active.pop(0) if len(self.active) > 1 else self.active[0]
+        return ClusterDescription(
+            cluster_id="c",
+            active_controller_id=1,
+            controller_epoch=1,
+            controller_endpoints=(),
+            brokers=tuple(
+                BrokerDescription(
+                    broker_id=number,
+                    broker_epoch=1,
+                    listeners=(),
+                    rack="",
+                    is_fenced=number == active,
+                    is_in_shutdown=False,
+                    leader_count=0,
+                )
+                for number in range(active + 1)
+            ),
+        )
+
+
+async def test_topics_wait_for_as_many_brokers_as_they_have_replicas(
+    job: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "POLL_S", 0)
+    cluster = Growing(0, 1, 2, 3, 4)
+    await job.wait_for_brokers(cluster, 3)
+    assert cluster.active == [4]
+
+
+async def test_topics_do_not_wait_forever(job: ModuleType) -> None:
+    await job.wait_for_brokers(Growing(1), 3, timeout_s=0.01)

@@ -6,6 +6,7 @@ Nothing is deleted and no topic shrinks. Rights come first, since the topics' us
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 import tomllib
@@ -18,6 +19,8 @@ from odradek.errors import OdradekError, TopicExists
 
 CERTIFICATES = Path("/etc/odradek-tls")
 CONNECT_S = 120.0
+BROKERS_S = 60.0
+POLL_S = 0.2
 FIELDS = {"partitions", "replicas", "configs"}
 RESOURCES = {
     "topics": ResourceType.TOPIC,
@@ -86,9 +89,26 @@ async def apply(wanted: dict[str, dict[str, Any]], entries: list[Acl]) -> int:
         await client.connect(CONNECT_S)
         await client.admin.create_acls(entries)
         print(f"{len(entries)} rights are there")
+        replicas = [int(topic.get("replicas", 1)) for topic in wanted.values()]
+        await wait_for_brokers(client, max(replicas, default=1))
         for name, topic in wanted.items():
             is_good &= await apply_one(client, name, topic)
     return 0 if is_good else 1
+
+
+async def wait_for_brokers(client: Client, count: int, *, timeout_s: float = BROKERS_S) -> None:
+    """Wait for as many brokers as a topic has replicas: on a first start they register one after the other.
+
+    It gives up after `timeout_s`, so that the creation names the topic that cannot be placed.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while await active_brokers(client) < count:  # noqa: ASYNC110
+                await asyncio.sleep(POLL_S)
+
+
+async def active_brokers(client: Client) -> int:
+    return sum(not broker.is_fenced for broker in (await client.admin.describe_cluster()).brokers)
 
 
 async def apply_one(client: Client, name: str, topic: dict[str, Any]) -> bool:
