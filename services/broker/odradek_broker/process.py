@@ -86,7 +86,10 @@ class BrokerProcess:
             AclAuthorizer(settings.super_users) if settings.authorizer else EverybodyMay()
         )
         self._quotas = Quotas()
-        self._budget = ClientBudget()
+        self._budget = ClientBudget(
+            decoded_bytes_max=settings.queued_request_bytes_max,
+            decoded_bytes_owner_max=settings.queued_request_bytes_max // 4,
+        )
         self._admin_http: AdminHttp | None = None
         self._ports: dict[str, int] = {}
 

@@ -188,7 +188,8 @@ class BrokerSettings(ListenerSettings):
     )
     queued_request_bytes_max: int = setting(
         "queued.max.request.bytes",
-        "Most bytes of large requests that are still arriving, on all Kafka connections together. Beyond this,"
+        "Most bytes of large requests that are still arriving, on all Kafka connections together, and most memory of"
+        " decoded large requests. Beyond this,"
         " reading of such requests pauses until others are complete or closed; one of them goes on arriving, in a file"
         " in log.dirs. One client (a principal, or an address if it is not authenticated) may "
         "use an eighth of it.",
