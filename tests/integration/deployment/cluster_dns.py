@@ -1,7 +1,9 @@
 """The cluster's DNS as pods see it: A records of services and of pods behind headless services, over UDP.
 
-Answers live for 5 s, as CoreDNS has it; what it does not know does not exist. Names of pods that are gone are gone
-at once, and a pod that comes back has another address.
+It caches as CoreDNS does in most clouds (`cache 30`): an address, and also that a name does not exist, is repeated for
+30 s after it was first asked for. A pod that comes back has another address, and its name below the headless service
+stands for the old one, or for none, until then. The name of a service with a cluster IP stands for the same address
+forever, behind which kube-proxy follows the pods at once; here the name follows them, and is not cached.
 """
 
 from __future__ import annotations
@@ -10,12 +12,13 @@ import ipaddress
 import socketserver
 import struct
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 PORT = 53
-TTL_S = 5
+CACHE_S = 30
 _A, _IN = 1, 1
 _ANSWER, _AUTHORITATIVE, _RECURSION_WANTED, _RECURSION = 0x8000, 0x0400, 0x0100, 0x0080
 _NO_SUCH_NAME = 3
@@ -28,6 +31,8 @@ class ClusterDns:
     def __init__(self, host: str, *, namespace: str) -> None:
         self.host = host
         self._names: Mapping[str, Sequence[str]] = {}
+        self._followed: frozenset[str] = frozenset()
+        self._cache: dict[str, tuple[float, Sequence[str] | None]] = {}  # name: (end, addresses)
         self._suffix = f"{namespace}.svc.cluster.local"
         self._server = socketserver.UDPServer((host, PORT), _handler(self))
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -46,9 +51,15 @@ class ClusterDns:
         self._thread.join()
         self._server.server_close()
 
-    def publish(self, names: Mapping[str, Sequence[str]]) -> None:
-        """Replace all names in the namespace, such as `broker-1.broker`, and their addresses."""
-        self._names = {f"{name}.{self._suffix}": found for name, found in names.items()}
+    def publish(
+        self, headless: Mapping[str, Sequence[str]], services: Mapping[str, Sequence[str]]
+    ) -> None:
+        """Replace all names in the namespace: those of headless services and their pods, such as `broker-1.broker`,
+        and those of services with a cluster IP.
+        """
+        names = {**headless, **services}
+        self._followed = frozenset(f"{name}.{self._suffix}" for name in services)
+        self._names = {f"{name}.{self._suffix}": addresses for name, addresses in names.items()}
 
     def resolv_conf(self) -> str:
         """Return the resolv.conf that the kubelet gives every pod."""
@@ -67,7 +78,7 @@ class ClusterDns:
             position += 1 + length
         position += 1
         kind, of = struct.unpack_from(">HH", request, position)
-        addresses = self._names.get(".".join(labels).lower())
+        addresses, left_s = self._look_up(".".join(labels).lower())
         found = (addresses or ()) if (kind, of) == (_A, _IN) else ()
         flags = _ANSWER | _AUTHORITATIVE | _RECURSION | (flags & _RECURSION_WANTED)
         if addresses is None:
@@ -75,11 +86,22 @@ class ClusterDns:
         head = struct.pack(">HHHHHH", number, flags, 1, len(found), 0, 0)
         records = b"".join(
             _SAME_NAME
-            + struct.pack(">HHIH", _A, _IN, TTL_S, 4)
+            + struct.pack(">HHIH", _A, _IN, left_s, 4)
             + ipaddress.IPv4Address(address).packed
             for address in found
         )
         return head + request[12 : position + 4] + records
+
+    def _look_up(self, name: str) -> tuple[Sequence[str] | None, int]:
+        """Return the addresses, None for a name that does not exist, and for how many seconds more they are cached."""
+        if name in self._followed:
+            return self._names[name], 0
+        now_s = time.monotonic()
+        end_s, addresses = self._cache.get(name, (0.0, None))
+        if now_s >= end_s:
+            end_s, addresses = now_s + CACHE_S, self._names.get(name)
+            self._cache[name] = end_s, addresses
+        return addresses, int(end_s - now_s)
 
     def _serve(self) -> None:
         self._server.serve_forever(poll_interval=0.05)

@@ -318,8 +318,9 @@ class SimulatedKubernetes:
         self._publish()
 
     def _publish(self) -> None:
-        """A service's name stands for its ready pods; of a headless one, each pod has a name too."""
-        names: dict[str, list[str]] = {}
+        """Publish names: a service's stands for its ready pods; behind a headless one, each pod has a name, too."""
+        headless: dict[str, list[str]] = {}
+        services: dict[str, list[str]] = {}
         for service in (one for one in self.found if one["kind"] == "Service"):
             spec, name = service["spec"], service["metadata"]["name"]
             early = spec.get("publishNotReadyAddresses", False)
@@ -329,10 +330,12 @@ class SimulatedKubernetes:
                 if spec["selector"].items() <= pod.plan.labels.items()
                 and (early or pod.plan.name in self._ready)
             ]
-            names[name] = [pod.address for pod in chosen]
             if spec.get("clusterIP") == "None":
-                names |= {f"{pod.plan.name}.{name}": [pod.address] for pod in chosen}
-        self._dns.publish(names)
+                headless[name] = [pod.address for pod in chosen]
+                headless |= {f"{pod.plan.name}.{name}": [pod.address] for pod in chosen}
+            else:
+                services[name] = [pod.address for pod in chosen]
+        self._dns.publish(headless, services)
 
     def _names_of(self, kind: str) -> list[str]:
         return [name for found, name in self._workloads if found == kind]

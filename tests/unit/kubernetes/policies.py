@@ -25,6 +25,7 @@ def violations(found: list[Object]) -> list[str]:
     wrong += _gateway_violations(found)
     wrong += _cluster_violations(found)
     wrong += _access_violations(found)
+    wrong += _address_violations(found)
     wrong += network_violations(found)
     return wrong
 
@@ -97,6 +98,28 @@ def _access_violations(found: list[Object]) -> Iterator[str]:
             yield f"{name}: holds the authority's key"
         if "odradek-admin-tls" in mounted and name not in ADMINISTRATORS:
             yield f"{name}: holds the super user's key"
+
+
+def _address_violations(found: list[Object]) -> Iterator[str]:
+    """Check that processes dial services with a cluster IP: other names are stale for a while after a restart."""
+    of_a_pod = {
+        one["metadata"]["name"]: one["spec"]
+        for one in found
+        if one["kind"] == "Service"
+        and "statefulset.kubernetes.io/pod-name" in one["spec"]["selector"]
+    }
+    for name, spec in of_a_pod.items():
+        if not spec.get("publishNotReadyAddresses"):
+            yield f"{name}: nobody reaches its pod before it is ready"
+    for one in found:
+        if one["kind"] != "ConfigMap":
+            continue
+        for key in one["data"].keys() & {"QUORUM_VOTERS", "CONTROLLER_ENDPOINTS", "BOOTSTRAP"}:
+            for host in re.findall(r"([a-z0-9.-]+):\d+", one["data"][key]):
+                spec = of_a_pod.get(host, {"selector": {}})
+                pod = spec["selector"].get("statefulset.kubernetes.io/pod-name")
+                if pod != host or spec.get("clusterIP") == "None":
+                    yield f"{key}: {host} is no service of one pod"
 
 
 def _secrets_of(volume: Object) -> list[Object]:
@@ -187,8 +210,15 @@ def _identity_violations(name: str, container: Object) -> Iterator[str]:
         yield f"{name}: its rack is not its zone"
     if paths.get("POD_NAMESPACE") != "metadata.namespace":
         yield f"{name}: it does not know its namespace"
-    if "$(POD_NAME)." not in values.get(f"{prefix}ADVERTISED_LISTENERS", {}).get("value", ""):
+    if paths.get("POD_IP") != "status.podIP":
+        yield f"{name}: it does not know its address"
+    advertised = values.get(f"{prefix}ADVERTISED_LISTENERS", {}).get("value", "")
+    if "$(POD_NAME)." not in advertised:
         yield f"{name}: it does not advertise its own name"
+    if "REPLICATION://$(POD_IP):" not in advertised:
+        yield f"{name}: other brokers look up its name, which may be a stale one"
+    if re.search(r"\$\(POD_NAME\)\.broker\b", advertised):
+        yield f"{name}: clients dial a name that is stale after each restart"
 
 
 def _key_violations(name: str, pod: Object) -> Iterator[str]:

@@ -161,6 +161,61 @@ def test_the_policies_notice_a_broker_that_sees_the_keys_of_others() -> None:
 
 
 @pytest.mark.parametrize(
+    ("address", "instead", "noticed"),
+    [
+        (
+            "2@quorum-2:9095",
+            "2@quorum-2.quorum:9095",
+            "QUORUM_VOTERS: quorum-2.quorum is no service of one pod",
+        ),
+        (
+            "broker-3:9090",
+            "bootstrap:9090",
+            "BOOTSTRAP: bootstrap is no service of one pod",
+        ),
+    ],
+)
+def test_the_policies_notice_a_name_that_is_stale_after_a_restart(
+    address: str, instead: str, noticed: str
+) -> None:
+    found = objects("base")
+    (config,) = [one for one in found if "QUORUM_VOTERS" in one.get("data", {})]
+    changed = {key: value.replace(address, instead) for key, value in config["data"].items()}
+    assert changed != config["data"]
+    config["data"] = changed
+    assert violations(found) == [noticed]
+
+
+@pytest.mark.parametrize(
+    ("listener", "instead", "noticed"),
+    [
+        (
+            "REPLICATION://$(POD_IP)",
+            "REPLICATION://$(POD_NAME).$(POD_NAMESPACE).svc",
+            "broker: other brokers look up its name, which may be a stale one",
+        ),
+        (
+            "KAFKA://$(POD_NAME)",
+            "KAFKA://$(POD_NAME).broker",
+            "broker: clients dial a name that is stale after each restart",
+        ),
+    ],
+)
+def test_the_policies_notice_an_advertised_name_that_is_stale_after_a_restart(
+    listener: str, instead: str, noticed: str
+) -> None:
+    found = objects("base")
+    (broker,) = [
+        o for o in found if o["kind"] == "StatefulSet" and o["metadata"]["name"] == "broker"
+    ]
+    environment = broker["spec"]["template"]["spec"]["containers"][0]["env"]
+    (advertised,) = [one for one in environment if one["name"].endswith("ADVERTISED_LISTENERS")]
+    assert listener in advertised["value"]
+    advertised["value"] = advertised["value"].replace(listener, instead)
+    assert violations(found) == [noticed]
+
+
+@pytest.mark.parametrize(
     ("secret", "noticed"),
     [
         ("odradek-admin-tls", "Deployment/gateway: holds the super user's key"),
@@ -173,16 +228,6 @@ def test_the_policies_notice_a_key_in_the_wrong_pod(secret: str, noticed: str) -
     volumes = gateway["spec"]["template"]["spec"]["volumes"]
     volumes.append({"name": "more", "secret": {"secretName": secret}})
     assert violations(found) == [noticed]
-
-
-def test_a_gateways_bodies_fit_into_its_memory() -> None:
-    """Decoded and batched for the brokers, bodies take about three times their size."""
-    lines = (K8S / "base" / "gateway.properties").read_text().splitlines()
-    told = dict(line.split("=", 1) for line in lines if not line.startswith("#"))
-    (gateway,) = [one for one in objects("base") if one["kind"] == "Deployment"]
-    limits = gateway["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
-    memory_mib = int(limits["memory"].removesuffix("Mi"))
-    assert 3 * int(told["request.bodies.bytes.max"]) <= memory_mib * (1 << 20) / 2
 
 
 def _places(node: Any, field: str) -> Iterator[dict[str, Any]]:

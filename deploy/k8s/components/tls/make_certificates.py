@@ -44,7 +44,7 @@ def main() -> None:
         ca = Path(scratch, "ca.crt").read_bytes()
         for name, identity, hosts in certificates(namespace):
             present = read_secret(namespace, name)
-            if present is not None and not is_to_be_renewed(present["tls.crt"]):
+            if present is not None and not is_to_be_renewed(present["tls.crt"], hosts):
                 continue
             certificate, key = authority.issue(identity, hosts=hosts, days=DAYS)
             content = {
@@ -80,21 +80,32 @@ def certificates(namespace: str) -> Iterator[tuple[str, str, list[str]]]:
     """Yield (secret, identity, host names) of each certificate."""
     for ordinal in range(1, QUORUM_REPLICAS + 1):
         pod = f"quorum-{ordinal}"
-        hosts = in_cluster(f"{pod}.quorum", namespace)
+        hosts = [host for name in (pod, f"{pod}.quorum") for host in in_cluster(name, namespace)]
         yield f"odradek-{pod}-tls", f"controller-{ordinal}", hosts
     for ordinal in range(1, BROKER_REPLICAS_MAX + 1):
         pod = f"broker-{ordinal}"
-        hosts = in_cluster(f"{pod}.broker", namespace) + in_cluster("bootstrap", namespace)
+        names = (pod, f"{pod}.broker", "bootstrap")
+        hosts = [host for name in names for host in in_cluster(name, namespace)]
         yield f"odradek-{pod}-tls", pod, hosts
     yield "odradek-gateway-tls", "gateway", in_cluster("gateway", namespace)
     for client in CLIENTS:
         yield f"odradek-{client}-tls", client, []
 
 
-def is_to_be_renewed(certificate: bytes) -> bool:
-    """Whether it ends soon, or later than any made here, as certificates of former releases do."""
-    end = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
-    return not RENEW_DAYS <= (end - datetime.datetime.now(datetime.UTC)).days <= DAYS
+def is_to_be_renewed(certificate: bytes, hosts: list[str]) -> bool:
+    """Return whether the certificate ends soon, or is one of a former release, with fewer names or a longer life."""
+    present = x509.load_pem_x509_certificate(certificate)
+    days = (present.not_valid_after_utc - datetime.datetime.now(datetime.UTC)).days
+    return not RENEW_DAYS <= days <= DAYS or not set(hosts) <= names_in(present)
+
+
+def names_in(certificate: x509.Certificate) -> set[str]:
+    """Return the DNS names for which the certificate is valid."""
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return set()
+    return set(found.value.get_values_for_type(x509.DNSName))
 
 
 def in_cluster(name: str, namespace: str) -> list[str]:
