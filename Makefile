@@ -98,10 +98,13 @@ proto: $(STAMP) ## Generate the gRPC code again
 	$(BIN)/python proto/generate.py
 
 LOCK := uv pip compile --universal --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links
+IMAGE_LOCK := $(LOCK) --constraint requirements.lock
 
-lock: ## Pin all dependencies again, and those of the image
+lock: ## Pin all dependencies again, and those of the images
 	$(LOCK) --all-extras pyproject.toml build-requirements.in -o requirements.lock
-	$(LOCK) --extra server --extra arrow --extra avro --extra spark --constraint requirements.lock pyproject.toml build-requirements.in -o requirements-image.lock
+	$(IMAGE_LOCK) --extra server --extra avro pyproject.toml -o deploy/k8s/locks/services.lock
+	$(IMAGE_LOCK) --extra server --extra avro --extra arrow --extra spark pyproject.toml -o deploy/k8s/locks/spark.lock
+	$(IMAGE_LOCK) build-requirements.in -o deploy/k8s/locks/build.lock
 
 image-sbom: $(STAMP) ## Write the packages of the image to artifacts/sbom.json, as CycloneDX
 	mkdir -p artifacts

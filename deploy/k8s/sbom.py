@@ -1,6 +1,6 @@
 """Print a software bill of materials of the image's Python packages, as CycloneDX 1.5 JSON: `make image-sbom`.
 
-It lists the packages that `requirements-image.lock` installs on Linux: names, versions and the files' hashes. The same
+It lists the packages that `locks/services.lock` installs on Linux: names, versions and the files' hashes. The same
 lock gives the same text. The base image (Debian's packages and Python) has a bill of its own.
 """
 
@@ -31,7 +31,7 @@ NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "sbom.odradek")
 
 
 def main() -> int:
-    lock = (ROOT / "requirements-image.lock").read_text()
+    lock = (ROOT / "deploy" / "k8s" / "locks" / "services.lock").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     print(json.dumps(bill(lock, project["name"], project["version"]), indent=2))
     return 0

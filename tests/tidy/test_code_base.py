@@ -151,7 +151,13 @@ def test_no_pickle_is_within_reach() -> None:
     assert not offenders
 
 
-@pytest.mark.parametrize("name", ["requirements.lock", "requirements-image.lock"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "requirements.lock",
+        *(f"deploy/k8s/locks/{name}.lock" for name in ("build", "services", "spark")),
+    ],
+)
 def test_a_lock_has_hashes_and_no_addresses(name: str) -> None:
     lock = (ROOT / name).read_text()
     assert "--hash=sha256:" in lock

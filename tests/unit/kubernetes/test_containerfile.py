@@ -16,6 +16,19 @@ from tests.unit.kubernetes.containerfile import Instruction, is_ignored, last_st
 from tests.unit.kubernetes.rendered import K8S, ROOT
 
 FILES = (K8S / "Containerfile", K8S / "Containerfile.spark")
+LOCKS = K8S / "locks"
+SPARK_ONLY = {
+    "numpy",
+    "pandas",
+    "py4j",
+    "pyarrow",
+    "pyspark",
+    "python-dateutil",
+    "pytz",
+    "six",
+    "tzdata",
+}
+ENVIRONMENT_BYTES_MAX = 125_000_000  # beside a base of 125 MB, an image of 250 MB
 RUN_S_MAX = 1_200
 START = """
 from odradek.embedded import ClusterPlan, EmbeddedCluster
@@ -36,14 +49,25 @@ def test_it_names_no_address_and_runs_as_a_numeric_user(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_its_base_is_an_argument(path: Path) -> None:
+def test_its_bases_are_arguments_or_its_own_stages(path: Path) -> None:
     assert read(path)[0].word == "ARG"
-    assert all(one.text.startswith("${BASE}") for one in read(path) if one.word == "FROM")
+    bases, stages = [], {"scratch"}
+    for one in read(path):
+        if one.word == "FROM":
+            base, *name = one.text.split(" AS ")
+            if base not in stages:
+                bases.append(base)
+            stages.update(name)
+    assert bases
+    assert set(bases) <= {"${BASE}", "${PYTHON}"}
 
 
-def test_its_base_is_named_by_digest() -> None:
+def test_the_bases_with_python_are_the_same_and_named_by_digest() -> None:
     """A tag may name another image tomorrow. The image for Spark is based on the one that was built."""
-    assert re.fullmatch(r"BASE=python:3\.12-slim@sha256:[0-9a-f]{64}", read(FILES[0])[0].text)
+    (services,) = [one.text for one in read(FILES[0]) if one.word == "ARG"]
+    assert re.fullmatch(r"BASE=python:3\.12-slim@sha256:[0-9a-f]{64}", services)
+    spark = [one.text for one in read(FILES[1]) if one.word == "ARG"]
+    assert services.replace("BASE", "PYTHON") in spark
 
 
 def test_the_image_is_one_program_without_a_shell() -> None:
@@ -53,22 +77,56 @@ def test_the_image_is_one_program_without_a_shell() -> None:
     assert "org.opencontainers.image.title" in found["LABEL"].text
 
 
-def pins(name: str) -> set[str]:
-    lines = (ROOT / name).read_text().splitlines()
+def pins(path: Path) -> set[str]:
+    lines = path.read_text().splitlines()
     return {line.split(" ")[0] for line in lines if line and not line.startswith((" ", "#"))}
 
 
-def test_the_image_has_what_is_tested_and_no_tools_of_development() -> None:
+def names(path: Path) -> set[str]:
+    return {pin.partition("==")[0] for pin in pins(path)}
+
+
+@pytest.mark.parametrize(
+    ("lock", "extras"),
+    [("services", ("server", "avro")), ("spark", ("server", "avro", "arrow", "spark"))],
+)
+def test_an_image_has_what_is_tested_and_no_tools_of_development(
+    lock: str, extras: tuple[str, ...]
+) -> None:
     """It has the versions that were tested. A package that only tests and checks need would be one more to patch."""
-    image = pins("requirements-image.lock")
-    assert image <= pins("requirements.lock")
-    names = {pin.partition("==")[0] for pin in image}
-    assert names.isdisjoint({"hypothesis", "mypy", "pytest", "ruff", "schemathesis", "uv"})
-    for extra in ("server", "arrow", "avro", "spark"):
-        wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    path = LOCKS / f"{lock}.lock"
+    assert pins(path) <= pins(ROOT / "requirements.lock")
+    tools = {"hatchling", "hypothesis", "mypy", "pip", "pytest", "ruff", "schemathesis", "uv"}
+    assert names(path).isdisjoint(tools | {"grpcio-tools", "setuptools"})
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for extra in extras:
         for requirement in wanted["dependencies"] + wanted["optional-dependencies"][extra]:
-            assert re.split(r"[^\w-]", requirement)[0] in names, requirement
-    assert any("requirements-image.lock" in one.text for one in read() if one.word == "RUN")
+            assert re.split(r"[^\w-]", requirement)[0] in names(path), requirement
+
+
+def test_only_the_image_of_spark_has_what_spark_needs() -> None:
+    assert names(LOCKS / "services.lock").isdisjoint(SPARK_ONLY)
+    assert pins(LOCKS / "spark.lock") - pins(LOCKS / "services.lock") == {
+        pin for pin in pins(LOCKS / "spark.lock") if pin.partition("==")[0] in SPARK_ONLY
+    }
+    for path, lock in zip(FILES, ("services.lock", "spark.lock"), strict=True):
+        installs = [one.text for one in read(path) if "pip" in one.text and one.word == "RUN"]
+        assert any(lock in text for text in installs)
+        assert all("--require-hashes" in text for text in installs if ".lock" in text)
+
+
+def test_what_builds_the_wheel_is_installed_apart_from_the_image() -> None:
+    """pip and the tools of the build live in /opt/build, which no later stage copies."""
+    assert {"hatchling", "grpcio-tools", "mypy-protobuf"} <= names(LOCKS / "build.lock")
+    made = [one.text for one in read() if one.stage == 0 and "venv" in one.text]
+    assert any("--without-pip /opt/odradek" in text for text in made)
+    assert [one.text for one in last_stage() if one.word == "COPY"] == [
+        "--from=system / /",
+        "--from=build /opt/odradek /opt/odradek",
+    ]
+    (trimmed,) = [one.text for one in read() if one.stage == 1 and one.word == "RUN"]
+    assert "bin/pip*" in trimmed
+    assert "site-packages/*" in trimmed
 
 
 def test_only_the_first_stage_has_a_compiler() -> None:
@@ -95,9 +153,7 @@ def test_what_is_not_for_the_image_is_ignored() -> None:
 
 def _within(scratch: Path, text: str) -> str:
     """A line of the Containerfile with its absolute paths below `scratch`."""
-    return text.replace("/opt/odradek", f"{scratch}/opt/odradek").replace(
-        "/etc/passwd", f"{scratch}/etc/passwd"
-    )
+    return text.replace("/opt/", f"{scratch}/opt/")
 
 
 def _copy(scratch: Path, folder: Path, one: Instruction) -> None:
@@ -117,15 +173,14 @@ def _copy(scratch: Path, folder: Path, one: Instruction) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(RUN_S_MAX)
 def test_its_lines_make_an_environment_in_which_the_three_commands_start(tmp_path: Path) -> None:
-    """apt-get is left out: the machine that tests run on has the compiler."""
+    """Only the first stage is run, without apt-get: the machine that tests run on has the compiler."""
     folder = tmp_path
-    (tmp_path / "etc").mkdir()
     environment = {**os.environ, "PATH": f"{Path(sys.base_prefix)}/bin:{os.environ['PATH']}"}
-    for one in read():
+    for one in (one for one in read() if one.stage == 0):
         if one.word == "WORKDIR":
             folder = tmp_path / one.text.lstrip("/")
             folder.mkdir(parents=True)
-        elif one.word == "COPY" and "--from" not in one.text:
+        elif one.word == "COPY":
             _copy(tmp_path, folder, one)
         elif one.word == "RUN" and not one.text.startswith("apt-get"):
             subprocess.run(
@@ -152,3 +207,5 @@ def test_its_lines_make_an_environment_in_which_the_three_commands_start(tmp_pat
         check=True,
     )
     assert "all serve" in done.stdout
+    files = [path for path in (tmp_path / "opt" / "odradek").rglob("*") if not path.is_symlink()]
+    assert sum(path.stat().st_size for path in files if path.is_file()) <= ENVIRONMENT_BYTES_MAX

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.kubernetes.rendered import K8S, ROOT
+from tests.unit.kubernetes.rendered import K8S
 
 LOCK = """\
 one.Pkg==1.0 \\
@@ -57,7 +57,7 @@ def test_the_images_bill_is_whole_and_well_formed() -> None:
     bill: dict[str, Any] = json.loads(done.stdout)
     assert (bill["bomFormat"], bill["specVersion"], bill["version"]) == ("CycloneDX", "1.5", 1)
     assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", bill["serialNumber"])
-    lock = (ROOT / "requirements-image.lock").read_text()
+    lock = (K8S / "locks" / "services.lock").read_text()
     pinned = set(re.findall(r"^([\w.-]+==[^ ;]+)", lock, re.MULTILINE))
     listed = {f"{one['name']}=={one['version']}" for one in bill["components"]}
     assert listed <= pinned
