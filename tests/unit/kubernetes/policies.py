@@ -139,6 +139,9 @@ def _workload_violations(found: list[Object]) -> Iterator[str]:
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             if probe not in container:
                 yield f"{name}: no {probe}"
+        startup = container.get("startupProbe", {})
+        if startup.get("failureThreshold", 0) * startup.get("periodSeconds", 0) < 300:
+            yield f"{name}: less than five minutes to start"
         if not pod.get("topologySpreadConstraints"):
             yield f"{name}: not spread over zones"
         if "podAntiAffinity" not in pod.get("affinity", {}):
@@ -185,9 +188,6 @@ def _stateful_violations(found: list[Object]) -> Iterator[str]:
         ):
             if container.get(probe, {}).get("grpc", {}).get("service") != service:
                 yield f"{name}: {probe} does not ask for {service}"
-        startup = container.get("startupProbe", {})
-        if startup.get("failureThreshold", 0) * startup.get("periodSeconds", 0) < 300:
-            yield f"{name}: less than five minutes to start"
         yield from _identity_violations(name, container)
         yield from _key_violations(name, pod)
 
