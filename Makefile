@@ -11,7 +11,7 @@ SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.p
 UV := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: $(BIN)/kubectl help install demo test test-long scenario-table check bench bench-kafka bench-spark sim fuzz-codec soak dev proto lock image-sbom clean
+.PHONY: $(BIN)/kubectl help install demo test test-long test-kubernetes scenario-table check bench bench-kafka bench-spark sim fuzz-codec soak dev proto lock image-sbom clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^##@/ { printf "\n%s:\n", substr($$0, 5) } /^[a-z-]+:.*##/ { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,9 @@ test-long: $(STAMP) ## Run what takes an hour: 20 rounds of kills, 10^6 fuzz cas
 	$(BIN)/python -m pytest -m long -q
 	$(BIN)/python -m tests.sim --seeds 500
 	$(BIN)/python -m tests.sim.transactions --seeds 500
+
+test-kubernetes: $(STAMP) ## Run the manifests on a real Kubernetes that is built and started here (root, Go, half an hour)
+	$(BIN)/python -m pytest -q -s -rs tests/e2e/kubernetes
 
 scenario-table: $(STAMP) ## Run every client in every scenario, and write the table in docs/clients.md
 	$(BIN)/python -m pytest -q -m "scenario or release" tests/e2e/kafka --scenario-table=docs/clients.md

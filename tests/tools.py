@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -68,6 +69,18 @@ def _has_namespaces() -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
+def _has_cluster_programs() -> bool:
+    """Whether this user may start nodes, and the Debian packages are here that tests/e2e/kubernetes needs."""
+    programs = ("etcd", "containerd", "runc", "ip", "iptables", "nft", "conntrack", "openssl")
+    folders = (Path("/usr/lib/cni"), Path("/proc/sys/net/bridge"))
+    return (
+        os.geteuid() == 0
+        and sys.base_prefix != "/usr"
+        and all(map(shutil.which, (*programs, "debootstrap")))
+        and all(folder.is_dir() for folder in folders)
+    )
+
+
 TOOLS: Final[dict[str, Tool]] = {
     "kcat": Tool(_command("kcat"), "apt-get install kcat"),
     "a C compiler": Tool(lambda: c_compiler() is not None, "apt-get install gcc libc6-dev"),
@@ -85,6 +98,11 @@ TOOLS: Final[dict[str, Tool]] = {
     "network namespaces": Tool(_has_namespaces, "apt-get install iproute2, and run as root"),
     "mounts": Tool(lambda: os.geteuid() == 0, "run as root"),
     "Go": Tool(_command("go"), "apt-get install golang-go"),
+    "real Kubernetes": Tool(
+        _has_cluster_programs,
+        "run as root, with a Python outside /usr, and apt-get install etcd-server containerd runc "
+        "containernetworking-plugins iproute2 iptables nftables conntrack openssl debootstrap",
+    ),
     "npm": Tool(_command("npm"), "apt-get install npm"),
     "a git checkout": Tool(
         lambda: (ROOT / ".git").exists() and shutil.which("git") is not None,

@@ -1,0 +1,1 @@
+"""The manifests on a real Kubernetes, which these tests build and start on this machine: `make test-kubernetes`."""

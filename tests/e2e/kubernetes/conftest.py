@@ -1,0 +1,62 @@
+"""The programs and the image that the tests here need, and a cluster with the dev overlay."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.kubernetes import programs
+from tests.e2e.kubernetes.cluster import Cluster
+from tests.e2e.kubernetes.image import ImageBuild, python_base
+from tests.e2e.kubernetes.installation import Installation
+from tests.tools import need
+from tests.unit.kubernetes.rendered import K8S, ROOT
+
+Report = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def built_programs() -> Path:
+    need("Go", "real Kubernetes")
+    return programs.build()
+
+
+@pytest.fixture(scope="session")
+def image(built_programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The image of the services, as an archive."""
+    scratch = tmp_path_factory.mktemp("image")
+    base = python_base(built_programs.parent / "base")
+    build = ImageBuild(
+        K8S / "Containerfile", context=ROOT, arguments={"BASE": base}, scratch=scratch / "stages"
+    )
+    build.save("docker.io/library/odradek:0.1.0", scratch / "odradek.tar")
+    shutil.rmtree(scratch / "stages")
+    return scratch / "odradek.tar"
+
+
+@pytest.fixture(scope="module")
+def installation(
+    built_programs: Path, image: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
+    """Three nodes in three zones, on which `kubectl apply -k deploy/k8s` has installed the cluster."""
+    folder = tmp_path_factory.mktemp("kubernetes")
+    with Cluster(folder, built_programs, [image]) as cluster:
+        installation = Installation(cluster)
+        installation.apply(str(K8S))
+        installation.wait_installed()
+        yield installation
+
+
+@pytest.fixture
+def report(request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> Report:
+    """Print `report(pause_s=..., bar_s=...)` as one line of JSON, whether or not output is captured."""
+
+    def write(**figures: object) -> None:
+        with capfd.disabled():
+            print("\n" + json.dumps({"test": request.node.name, **figures}), flush=True)
+
+    return write

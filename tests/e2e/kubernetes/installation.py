@@ -1,0 +1,248 @@
+"""The cluster's workloads on a real Kubernetes: installed, rolled and hit, with clients in a namespace of their own."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tests.e2e.kubernetes.cluster import Cluster, wait_until
+from tests.unit.kubernetes.rendered import K8S, ROOT
+
+WORKLOADS = ("statefulset/quorum", "statefulset/broker", "deployment/gateway")
+IMAGE = "odradek:0.1.0"
+CLIENTS = "apps"
+RATE = 500  # records/s
+ROLL_S_MAX = 300
+RESPONSE_S_MAX = 180.0
+CODE = (
+    "tests/e2e/faults/cluster_faults.py",
+    "tests/e2e/faults/workload.py",
+    "tests/integration/deployment/load_client.py",
+)
+
+
+class Installation:
+    """What `kubectl apply -k` made on a cluster."""
+
+    def __init__(self, cluster: Cluster, namespace: str = "odradek") -> None:
+        self.cluster, self.namespace = cluster, namespace
+
+    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        return self.cluster.kubectl(f"--namespace={self.namespace}", *words, stdin=stdin)
+
+    def apply(self, overlay: str) -> None:
+        self.cluster.kubectl("apply", "-k", overlay)
+
+    def wait_installed(self) -> None:
+        """Wait until all workloads are ready and the jobs are complete."""
+        for workload in WORKLOADS:
+            self.wait_rolled(workload)
+        for job in ("make-certificates", "apply-topics"):
+            self.kubectl(
+                "wait", "--for=condition=Complete", f"job/{job}", f"--timeout={ROLL_S_MAX}s"
+            )
+
+    def wait_rolled(self, workload: str) -> None:
+        self.kubectl("rollout", "status", workload, f"--timeout={ROLL_S_MAX}s")
+
+    def roll(self, workload: str) -> float:
+        """Restart the pods of a workload as its strategy says, and return how long it took, in s."""
+        began_s = time.monotonic()
+        self.kubectl("rollout", "restart", workload)
+        self.wait_rolled(workload)
+        return round(time.monotonic() - began_s, 1)
+
+    def restarts(self) -> dict[str, int]:
+        """Return how often containers were restarted, by pod, without those that never were."""
+        counts = {
+            pod["metadata"]["name"]: sum(
+                status["restartCount"]
+                for kind in ("containerStatuses", "initContainerStatuses")
+                for status in pod["status"].get(kind, ())
+            )
+            for pod in self.cluster.objects("pods", f"--namespace={self.namespace}")
+        }
+        return {pod: count for pod, count in counts.items() if count}
+
+    def node_of(self, pod: str) -> int:
+        (found,) = self.cluster.objects(
+            "pods", f"--namespace={self.namespace}", f"--field-selector=metadata.name={pod}"
+        )
+        return int(found["spec"]["nodeName"].removeprefix("node-"))
+
+    def odradek(self, *words: str) -> str:
+        """Run the command line as the super user, in the pod that the README tells to start."""
+        if not self.cluster.objects(
+            "jobs", f"--namespace={self.namespace}", "--selector=app.kubernetes.io/name=admin"
+        ):
+            self.cluster.kubectl("apply", "-k", str(K8S / "admin"))
+        selector = "--selector=app.kubernetes.io/name=admin"
+        self.kubectl("wait", "--for=condition=Ready", "pod", selector, f"--timeout={ROLL_S_MAX}s")
+        return self.kubectl("exec", "job/admin", "--", "odradek", *words)
+
+    def active_controller(self) -> int:
+        line = next(
+            one
+            for one in self.odradek("cluster", "health").splitlines()
+            if "active controller" in one
+        )
+        return int(line.split()[2])
+
+    def kill(self, pod: str) -> None:
+        """Send SIGKILL to the pod's process, and wait until the kubelet has started it again."""
+        before = self.restarts().get(pod, 0)
+        self.cluster.kill_pod(pod)
+        wait_until(lambda: self.restarts().get(pod, 0) > before, f"{pod} is restarted")
+
+    def wait_ready(self, pod: str) -> None:
+        self.kubectl("wait", "--for=condition=Ready", f"pod/{pod}", f"--timeout={ROLL_S_MAX}s")
+
+    # Clients
+
+    def prepare_clients(self, secrets: Mapping[str, str]) -> None:
+        """Create the namespace of clients with copies of secrets, and the code of the load."""
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        items: list[dict[str, Any]] = [
+            {
+                "apiVersion": "v1",
+                "kind": "Namespace",
+                "metadata": {"name": CLIENTS, "labels": labels},
+            }
+        ]
+        for source, name in secrets.items():
+            secret = json.loads(self.kubectl("get", "secret", source, "-o", "json"))
+            secret["metadata"] = {"name": name, "namespace": CLIENTS}
+            items.append(secret)
+        files = {path.replace("/", "--"): (ROOT / path).read_text() for path in CODE}
+        code = {"name": "code", "namespace": CLIENTS}
+        items.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": code, "data": files})
+        listed = {"apiVersion": "v1", "kind": "List", "items": items}
+        self.cluster.kubectl("apply", "-f", "-", stdin=json.dumps(listed))
+
+    @contextmanager
+    def load(self, *, node: int | None = None, rate: int = RATE) -> Iterator[LoadPod]:
+        """Produce with acks=all during the `with` block. Every record must be acknowledged and be read once."""
+        self.prepare_clients({"odradek-admin-tls": "tls"})
+        load = LoadPod(self.cluster, f"load-{uuid.uuid4().hex[:6]}", self.namespace, rate, node)
+        try:
+            yield load
+            verdict = load.end()
+            assert verdict["failures"] == [], verdict
+            assert verdict["faults"] == [], verdict
+            assert verdict["acknowledged"] == verdict["sent"] > 0, verdict
+        finally:
+            load.delete()
+
+
+class LoadPod:
+    """A pod that runs `tests.integration.deployment.load_client`; its commands go through a FIFO."""
+
+    def __init__(
+        self, cluster: Cluster, name: str, namespace: str, rate: int, node: int | None
+    ) -> None:
+        self._cluster, self._name = cluster, name
+        self._count = 0
+        module = "tests.integration.deployment.load_client"
+        run = f"exec python -m {module} bootstrap.{namespace}.svc:9090 {rate} < /tmp/commands"
+        hold = "mkfifo /tmp/commands; sleep infinity > /tmp/commands & echo $! > /tmp/holder"
+        items = [{"key": path.replace("/", "--"), "path": path} for path in CODE]
+        pod = client_pod(
+            name,
+            ["sh", "-c", f"{hold}; {run}"],
+            node=node,
+            volumes={"/code": {"configMap": {"name": "code", "items": items}}},
+            environment={"PYTHONPATH": "/code"},
+        )
+        cluster.kubectl("apply", "-f", "-", stdin=json.dumps(pod))
+        self.topic: str = self._told()["topic"]
+
+    def gap_s(self) -> float:
+        """Return the longest pause of a partition since the last call. A pause that is under way is waited for."""
+        self._do("echo gap > /tmp/commands")
+        return float(self._told()["gap_s"])
+
+    def end(self) -> dict[str, Any]:
+        self._do("kill $(cat /tmp/holder)")
+        return self._told()
+
+    def delete(self) -> None:
+        words = ("delete", "pod", self._name, "--grace-period=0", "--force", "--ignore-not-found")
+        self._cluster.kubectl(f"--namespace={CLIENTS}", *words)
+
+    def _do(self, command: str) -> None:
+        self._cluster.kubectl(
+            f"--namespace={CLIENTS}", "exec", self._name, "--", "sh", "-c", command
+        )
+
+    def _told(self) -> dict[str, Any]:
+        """Return the next line that the client prints."""
+        self._count += 1
+        lines: list[str] = []
+
+        def is_printed() -> bool:
+            logs = self._cluster.kubectl(f"--namespace={CLIENTS}", "logs", self._name, check=False)
+            lines[:] = [line for line in logs.splitlines() if line.startswith("{")]
+            return len(lines) >= self._count
+
+        wait_until(is_printed, f"{self._name} prints line {self._count}", RESPONSE_S_MAX)
+        told: dict[str, Any] = json.loads(lines[self._count - 1])
+        return told
+
+
+def client_pod(
+    name: str,
+    command: list[str],
+    *,
+    node: int | None = None,
+    namespace: str = CLIENTS,
+    labels: Mapping[str, str] | None = None,
+    volumes: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+    secret: str | None = "tls",
+) -> dict[str, object]:
+    """Return a pod as the README tells clients to be: with the label, and a certificate."""
+    mounts: dict[str, object] = {"/tmp": {"emptyDir": {"sizeLimit": "64Mi"}}, **(volumes or {})}
+    if secret is not None:
+        mounts["/etc/odradek-tls"] = {"secret": {"secretName": secret, "defaultMode": 0o440}}
+    named = {path.strip("/").replace("/", "-"): path for path in mounts}
+    container = {
+        "name": "client",
+        "image": IMAGE,
+        "imagePullPolicy": "IfNotPresent",
+        "command": command,
+        "env": [{"name": key, "value": value} for key, value in (environment or {}).items()],
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [{"name": key, "mountPath": path} for key, path in named.items()],
+    }
+    spec: dict[str, object] = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 1,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 10100,
+            "runAsGroup": 10100,
+            "fsGroup": 10100,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [{"name": key, **dict(mounts[path])} for key, path in named.items()],  # type: ignore[call-overload]
+    }
+    if node is not None:
+        spec["nodeSelector"] = {"kubernetes.io/hostname": f"node-{node}"}
+    chosen = {"odradek.io/client": "true"} if labels is None else dict(labels)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": chosen},
+        "spec": spec,
+    }

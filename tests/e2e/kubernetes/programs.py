@@ -1,0 +1,162 @@
+"""The programs of a Kubernetes cluster, built from their Go modules, and kept for the next run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+KUBERNETES = os.environ.get("ODRADEK_TESTS_KUBERNETES", "v1.34.4")
+COREDNS = "v1.13.1"
+HELM = "v3.18.6"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "odradek" / "kubernetes"
+SERVERS = {
+    "kube-apiserver": "app.NewAPIServerCommand()",
+    "kube-controller-manager": "app.NewControllerManagerCommand()",
+    "kube-scheduler": "app.NewSchedulerCommand()",
+    "kubelet": "app.NewKubeletCommand(context.Background())",
+    "kube-proxy": "app.NewProxyCommand()",
+}
+_SERVER = """package main
+
+import (
+	"context"
+	"os"
+
+	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"
+	_ "k8s.io/component-base/metrics/prometheus/version"
+	"k8s.io/kubernetes/cmd/NAME/app"
+)
+
+var _ = context.Background
+
+func main() { os.Exit(cli.Run(COMMAND)) }
+"""
+_KUBECTL = """package main
+
+import (
+	"k8s.io/component-base/cli"
+	"k8s.io/kubectl/pkg/cmd"
+	"k8s.io/kubectl/pkg/cmd/util"
+)
+
+func main() {
+	if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
+		util.CheckErr(err)
+	}
+}
+"""
+_PAUSE = """package main
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGINT, syscall.SIGTERM)
+	<-ended
+}
+"""
+_COREDNS = """package main
+
+import (
+	"github.com/coredns/coredns/coremain"
+	_ "github.com/coredns/coredns/plugin/cache"
+	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/health"
+	_ "github.com/coredns/coredns/plugin/kubernetes"
+	_ "github.com/coredns/coredns/plugin/ready"
+)
+
+func main() { coremain.Run() }
+"""
+
+
+def build() -> Path:
+    """Return the folder of the programs. The first build takes about ten minutes on two processors."""
+    folder = CACHE / KUBERNETES
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = [*SERVERS, "kubectl", "pause", "coredns", "helm"]
+    missing = [name for name in wanted if not (folder / name).exists()]
+    with tempfile.TemporaryDirectory() as scratch:
+        if set(missing) - {"coredns", "helm"}:
+            _build_kubernetes(Path(scratch, "kubernetes"), folder, missing)
+        if "coredns" in missing:
+            _build_coredns(Path(scratch, "coredns"), folder)
+        if "helm" in missing:
+            environment = {**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"}
+            module = f"helm.sh/helm/v3/cmd/helm@{HELM}"
+            subprocess.run(["go", "install", module], env=environment, check=True)
+    return folder
+
+
+def _build_kubernetes(scratch: Path, folder: Path, missing: list[str]) -> None:
+    """Kubernetes' staging modules have versions of their own, which its go.mod replaces by folders."""
+    scratch.mkdir()
+    (scratch / "go.mod").write_text("module programs\n")
+    module = f"k8s.io/kubernetes@{KUBERNETES}"
+    facts = json.loads(_go(scratch, "mod", "download", "-json", module))
+    required = Path(facts["GoMod"]).read_text()
+    found = re.search(r"^go (\S+)", required, re.M)
+    assert found is not None, "no version of Go in Kubernetes' go.mod"
+    staging = sorted(set(re.findall(r"(k8s\.io/\S+) v0\.0\.0$", required, re.M)))
+    lines = ["module programs", f"go {found[1]}", f"require k8s.io/kubernetes {KUBERNETES}"]
+    release = f"v0.{KUBERNETES.removeprefix('v1.')}"
+    lines += [f"replace {name} => {name} {release}" for name in staging]
+    (scratch / "go.mod").write_text("\n".join(lines) + "\n")
+    sources = {"kubectl": _KUBECTL, "pause": _PAUSE}
+    for name, command in SERVERS.items():
+        sources[name] = _SERVER.replace("NAME", name).replace("COMMAND", command)
+    for name, source in sources.items():
+        (scratch / "cmd" / name).mkdir(parents=True)
+        (scratch / "cmd" / name / "main.go").write_text(source)
+    _go(scratch, "mod", "tidy", "-e")
+    version = "k8s.io/component-base/version.git"
+    flags = f"-s -w -X {version}Version={KUBERNETES} -X {version}Major=1"
+    flags += f" -X {version}Minor={KUBERNETES.split('.')[1]}"
+    for name in missing:
+        if name in sources:
+            _compile(scratch, f"./cmd/{name}", folder / name, flags)
+
+
+def _build_coredns(scratch: Path, folder: Path) -> None:
+    """CoreDNS with the plugins that a cluster's Corefile names, without those for clouds."""
+    scratch.mkdir()
+    release = f"v0.{KUBERNETES.removeprefix('v1.')}"
+    required = [f"github.com/coredns/coredns {COREDNS}"]
+    required += [f"k8s.io/{name} {release}" for name in ("client-go", "api", "apimachinery")]
+    lines = ["module programs", "go 1.24.0", *(f"require {one}" for one in required)]
+    (scratch / "go.mod").write_text("\n".join(lines) + "\n")
+    (scratch / "main.go").write_text(_COREDNS)
+    _go(scratch, "mod", "tidy", "-e")
+    _compile(scratch, ".", folder / "coredns", "-s -w")
+
+
+def _compile(scratch: Path, package: str, program: Path, flags: str) -> None:
+    unfinished = program.with_suffix(".unfinished")
+    words = ("build", "-buildvcs=false", "-trimpath", "-ldflags", flags, "-o", str(unfinished))
+    _go(scratch, *words, package)
+    shutil.move(unfinished, program)
+
+
+def _go(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["go", *words],
+        cwd=folder,
+        env={**os.environ, "CGO_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0 and "-e" not in words:
+        raise RuntimeError(f"go {' '.join(words)} failed:\n{done.stderr[-3000:]}")
+    return done.stdout
