@@ -95,6 +95,9 @@ TOOLS: Final[dict[str, Tool]] = {
     "kubectl": Tool(
         _command("kubectl"), "python3 deploy/k8s/install_kubectl.py DIRECTORY, and that into PATH"
     ),
+    "helm": Tool(
+        _command("helm"), "go install helm.sh/helm/v3/cmd/helm@v3.18.6, and its folder into PATH"
+    ),
     "network namespaces": Tool(_has_namespaces, "apt-get install iproute2, and run as root"),
     "mounts": Tool(lambda: os.geteuid() == 0, "run as root"),
     "Go": Tool(_command("go"), "apt-get install golang-go"),

@@ -1,0 +1,58 @@
+{{- define "odradek.image" -}}
+{{- if .Values.image.digest }}{{ .Values.image.name }}@{{ .Values.image.digest }}{{ else }}{{ .Values.image.name }}:{{ .Values.image.tag }}{{ end }}
+{{- end }}
+
+{{/* Settings of a process as variables of its environment, which are part of the pod: a changed one rolls the set. */}}
+{{- define "odradek.settings" -}}
+{{- range $name, $value := .settings }}
+- name: ODRADEK_{{ $.process }}_{{ $name | upper | replace "." "_" }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "odradek.brokerSettings" -}}
+{{- $settings := dict }}
+{{- if eq .Values.authentication.kafka "passwords" }}
+{{- $settings = dict "listener.security.protocol.map" "KAFKA:SASL_SSL,GRPC:SSL,REPLICATION:SSL" "sasl.enabled.mechanisms" "SCRAM-SHA-512" }}
+{{- else if ne .Values.authentication.kafka "certificates" }}
+{{- fail "authentication.kafka is certificates or passwords" }}
+{{- end }}
+{{- include "odradek.settings" (dict "process" "BROKER" "settings" (merge (deepCopy .Values.brokers.settings) $settings)) }}
+{{- end }}
+
+{{/* Hosts: preferred or, with zones, required to differ. */}}
+{{- define "odradek.affinity" -}}
+podAntiAffinity:
+{{- if .zones }}
+  requiredDuringSchedulingIgnoredDuringExecution:
+  - labelSelector:
+      matchLabels:
+        app.kubernetes.io/name: {{ .name }}
+    topologyKey: kubernetes.io/hostname
+{{- else }}
+  preferredDuringSchedulingIgnoredDuringExecution:
+  - podAffinityTerm:
+      labelSelector:
+        matchLabels:
+          app.kubernetes.io/name: {{ .name }}
+      topologyKey: kubernetes.io/hostname
+    weight: 100
+{{- end }}
+{{- end }}
+
+{{- define "odradek.spread" -}}
+- labelSelector:
+    matchLabels:
+      app.kubernetes.io/name: {{ .name }}
+  maxSkew: 1
+{{- if .zones }}
+  minDomains: {{ .zones }}
+{{- end }}
+  topologyKey: topology.kubernetes.io/zone
+  whenUnsatisfiable: {{ if .zones }}DoNotSchedule{{ else }}ScheduleAnyway{{ end }}
+{{- end }}
+
+{{- define "odradek.advertised" -}}
+{{- $host := .Values.listeners.externalDomain | default "$(POD_NAMESPACE).svc" -}}
+KAFKA://$(POD_NAME).{{ $host }}:9092,GRPC://$(POD_NAME).{{ $host }}:9090,REPLICATION://$(POD_IP):9093
+{{- end }}
