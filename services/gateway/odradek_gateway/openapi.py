@@ -1,17 +1,18 @@
 """openapi.json, the methods that each path allows, and the docs page.
 
-The docs page shows openapi.json as one HTML page, without scripts and without a request to anywhere else.
+The docs page is Swagger UI: it shows openapi.json and sends requests. All of its files come from the gateway, so it
+works without the internet; its content security policy allows nothing else.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from html import escape
+from importlib import resources
 from typing import Any, Final
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse
 
@@ -61,73 +62,58 @@ def _pattern(template: str) -> str:
 
 
 router = APIRouter()
-_HEADERS: Final = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inline'"}
-_STYLE: Final = """
-:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
-body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-summary { cursor: pointer; padding: .2rem 0; } summary code { font-weight: 600; }
-.method { display: inline-block; width: 4.5rem; font: 600 .8rem monospace; }
-table { border-collapse: collapse; margin: .5rem 0 1rem; } pre { overflow-x: auto; font-size: .8rem; }
-td, th { text-align: left; padding: .15rem .8rem .15rem 0; vertical-align: top; }
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>TITLE</title>
+<link rel="stylesheet" href="docs/swagger-ui.css">
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="docs/swagger-ui-bundle.js"></script>
+<script src="docs/start.js"></script>
+</body>
+</html>
 """
+_START: Final = b"""SwaggerUIBundle({
+  url: "openapi.json",
+  dom_id: "#swagger-ui",
+  deepLinking: true,
+  docExpansion: "none",
+  defaultModelsExpandDepth: 0,
+  validatorUrl: null,
+});
+"""
+_MEDIA_TYPES: Final = {".js": "text/javascript", ".css": "text/css"}
+PAGE_FILES: Final = ("swagger-ui.css", "swagger-ui-bundle.js", "start.js")
 
 
 @router.get("/docs", include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
-    """Show every path with its parameters, its body and its responses."""
-    return HTMLResponse(page_of(request.app.openapi()), headers=_HEADERS)
+    """Return the page that shows every operation and sends requests from the browser."""
+    return HTMLResponse(page_of(request.app.title), headers={"content-security-policy": _POLICY})
 
 
-def page_of(openapi: dict[str, Any]) -> str:
-    """Return the docs page of an openapi.json."""
-    title = escape(openapi["info"]["title"])
-    sections: dict[str, list[str]] = {}
-    for path, item in openapi["paths"].items():
-        for method, operation in item.items():
-            tag = operation.get("tags", ["other"])[0]
-            sections.setdefault(tag, []).append(_operation(method, path, operation))
-    body = "".join(f"<h2>{escape(tag)}</h2>{''.join(ops)}" for tag, ops in sections.items())
-    shapes = "".join(
-        f'<details id="{escape(name)}"><summary><code>{escape(name)}</code></summary>'
-        f"<pre>{escape(json.dumps(schema, indent=1))}</pre></details>"
-        for name, schema in openapi["components"]["schemas"].items()
-    )
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{title}</h1>"
-        f"<p>{escape(openapi['info']['description'])}</p>"
-        f'<p>For programs: <a href="openapi.json">openapi.json</a></p>'
-        f"{body}<h2>Shapes</h2>{shapes}</body></html>"
-    )
+@router.get("/docs/{name}", include_in_schema=False)
+def docs_file(name: str) -> Response:
+    """Return a file of the docs page."""
+    if name not in PAGE_FILES:
+        raise HTTPException(404)
+    return Response(page_file(name), media_type=_MEDIA_TYPES[name[name.rindex(".") :]])
 
 
-def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
-    rows = "".join(
-        f"<tr><td><code>{escape(p['name'])}</code></td><td>{escape(p['in'])}</td>"
-        f"<td>{'required' if p.get('required') else ''}</td></tr>"
-        for p in operation.get("parameters", ())
-    )
-    parameters = f"<table>{rows}</table>" if rows else ""
-    bodies = "".join(
-        f"<p>Body <code>{escape(kind)}</code></p>"
-        f"<pre>{escape(json.dumps(content['schema'], indent=1))}</pre>"
-        for kind, content in operation.get("requestBody", {}).get("content", {}).items()
-    )
-    responses = "".join(
-        f"<tr><td>{escape(status)}</td><td>{_shape(response)}</td></tr>"
-        for status, response in operation["responses"].items()
-    )
-    return (
-        f'<details><summary><span class="method">{escape(method.upper())}</span>'
-        f"<code>{escape(path)}</code> {escape(operation.get('description', '').splitlines()[0])}"
-        f"</summary>{parameters}{bodies}<table>{responses}</table></details>"
-    )
+def page_of(title: str) -> str:
+    """Return the docs page, which loads PAGE_FILES from `docs/` and `openapi.json` beside it."""
+    return _PAGE.replace("TITLE", escape(title))
 
 
-def _shape(response: dict[str, Any]) -> str:
-    for content in response.get("content", {}).values():
-        name = str(content.get("schema", {}).get("$ref", "")).rpartition("/")[2]
-        if name:
-            return f'<a href="#{escape(name)}">{escape(name)}</a>'
-        return escape(json.dumps(content.get("schema", {})))
-    return "no body"
+def page_file(name: str) -> bytes:
+    """Return one of PAGE_FILES. Swagger UI itself comes with the package fastapi-offline."""
+    if name == "start.js":
+        return _START
+    return (resources.files("fastapi_offline") / "static" / name).read_bytes()
