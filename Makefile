@@ -5,13 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS ?= server,arrow,avro,demo,spark,dev
 SEEDS ?= 100
+DIST ?= dist
 WORKERS ?= 2
 STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.py proto/message_types.py $(wildcard proto/odradek/v1/*.proto) proto/python/odradek_protocol/records/_codec.c
 UV := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: $(BIN)/kubectl help install demo test test-long test-kubernetes scenario-table check bench bench-kafka bench-spark sim fuzz-codec soak dev proto lock image-sbom clean
+.PHONY: $(BIN)/kubectl help install demo test test-long test-kubernetes scenario-table check wheel docs bench bench-kafka bench-spark sim fuzz-codec soak dev proto lock image-sbom clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^##@/ { printf "\n%s:\n", substr($$0, 5) } /^[a-z-]+:.*##/ { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,6 +109,15 @@ lock: ## Pin all dependencies again, and those of the images
 	$(IMAGE_LOCK) --extra server --extra avro pyproject.toml -o deploy/k8s/locks/services.lock
 	$(IMAGE_LOCK) --extra server --extra avro --extra arrow --extra spark pyproject.toml -o deploy/k8s/locks/spark.lock
 	$(IMAGE_LOCK) build-requirements.in -o deploy/k8s/locks/build.lock
+
+# With CI=true the build fails without a C compiler, rather than making a wheel with the slower Python codec.
+wheel: $(STAMP) ## Build dist/odradek-*.whl for this platform and Python 3.11 or newer
+	rm -f $(DIST)/odradek-*.whl
+	CI=true $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir $(DIST) .
+	@ls $(DIST)/odradek-*.whl
+
+docs: $(STAMP) ## Write the reference of the SDK and of the REST API to artifacts/reference
+	$(BIN)/python docs/reference.py artifacts/reference
 
 image-sbom: $(STAMP) ## Write the packages of the image to artifacts/sbom.json, as CycloneDX
 	mkdir -p artifacts
