@@ -100,6 +100,7 @@ TOOLS: Final[dict[str, Tool]] = {
     ),
     "network namespaces": Tool(_has_namespaces, "apt-get install iproute2, and run as root"),
     "mounts": Tool(lambda: os.geteuid() == 0, "run as root"),
+    "systemd": Tool(_command("systemd-analyze"), "apt-get install systemd"),
     "Go": Tool(_command("go"), "apt-get install golang-go"),
     "real Kubernetes": Tool(
         _has_cluster_programs,

@@ -198,7 +198,7 @@ class PodProcess:
             f"--regid={plan.group}",
             f"--groups={plan.group}",
             "--no-new-privs",
-            *_capabilities(plan.user),
+            *capabilities(plan.user),
             *("env", "-i", f"PATH={BIN}:/usr/local/bin:/usr/bin:/bin", "HOME=/tmp"),
             *(f"{name}={value}" for name, value in plan.environment.items()),
             *plan.command,
@@ -247,8 +247,8 @@ def _ancestors_to_extend(places: Sequence[str]) -> list[str]:
 
 
 @functools.cache
-def _capabilities(user: int) -> tuple[str, ...]:
-    """None; but where the tests' own files are closed to others, the right to read them."""
+def capabilities(user: int) -> tuple[str, ...]:
+    """Options of setpriv: no capability, but the right to read the tests' own files where they are closed to others."""
     none = ("--bounding-set=-all", "--inh-caps=-all")
     done = subprocess.run(
         [

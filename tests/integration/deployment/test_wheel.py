@@ -1,17 +1,20 @@
-"""The wheel in a clean environment: what `pip install odradek` and `odradek[server]` give."""
+"""The wheel of `make wheel` in a bare virtual environment without a compiler: `odradek` and `odradek[server]`."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
-import sys
+import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.tools import need
 
 ROOT = Path(__file__).parents[3]
 PIP_S_MAX = 300
@@ -21,18 +24,17 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from the tree, with the build requirements that are installed."""
+    """The wheel that `make wheel` builds from the tree."""
+    need("a C compiler")
     folder = tmp_path_factory.mktemp("wheel")
-    _run(
-        sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation",
-        "--wheel-dir", str(folder), str(ROOT),
-    )  # fmt: skip
+    # Without -o, make would install the packages again, while other tests use them.
+    _run("make", "-s", "-C", str(ROOT), "wheel", f"DIST={folder}", "-o", ".venv/.installed")
     (built,) = folder.glob("odradek-*.whl")
     return built
 
 
 class CleanEnvironment:
-    """A virtual environment with nothing in it but what was asked for."""
+    """A virtual environment with nothing in it but what was asked for; its programs find no compiler."""
 
     def __init__(self, folder: Path) -> None:
         venv.create(folder / "env", with_pip=True)
@@ -53,7 +55,9 @@ class CleanEnvironment:
         )  # fmt: skip
 
     def run(self, program: str, *arguments: str, stdin: str = "") -> str:
-        return _run(str(self.bin / program), *arguments, cwd=self.folder, stdin=stdin)
+        return _run(
+            str(self.bin / program), *arguments, cwd=self.folder, stdin=stdin, path=str(self.bin)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +128,42 @@ def test_a_cluster_of_the_wheel_takes_and_gives_a_record(
     assert read == "hello\n"
 
 
-def _run(*command: str, cwd: Path | None = None, stdin: str = "") -> str:
+def test_one_wheel_fits_each_python_and_its_codec_needs_no_compiler(
+    wheel: Path, environment: CleanEnvironment
+) -> None:
+    assert re.fullmatch(r"odradek-[\d.]+-cp311-abi3-\w+\.whl", wheel.name)
+    environment.run(
+        "python", "-c",
+        "from odradek_protocol.records import _codec, codec; assert codec.crc32c is _codec.crc32c",
+    )  # fmt: skip
+
+
+def test_the_sdk_alone_brings_and_imports_no_server_package(environment: CleanEnvironment) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    server = {_distribution(line) for line in project["optional-dependencies"]["server"]}
+    installed = json.loads(environment.run("python", "-m", "pip", "list", "--format=json"))
+    assert not server & {_distribution(package["name"]) for package in installed}
+    imported = environment.run(
+        "python", "-c", "import odradek, sys; print(*{name.split('.')[0] for name in sys.modules})"
+    )
+    # The rest is imported by the first name that a program takes from the package.
+    third_party = {"grpc", "google", "cramjam", "rich", "typer", "scramp", "asyncio"}
+    assert not third_party & set(imported.split())
+    used = environment.run(
+        "python", "-c",
+        "import odradek, odradek.sync, sys; odradek.Client; print(*{name.split('.')[0] for name in sys.modules})",
+    )  # fmt: skip
+    services = {"odradek_runtime", "odradek_broker", "odradek_metadata_quorum", "odradek_gateway"}
+    assert not (services | {"rich", "typer"}) & set(used.split())
+
+
+def _distribution(requirement: str) -> str:
+    """Return the name of the distribution that a requirement names, in its normal form."""
+    name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _run(*command: str, cwd: Path | None = None, stdin: str = "", path: str = "") -> str:
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -133,7 +172,8 @@ def _run(*command: str, cwd: Path | None = None, stdin: str = "") -> str:
         text=True,
         timeout=PIP_S_MAX,
         check=False,
-        env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "ODRADEK_BOOTSTRAP")},
+        env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "ODRADEK_BOOTSTRAP")}
+        | ({"PATH": path} if path else {}),
     )
     assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
     return done.stdout

@@ -1,0 +1,58 @@
+"""docs/quick-start.md, block by block, on a machine whose usual ports are free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from subprocess import Popen
+
+import pytest
+
+from tests.integration.documentation.machines import Machine
+from tests.integration.documentation.pages import ROOT, Block, blocks
+from tests.tools import need
+
+PAGE = "docs/quick-start.md"
+OUTPUT = {
+    "odradek consume": ["hello"],
+    "import odradek": ["b'hello from Python'"],
+    "kcat": ["hello from kcat", "hello from Python"],
+    "curl": ['"offset"', "KafkaCluster"],
+}
+
+
+def page() -> tuple[Block, list[Block]]:
+    """The block that starts the cluster and runs until it is stopped, and the others."""
+    server, *rest = blocks(PAGE)
+    assert server.text.endswith("\nodradek dev\n")
+    return server, rest
+
+
+@pytest.fixture(scope="module")
+def dev(machine: Machine) -> Iterator[Popen[str]]:
+    need("a C compiler")
+    server, _ = page()
+    process = machine.begin(f"cd {ROOT}; exec bash -c '{server.text}'")
+    assert process.stdout is not None
+    lines = []
+    try:
+        for line in process.stdout:
+            lines.append(line)
+            if "In another terminal" in line:
+                break
+        assert any("The cluster accepts writes" in line for line in lines), "".join(lines)
+        yield process
+    finally:
+        machine.kill_all()
+
+
+@pytest.mark.timeout(300)
+def test_every_command_of_the_page_does_what_it_says(dev: Popen[str], machine: Machine) -> None:
+    need("kcat")
+    expected = dict(OUTPUT)
+    for block in page()[1]:
+        command = {"sh": "bash -e", "python": "python"}[block.language]
+        output = machine.run(f"cd {ROOT}; {command} <<'END_OF_BLOCK'\n{block.text}END_OF_BLOCK")
+        for words in [words for words in expected if words in block.text]:
+            for text in expected.pop(words):
+                assert text in output, f"line {block.line}: {output}"
+    assert not expected, "the page lost these commands"
