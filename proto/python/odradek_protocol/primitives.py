@@ -20,6 +20,9 @@ class Malformed(ValueError):
 
 def read_uvarint(buffer: ByteBuffer, offset: int) -> tuple[int, int]:
     """Read an unsigned 32-bit number."""
+    # Nearly all lengths, counts and tags take one byte.
+    if offset < len(buffer) and (byte := buffer[offset]) < 0x80:
+        return byte, offset + 1
     return _read(buffer, offset, 32)
 
 
@@ -130,9 +133,12 @@ def read_tagged_fields(buffer: ByteBuffer, offset: int) -> tuple[dict[int, bytes
         if tag <= previous:
             raise Malformed(f"tag {tag} after {previous} before {offset}")
         length, offset = read_uvarint(buffer, offset)
-        data, offset = _take(buffer, offset, length)
-        fields[tag] = data or b""
-        previous = tag
+        end = offset + length
+        if end > len(buffer):
+            left = len(buffer) - offset
+            raise Malformed(f"length {length} before {offset}, {left} bytes are left")
+        fields[tag] = bytes(buffer[offset:end])
+        previous, offset = tag, end
     return fields, offset
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from odradek_broker.transactions.messages import InitProducer
 from odradek_broker.transactions.settings import TransactionSettings
@@ -28,7 +29,7 @@ def at_epoch(epoch: int, *, last_epoch: int = -1) -> Coordinator:
     """Producer id 1000 at this epoch, without a transaction."""
     coordinator = Coordinator()
     coordinator.init()
-    state = replace(
+    state = structs.replace(
         coordinator.state,
         producer_epoch=ProducerEpoch(epoch),
         last_epoch=ProducerEpoch(last_epoch),

@@ -6,13 +6,13 @@ The numbers are those of the programme of planted bugs; the simulator finds the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+from msgspec import structs
 
 from odradek_broker.coordinator_step import NOTHING, respond
 from odradek_broker.transactions import transaction_codec
@@ -81,7 +81,9 @@ def init_does_not_bump(patch: pytest.MonkeyPatch) -> None:
 
     def initialized(self: Transaction, *args: Any, **kwargs: Any) -> Transaction:
         state = original(self, *args, **kwargs)
-        return replace(state, producer_epoch=self.producer_epoch, last_epoch=self.last_epoch)
+        return structs.replace(
+            state, producer_epoch=self.producer_epoch, last_epoch=self.last_epoch
+        )
 
     patch.setattr(Transaction, "initialized", initialized)
 

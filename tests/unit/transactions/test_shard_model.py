@@ -7,12 +7,13 @@ before the last bump if it may still repeat its request, and whether a transacti
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec import structs
 
 from odradek_broker.coordinator_step import RequestId
 from odradek_broker.transactions.identity import ProducerIdentity
@@ -59,7 +60,7 @@ class Model:
         if self.owner.epoch == 32_766:
             self.owner = FRESH
         else:
-            self.owner = replace(self.owner, epoch=ProducerEpoch(self.owner.epoch + 1))
+            self.owner = structs.replace(self.owner, epoch=ProducerEpoch(self.owner.epoch + 1))
 
     def decide(self, is_commit: bool, *, bumps: bool, by: str = "client") -> None:
         self.unmarked, self.open = set(self.open), set()
@@ -131,7 +132,7 @@ class ShardMachine(RuleBasedStateMachine):
         super().__init__()
         self.coordinator = Coordinator()
         self.coordinator.init()
-        state = replace(self.coordinator.state, producer_epoch=ProducerEpoch(32_763))
+        state = structs.replace(self.coordinator.state, producer_epoch=ProducerEpoch(32_763))
         self.coordinator.put(state)
         self.model = Model(owner=identity(1_000, 32_763))
         self.told = [self.model.owner]

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from odradek_broker.transactions.messages import (
     AbortStaged,
@@ -24,6 +25,7 @@ from odradek_broker.transactions.transaction import (
     EndedBy,
     Ledger,
     Staged,
+    Transaction,
     TransactionalId,
     TransactionStatus,
 )
@@ -72,6 +74,11 @@ def status(coordinator: Coordinator, slot: SlotIdentity) -> TransactionStatus:
     state = coordinator.shard.table.get(slot.transactional_id)
     assert state is not None
     return state.status
+
+
+def at_epoch(state: Transaction, epoch: int) -> Transaction:
+    used = ProducerEpoch(epoch)
+    return structs.replace(state, producer_epoch=used, last_epoch=ProducerEpoch(-1))
 
 
 def mark_all(coordinator: Coordinator) -> None:
@@ -254,44 +261,6 @@ def test_a_prepared_member_is_not_timed_out_while_its_step_is_heard() -> None:
     assert complete(coordinator, waiting, slow).error is ErrorCode.TRANSACTION_ABORTABLE
 
 
-@pytest.mark.parametrize(
-    ("wanted_ms", "timeout_ms"),
-    [(1, LEASE_MS), (300_000, 300_000), (PREPARED_MS + 1, PREPARED_MS), (0, PREPARED_MS)],
-)
-def test_a_query_chooses_how_long_its_prepared_members_wait(
-    wanted_ms: int, timeout_ms: int
-) -> None:
-    """The driver died before the completion. Whoever coordinates the query then gives its step up in time."""
-    coordinator = Coordinator()
-    request = OpenStaged(query=QUERY, step=0, member="a", prepared_timeout_ms=wanted_ms)
-    slot = coordinator.ask(request).slot
-    assert coordinator.ask(request).slot == slot, "a repeated request got another slot"
-    write(coordinator, slot)
-    prepare(coordinator, slot)
-    coordinator.tick(timeout_ms - 1)
-    assert coordinator.ask(RenewStaged(members=(slot,))).errors == {slot: ErrorCode.NONE}
-    coordinator.tick(timeout_ms - 1)
-    coordinator.move()
-    coordinator.tick(timeout_ms - 1)
-    assert status(coordinator, slot) is TransactionStatus.ONGOING
-    coordinator.tick(1)
-    assert status(coordinator, slot) is TransactionStatus.PREPARE_ABORT
-    assert complete(coordinator, slot).error is ErrorCode.TRANSACTION_ABORTABLE
-
-
-def test_the_longest_time_out_of_its_members_is_that_of_a_step() -> None:
-    """Some of the query's processes are of a release that knows no time-outs of queries."""
-    coordinator = Coordinator()
-    old = prepared(coordinator, member="old")
-    request = OpenStaged(query=QUERY, step=0, member="new", prepared_timeout_ms=LEASE_MS)
-    slot = coordinator.ask(request).slot
-    write(coordinator, slot)
-    prepare(coordinator, slot)
-    coordinator.tick(PREPARED_MS - 1)
-    assert status(coordinator, slot) is TransactionStatus.ONGOING
-    assert complete(coordinator, old, slot).error is ErrorCode.NONE
-
-
 def test_a_prepared_member_takes_no_partition_and_is_ended_by_its_step_alone() -> None:
     coordinator = Coordinator()
     slot = prepared(coordinator)
@@ -385,7 +354,7 @@ def test_a_step_that_needs_more_producer_ids_than_there_are_waits() -> None:
     slot = prepared(coordinator)
     state = coordinator.shard.table.get(slot.transactional_id)
     assert state is not None
-    last = replace(state, producer_epoch=ProducerEpoch(32_766), last_epoch=ProducerEpoch(-1))
+    last = at_epoch(state, 32_766)
     coordinator.take(coordinator.shard.move(slot.transactional_id, last))
     exhausted = slot._replace(identity=last.next_identity)
     coordinator.has_producer_ids = False
@@ -407,8 +376,8 @@ def test_a_step_whose_slots_reach_the_last_epoch_together_needs_no_producer_ids(
     for slot in slots:
         state = coordinator.shard.table.get(slot.transactional_id)
         assert state is not None
-        last = replace(state, producer_epoch=ProducerEpoch(32_765), last_epoch=ProducerEpoch(-1))
-        coordinator.take(coordinator.shard.move(slot.transactional_id, replace(last, status=EMPTY)))
+        last = structs.replace(at_epoch(state, 32_765), status=EMPTY)
+        coordinator.take(coordinator.shard.move(slot.transactional_id, last))
     again = [prepared(coordinator, step=1, member=name) for name in names]
     coordinator.has_producer_ids = False
     while coordinator.shard.reserve:

@@ -6,7 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from odradek_broker.transactions.messages import AbortTransaction, InitProducer
+from odradek_broker.transactions.messages import (
+    AbortTransaction,
+    InitProducer,
+    OpenStaged,
+    RenewStaged,
+)
 from odradek_broker.transactions.settings import TransactionSettings
 from odradek_broker.transactions.transaction import EndedBy, TransactionalId, TransactionStatus
 from odradek_protocol.kafka.error_codes import ErrorCode
@@ -18,6 +23,16 @@ from tests.unit.transactions.coordinator import (
     Coordinator,
     add,
     identity,
+)
+from tests.unit.transactions.test_staged_steps import (
+    LEASE_MS,
+    PREPARED_MS,
+    QUERY,
+    complete,
+    prepare,
+    prepared,
+    status,
+    write,
 )
 
 INIT = InitProducer(transactional_id=ORDERS, timeout_ms=TIMEOUT_MS)
@@ -225,3 +240,41 @@ def test_one_tick_examines_a_bounded_number_of_ids() -> None:
         left.append(len(coordinator.shard.table))
         coordinator.tick()
     assert left == [15, 5, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("wanted_ms", "timeout_ms"),
+    [(1, LEASE_MS), (300_000, 300_000), (PREPARED_MS + 1, PREPARED_MS), (0, PREPARED_MS)],
+)
+def test_a_query_chooses_how_long_its_prepared_members_wait(
+    wanted_ms: int, timeout_ms: int
+) -> None:
+    """The driver died before the completion. Whoever coordinates the query then gives its step up in time."""
+    coordinator = Coordinator()
+    request = OpenStaged(query=QUERY, step=0, member="a", prepared_timeout_ms=wanted_ms)
+    slot = coordinator.ask(request).slot
+    assert coordinator.ask(request).slot == slot, "a repeated request got another slot"
+    write(coordinator, slot)
+    prepare(coordinator, slot)
+    coordinator.tick(timeout_ms - 1)
+    assert coordinator.ask(RenewStaged(members=(slot,))).errors == {slot: ErrorCode.NONE}
+    coordinator.tick(timeout_ms - 1)
+    coordinator.move()
+    coordinator.tick(timeout_ms - 1)
+    assert status(coordinator, slot) is TransactionStatus.ONGOING
+    coordinator.tick(1)
+    assert status(coordinator, slot) is TransactionStatus.PREPARE_ABORT
+    assert complete(coordinator, slot).error is ErrorCode.TRANSACTION_ABORTABLE
+
+
+def test_the_longest_time_out_of_its_members_is_that_of_a_step() -> None:
+    """Some of the query's processes are of a release that knows no time-outs of queries."""
+    coordinator = Coordinator()
+    old = prepared(coordinator, member="old")
+    request = OpenStaged(query=QUERY, step=0, member="new", prepared_timeout_ms=LEASE_MS)
+    slot = coordinator.ask(request).slot
+    write(coordinator, slot)
+    prepare(coordinator, slot)
+    coordinator.tick(PREPARED_MS - 1)
+    assert status(coordinator, slot) is TransactionStatus.ONGOING
+    assert complete(coordinator, old, slot).error is ErrorCode.NONE

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from msgspec import Struct
+
 from odradek_protocol.identity import NO_PRODUCER_ID, ProducerEpoch, ProducerId
 
 NO_EPOCH: Final = ProducerEpoch(-1)
@@ -21,8 +23,7 @@ CLIENT_EPOCH_MAX: Final = ProducerEpoch(32_766)
 MARKER_EPOCH_MAX: Final = ProducerEpoch(32_767)
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdentity:
+class ProducerIdentity(Struct, frozen=True, gc=False):
     """A producer id and its epoch."""
 
     producer_id: ProducerId

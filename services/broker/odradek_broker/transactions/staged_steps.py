@@ -23,8 +23,9 @@ coordinator knows it. Leases and what was heard are in memory only; a load start
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from msgspec.structs import replace
 
 from odradek_broker.coordinator_step import NOTHING, RequestId, Step, judges, respond
 from odradek_broker.transactions.identity import CLIENT_EPOCH_MAX, Match, ProducerIdReserve
@@ -430,7 +431,7 @@ class StagedSteps:
 
     def loaded(self, *, now_ms: int) -> None:
         """Begin the time-out of every open step now."""
-        for transactional_id, state in self._shard.table.items():
+        for transactional_id, state in self._shard.table.slots():
             if state.staged is not None:
                 query, _, _ = transactional_id.partition(SLOT_SEPARATOR)
                 self._hear(query, state.staged, now_ms)

@@ -41,9 +41,11 @@ so a load may see others.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, NamedTuple, NewType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from odradek_broker.transactions.identity import (
     CLIENT_EPOCH_MAX,
@@ -141,15 +143,14 @@ class TransactionPartition(NamedTuple):
     partition: PartitionIndex
 
 
-class Outcome(NamedTuple):
+class Outcome(Struct, frozen=True, gc=False):
     """How a transaction ended, and the identity that its data in the partitions has."""
 
     identity: ProducerIdentity
     is_commit: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
+class Staged(Struct, frozen=True, gc=False):
     """The step and the member that a transactional id works for, if it is a slot of a staged write
     (staged_steps.py).
     """
@@ -160,8 +161,7 @@ class Staged:
     prepared_timeout_ms: int = 0  # 0: that of the cluster
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(Struct, frozen=True, gc=False):
     """The last complete step, if the transactional id is a query of staged writes (staged_steps.py)."""
 
     last_step: int
@@ -169,9 +169,12 @@ class Ledger:
     is_final: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
-    """The state of one transactional id. Times are by the wall clock, in ms."""
+class Transaction(Struct, frozen=True, kw_only=True, gc=False):
+    """The state of one transactional id. Times are by the wall clock, in ms.
+
+    The garbage collector does not track it: a shard has up to 100,000 of them, and the collector would hold the event
+    loop for 100 ms each time it visited them.
+    """
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -372,8 +375,7 @@ class Transaction:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionRecord:
+class TransactionRecord(Struct, frozen=True, gc=False):
     """A record of `__transaction_state`; None forgets the transactional id."""
 
     transactional_id: TransactionalId

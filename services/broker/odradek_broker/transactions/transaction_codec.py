@@ -67,6 +67,7 @@ _TIMES: Final = struct.Struct(">qq")  # last update, start
 _STAGED_STEP: Final = struct.Struct(">qq")  # step, prepared
 _LEDGER: Final = struct.Struct(">qi?")
 _OUTCOME: Final = struct.Struct(">qh?")
+_STATUSES: Final = {int(status): status for status in TransactionStatus}
 _UUID_BYTES: Final = 16
 _INT32_BYTES: Final = 4
 
@@ -145,8 +146,10 @@ def _tags(state: Transaction) -> dict[int, bytes]:
         ledger = state.ledger
         tags[_LEDGER_TAG] = _LEDGER.pack(ledger.last_step, ledger.members, ledger.is_final)
     if state.last_outcome is not None:
-        identity, is_commit = state.last_outcome
-        tags[_LAST_OUTCOME_TAG] = _OUTCOME.pack(identity.producer_id, identity.epoch, is_commit)
+        identity = state.last_outcome.identity
+        tags[_LAST_OUTCOME_TAG] = _OUTCOME.pack(
+            identity.producer_id, identity.epoch, state.last_outcome.is_commit
+        )
     return tags
 
 
@@ -154,10 +157,9 @@ def _read_value(value: bytes) -> Transaction:
     version, producer_id, epoch, timeout_ms, status_number = _unpack(_HEAD, value, 0)
     if not 0 <= version <= _VERSION:
         raise Malformed(f"TransactionLogValue version {version}: written by a newer release")
-    try:
-        status = TransactionStatus(status_number)
-    except ValueError:
-        raise Malformed(f"a transaction has the status {status_number}") from None
+    status = _STATUSES.get(status_number)
+    if status is None:
+        raise Malformed(f"a transaction has the status {status_number}")
     topics, position = _read_topics(value, _HEAD.size, is_flexible=version > 0)
     update_ms, start_ms = _unpack(_TIMES, value, position)
     tags: dict[int, bytes] = {}

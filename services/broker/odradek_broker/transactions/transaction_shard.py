@@ -11,8 +11,10 @@ decided in the same step as the completion, so that the two become one append.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
+
+from msgspec.structs import replace
 
 from odradek_broker.coordinator_step import NOTHING, RequestId, Response, Step, judges, respond
 from odradek_broker.held_requests import HeldRequest, HeldRequests
@@ -534,8 +536,7 @@ class TransactionShard:
         self.staged.loaded(now_ms=now_ms)
         orders = [
             self._send_markers(transactional_id, state, now_ms=now_ms)
-            for transactional_id, state in self.table.items()
-            if state.status.is_decided
+            for transactional_id, state in self.table.decided()
         ]
         return Step(orders=tuple(orders))
 

@@ -41,6 +41,7 @@ class TransactionTable:
     _unexamined: list[TransactionalId] = field(default_factory=list)
     _open: dict[TransactionalId, int] = field(default_factory=dict)
     """When each open transaction began, by the wall clock."""
+    _decided: dict[TransactionalId, None] = field(default_factory=dict)
     _slots: dict[str, dict[TransactionalId, None]] = field(default_factory=dict)
     """The slots of each query of staged writes."""
 
@@ -62,6 +63,14 @@ class TransactionTable:
         """Return the slots of a query of staged writes, with their states."""
         return [(name, self._states[name]) for name in self._slots.get(query, ())]
 
+    def slots(self) -> Iterator[tuple[TransactionalId, Transaction]]:
+        """Return the slots of all queries of staged writes, with their states."""
+        return ((name, self._states[name]) for names in self._slots.values() for name in names)
+
+    def decided(self) -> Iterator[tuple[TransactionalId, Transaction]]:
+        """Return the ids whose transactions are decided and not complete, with their states."""
+        return ((name, self._states[name]) for name in self._decided)
+
     def replay(self, record: TransactionRecord) -> None:
         """Apply one record."""
         transactional_id, state = record.transactional_id, record.state
@@ -74,6 +83,10 @@ class TransactionTable:
             self._open[transactional_id] = state.start_ms
         else:
             self._open.pop(transactional_id, None)
+        if state is not None and state.status.is_decided:
+            self._decided[transactional_id] = None
+        else:
+            self._decided.pop(transactional_id, None)
         if state is None:
             self._states.pop(transactional_id, None)
             self._deadline_ms.pop(transactional_id, None)
@@ -107,12 +120,14 @@ class TransactionTable:
         This is the only place that compares the wall clock with times of the log. A clock that jumped may shorten the
         time that is left to `load_grace_ms`, and never lengthens it.
         """
-        for transactional_id, state in self._states.items():
+        for transactional_id in self._open:
+            state = self._states[transactional_id]
             if state.has_timeout:
                 left_ms = min(max(0, state.start_ms + state.timeout_ms - wall_ms), state.timeout_ms)
                 left_ms = max(left_ms, self.settings.load_grace_ms)
                 self.start_timeout(transactional_id, now_ms + left_ms)
-            elif state.has_lease:
+        for transactional_id, state in self.slots():
+            if state.has_lease:
                 # Renewals are in memory only, so each member has one full lease after a load.
                 self.start_timeout(transactional_id, now_ms + self.settings.staged_lease_ms)
 
