@@ -1,4 +1,6 @@
-"""`python -m tests.sim --seeds 500`: runs seeds, reports what they covered, and prints how to repeat one."""
+"""`python -m tests.sim --seeds 500` runs seeds, reports which events they covered, and prints how
+to repeat a failure.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ class Summary:
 
     @property
     def uncovered(self) -> list[str]:
-        """Return the events that none of the seeds met, about which the seeds thus prove nothing."""
+        """Return the events that happened in none of the seeds; the run proves nothing about
+        them.
+        """
         return [name for name in COVERAGE if not self.counters[name]]
 
     @property

@@ -29,9 +29,10 @@ USED = "used-"
 
 
 class Admin:
-    """Creates and deletes topics, moves leaders and replicas, changes min.insync.replicas.
+    """Creates and deletes topics, moves leaders and replicas, and changes min.insync.replicas.
 
-    It works on the topics named in `moved` besides its own, and puts them right on `settle`.
+    It works on topics of its own and on those named in `moved`; `settle` restores the configs of
+    the latter.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class Admin:
         moved: tuple[str, ...],
         uses_brokers: bool = False,
     ) -> None:
-        """`uses_brokers`: topics are also made by brokers, for clients that use them before they exist."""
+        """If `uses_brokers` is set, brokers also create topics for clients that use topics which do
+        not exist yet.
+        """
         self.cluster = cluster
         self.scheduler = cluster.scheduler
         self.history = history
@@ -65,7 +68,7 @@ class Admin:
         self.scheduler.after(pace_us, self._act)
 
     def settle(self) -> None:
-        """Every topic has its usual minimum again; repeated until it is so."""
+        """Restore min.insync.replicas of every topic; repeat until all have it."""
         self.is_stopped = True
         if any(self._minimum(name) != "2" for name in self.moved):
             for name in self.moved:
@@ -89,7 +92,9 @@ class Admin:
         self._call("handle_create_topics", CreateTopicsRequest(topics=(topic,)), created)
 
     def _use(self) -> None:
-        """Use a topic at some broker, which creates it; now and then one that was used before."""
+        """Use a topic at some broker, which creates it; sometimes use a topic that already
+        exists.
+        """
         if self._used is None or self.scheduler.chance(0.7):
             self._used = TopicName(f"{USED}{next(self._names)}")
         name = self._used

@@ -1,4 +1,6 @@
-"""Producers of every kind of batch that a broker takes, and of every kind that it must refuse."""
+"""Producers that send every kind of batch that a broker accepts, and every kind that it must
+refuse.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ HOUR_MS = 3_600_000
 
 
 class VariedProducer(Producer):
-    """A Producer that compresses its batches, and whose producer id is from InitProducerId."""
+    """A Producer that compresses its batches, and gets its producer id by InitProducerId."""
 
     _producer_id = -1
     _id_call = -1
@@ -72,13 +74,13 @@ class VariedProducer(Producer):
             self._retry_soon()
 
     def _give_up(self) -> None:
-        """A new producer id begins with sequence 0."""
+        """Drop the producer id as well; a new id begins with sequence number 0."""
         self._producer_id = -1
         super()._give_up()
 
 
 class KeyedProducer(VariedProducer):
-    """A VariedProducer whose records have keys, which others write, too."""
+    """A VariedProducer whose records have keys that other producers write, too."""
 
     def _keys(self, count: int) -> tuple[bytes, ...]:
         if self.scheduler.chance(LONG_KEY_CHANCE):
@@ -90,7 +92,9 @@ class KeyedProducer(VariedProducer):
 
 
 class RuleBreaker:
-    """A client whose every batch breaks a rule: it must be refused, and nobody may read it (P3, P17)."""
+    """A client whose every batch breaks a rule: the broker must refuse it, and nobody may read it
+    (properties P3 and P17).
+    """
 
     def __init__(
         self,
@@ -197,7 +201,7 @@ def _idempotent(value: int, now_ms: int) -> bytes:
 
 
 def _changed(batch: bytes, position: int, byte: int) -> bytes:
-    """Replace a byte, and make the checksum right again."""
+    """Replace a byte of a batch, and correct the checksum."""
     changed = bytearray(batch)
     changed[position] = byte
     crc = crc32c(memoryview(changed)[ATTRIBUTES_AT:])
@@ -223,7 +227,7 @@ def _without_sequence(value: int, now_ms: int) -> bytes:
 
 @lru_cache(maxsize=1)
 def _huge() -> bytes:
-    """So large that it is checked in the pool."""
+    """Return a batch so large that the broker checks it in a thread pool."""
     size = 5 << 20
     batch = bytearray(size)
     batch[: len(_batch(0, 0))] = _batch(0, 0)

@@ -1,7 +1,8 @@
-"""One run of a simulated broker: the production `Broker` on a simulated event loop, disk and network.
+"""One run of a simulated broker: the production `Broker` on a simulated event loop, disk and
+network.
 
-What is written here is what surrounds it: when it starts and dies, whose connections it takes, and
-what the invariants look at.
+This file has what surrounds the production code: how the process starts and dies, which connections
+it accepts, and what the invariants observe.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ DELETE_CHANCE = 0.02  # that the records of a partition are deleted, each second
 
 
 class ObservedHost(PartitionHost):
-    """The production code's host of a replica, observed by the invariants."""
+    """The production code's host of one replica, with hooks that let the invariants check each
+    step.
+    """
 
     __slots__ = ("life", "oracle")
 
@@ -234,13 +237,15 @@ class BrokerProcess:
         self.close()
 
     def die_within(self) -> None:
-        """Die like `die`, in the middle of the process's own work; its peers learn of it with their next event."""
+        """Die like `die`, in the middle of the process's own work; its peers learn of it at the
+        next event.
+        """
         self.node.disk.killed()
         self.process.kill()
         self.scheduler.after(0, self.die)
 
     def close(self) -> None:
-        """Unwind the tasks of this process, which have no effect any more."""
+        """Cancel the tasks of this process, which can have no effect any more."""
         self.is_serving = False
         self.process.kill()
         self.loop.close()
@@ -279,7 +284,7 @@ class BrokerProcess:
             self.node.disk.check_checkpoint()
 
     async def _delete_some(self) -> None:
-        """Let an operator delete records of some partition now and then."""
+        """Delete records of some partition now and then, as an operator would."""
         while True:
             await asyncio.sleep(1)
             for host in list(self.table.by_id.values()):
@@ -341,7 +346,7 @@ class BrokerProcess:
     def create_topic(
         self, name: TopicName, reply_to: Process, reply: Callable[[ErrorCode], None]
     ) -> None:
-        """A client uses a topic that may not exist yet, and the broker creates it."""
+        """Create a topic that a client uses, if it does not exist yet."""
 
         async def create() -> None:
             if self.broker is None or not self.is_serving:
@@ -356,14 +361,16 @@ class BrokerProcess:
         self.loop.spawn(create())
 
     def hear_leader_again(self, session_id: int, message: bytes) -> None:
-        """Deliver a copy of an old message of a leader, when its stream may have ended long ago."""
+        """Deliver a copy of an old message of a leader, whose stream may have ended long ago."""
         for pushed in read_replicate_response(message):
             host = self.table.by_id.get((pushed.topic_id, pushed.partition))
             if host is not None:
                 self.loop.run_here(deliver, host, session_id, pushed)
 
     def hear_follower_again(self, hello: pb.ReplicaHello, acks: pb.ReplicaAck) -> None:
-        """Deliver a copy of an old acknowledgement of a follower, when its stream may have ended long ago."""
+        """Deliver a copy of an old acknowledgement of a follower, whose stream may have ended long
+        ago.
+        """
         session = ev.FollowerSession(
             broker_id=BrokerId(hello.broker_id),
             broker_epoch=BrokerEpoch(hello.broker_epoch),
@@ -404,5 +411,7 @@ class BrokerProcess:
         links._ready = watched
 
     def note_cut(self, host: ObservedHost, end: int) -> None:
-        """Record that a replica is about to truncate its log to `end`, or to begin it again there."""
+        """Record that a replica is about to truncate its log to `end`, or to reset it to begin at
+        `end`.
+        """
         self.scheduler.note(f"broker {self.broker_id} cuts {host.log.log_end_offset} to {end}")

@@ -1,4 +1,6 @@
-"""A member of the classic protocol: eager, its leader assigns round robin."""
+"""A member of the classic group protocol, with the eager rebalance protocol; the leader assigns
+partitions round robin.
+"""
 
 from __future__ import annotations
 
@@ -206,7 +208,9 @@ def _decoded(assignment: bytes) -> frozenset[TopicPartition]:
 
 
 def _subscription(topics: tuple[TopicName, ...]) -> bytes:
-    """ConsumerProtocolSubscription 1 of a member that owns nothing when it joins."""
+    """Return the ConsumerProtocolSubscription, version 1, of a member that owns nothing when it
+    joins.
+    """
     out = bytearray(struct.pack(">hi", 1, len(topics)))
     for topic in topics:
         write_string(out, topic)

@@ -1,4 +1,7 @@
-"""The listener of a simulated broker: it passes requests of simulated clients to the production code's partitions."""
+"""The listener of a simulated broker.
+
+It passes requests of simulated clients to the production code's partitions.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ WAKE_US_MAX = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceCall:
-    """A client's batch for one partition, encoded."""
+    """A client's request to produce one encoded batch to one partition."""
 
     call_id: int
     partition: TopicIdPartition
@@ -53,7 +56,7 @@ class FetchCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndOfEpochCall:
-    """OffsetForLeaderEpoch: a client wants to know where an epoch ended."""
+    """A client's OffsetForLeaderEpoch request: where does a leader epoch end?"""
 
     call_id: int
     partition: TopicIdPartition
@@ -63,7 +66,9 @@ class EndOfEpochCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeCall:
-    """ListOffsets: a client wants the first offset at or after a time, or a special one (OFFSET_EARLIEST, ...)."""
+    """A client's ListOffsets request: the first offset at or after a time, or a special one such as
+    OFFSET_EARLIEST.
+    """
 
     call_id: int
     partition: TopicIdPartition
@@ -73,7 +78,7 @@ class TimeCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdCall:
-    """InitProducerId without a transactional id."""
+    """A client's InitProducerId request without a transactional id."""
 
     call_id: int
     partition: TopicIdPartition
@@ -90,7 +95,10 @@ class LatestCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """A response to any request. Clients remember its `leader_epoch`, which is that of the broker's image."""
+    """The response to any request.
+
+    `leader_epoch` is that of the broker's metadata, and clients remember it.
+    """
 
     call_id: int
     error_code: ErrorCode
@@ -109,7 +117,9 @@ Call = ProduceCall | FetchCall | LatestCall | EndOfEpochCall | TimeCall | Produc
 
 
 class _Arrival:
-    """Notes when a partition first had something to read at an offset: a Watcher of its host."""
+    """A watcher of a partition, which records when the partition first had a record at an
+    offset.
+    """
 
     def __init__(self, scheduler: Scheduler, host: PartitionHost, offset: int) -> None:
         self.at_us = -1
@@ -128,7 +138,7 @@ class _Arrival:
 
 
 class ClientShell:
-    """The listener of one BrokerProcess."""
+    """The listener of one BrokerProcess for simulated clients."""
 
     def __init__(self, life: BrokerProcess) -> None:
         self._life = life
@@ -170,7 +180,9 @@ class ClientShell:
     def _produced(
         self, stream: Stream, call: ProduceCall, partition: Partition, outcome: ProduceOutcome
     ) -> None:
-        """Check the gate (rule R13) where the bytes are handed to the socket, and send the response."""
+        """Check the gate (rule R13: does the broker still hold its lease and lead?) and send the
+        response.
+        """
         assert self._life.broker is not None
         name, before = call.partition, outcome.error
         outcome = partition.gate_produce(outcome, acks=call.acks)
@@ -212,7 +224,7 @@ class ClientShell:
                 await self._producer_id(stream, call)
 
     async def fetch(self, stream: Stream, call: FetchCall) -> None:
-        """Read, wait as a full socket does, check the gate, and respond."""
+        """Read records, wait as for a full socket, check the gate (rule R13), and respond."""
         assert self._life.broker is not None
         name, partitions = call.partition, self._life.broker.partitions
         partition = partitions.find(name.topic_id, name.partition)
@@ -279,7 +291,9 @@ class ClientShell:
         )
 
     def _woken(self, call: FetchCall, arrival: _Arrival, *, has_records: bool) -> None:
-        """P16: a fetch that waits for any record is answered when there is one, not when its time is up."""
+        """Check P16: a fetch that waits for any record is answered when a record arrives, not when
+        its wait time ends.
+        """
         arrival.close()
         late_us = self._scheduler.now_us - arrival.at_us
         if not has_records or arrival.at_us < 0 or call.bytes_min > 1:

@@ -47,7 +47,7 @@ class Connection:
             self.leader, self.leader_epoch = answer.leader, answer.leader_epoch
 
     def refresh(self) -> None:
-        """Read any broker's image, without a message of its own."""
+        """Learn the leader from any broker's metadata, without sending a message."""
         lives = [
             n.life
             for n in self.cluster.brokers.values()
@@ -164,7 +164,7 @@ class Producer:
         self._process.after(delay, self._produce)
 
     def _keys(self, count: int) -> tuple[bytes, ...]:
-        """Return the keys of so many records; none in a topic that is not compacted."""
+        """Return keys for `count` records: none, as the topic is not compacted."""
         return ()
 
     @property
@@ -173,8 +173,10 @@ class Producer:
         return bool(self._window)
 
     def _has_room(self) -> bool:
-        """Return whether another batch may be sent. The broker remembers five batches, so the oldest unanswered one
-        must be among them.
+        """Return whether another batch may be sent.
+
+        The broker remembers the last five batches of a producer, so the oldest batch without a
+        response must be among them.
         """
         return not self._window or self._made - self._window[0].number < IN_FLIGHT_MAX
 
@@ -276,7 +278,9 @@ class Producer:
         self._attempt_until_us = self.scheduler.now_us + self.scheduler.between(20, 100) * MS
 
     def _give_up(self) -> None:
-        """Give up the batches in flight, as failed or unknown; sequences begin again in a new epoch."""
+        """Give up all batches in flight, as failed or of unknown outcome, and start a new producer
+        epoch with sequence number 0.
+        """
         for flight in self._window:
             known = flight.unresolved == 0
             flight.send.outcome = Outcome.FAIL if known else Outcome.UNKNOWN
@@ -287,7 +291,9 @@ class Producer:
 
 
 class Consumer:
-    """Reads one partition from its start, mostly at the leader; asks for the end now and then."""
+    """Reads one partition from its start, mostly from the leader, and sometimes asks for the end
+    offset.
+    """
 
     patience_us = ATTEMPT_US
 
@@ -379,7 +385,10 @@ class Consumer:
             self._drop()
 
     def _reset(self, log_start: int) -> None:
-        """Reset as with `auto.offset.reset=earliest`. Out of range above the end would mean a lost record."""
+        """Reset the position, as with `auto.offset.reset=earliest`.
+
+        A position that is out of range above the end would mean a lost record.
+        """
         self.history.polls.append(
             Poll(
                 client=self.client_id,

@@ -1,4 +1,4 @@
-"""A simulated cluster: controllers, brokers with their disks, and what connects them."""
+"""A simulated cluster: controllers, brokers with their disks, and the network between them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CREDIT_BYTES = 4_000  # so few that streams wait for it
 
 
 class BrokerNode:
-    """A machine, whose disk and clock outlive its process."""
+    """A machine of a broker; its disk and clock outlive the broker process."""
 
     def __init__(self, cluster: Cluster, broker_id: int) -> None:
         self.cluster = cluster
@@ -48,7 +48,9 @@ class BrokerNode:
         self.cluster.scheduler.after(delay_us, self.start)
 
     def restart_when_gone(self, delay_us: int) -> None:
-        """Restart the broker like `restart_later`, but wait if the old process is stalled and ends late."""
+        """Restart the broker like `restart_later`, but wait if the old process is stalled and still
+        ends later.
+        """
         self.cluster.scheduler.after(delay_us, self._restart_after, self.life)
 
     def _restart_after(self, life: BrokerProcess | None) -> None:
@@ -87,10 +89,11 @@ class Cluster:
         deletes_records: bool = True,
         compact_interval_ms: int = 15_000,
     ) -> None:
-        """`credit_bytes` bounds what is on its way to a follower.
+        """Make the cluster.
 
-        `acks_all_without_controller`: the brokers' `acks.all.without.controller.enable`.
-        `deletes_records`: an operator deletes records of partitions now and then.
+        `credit_bytes` bounds the bytes in flight to a follower. `acks_all_without_controller` is
+        the brokers' setting `acks.all.without.controller.enable`. If `deletes_records` is set, an
+        operator deletes records of partitions now and then.
         """
         self.deletes_records = deletes_records
         self.compact_interval_ms = compact_interval_ms
@@ -120,7 +123,7 @@ class Cluster:
             node.start()
 
     def close(self) -> None:
-        """Unwind all running tasks."""
+        """Cancel all running tasks."""
         for node in self.brokers.values():
             if node.life is not None:
                 node.life.close()

@@ -11,7 +11,9 @@ from tests.sim.directed import OPEN
 
 @pytest.fixture(autouse=True)
 def stages_are_closed() -> Iterator[None]:
-    """Close the tasks on a stage at the end of its test, and not when the stage is garbage-collected."""
+    """Close the tasks of a stage at the end of its test, before the garbage collector would do
+    it.
+    """
     yield
     while OPEN:
         OPEN.pop().close()

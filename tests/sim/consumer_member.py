@@ -1,4 +1,6 @@
-"""A member of the consumer protocol (KIP-848): heartbeats alone; the coordinator assigns."""
+"""A member of the consumer group protocol (KIP-848): it only sends heartbeats, and the coordinator
+assigns the partitions.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ _NOT_THERE = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH)
 
 
 class ConsumerMember(Member):
-    """A member that reports the partitions that it owns, takes those that it is assigned, and revokes those that it
-    must.
+    """A member that reports the partitions that it owns, takes those assigned to it, and revokes
+    the others.
     """
 
     def __init__(

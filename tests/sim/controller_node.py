@@ -1,4 +1,4 @@
-"""A controller process: the production controller behind a simulated wire."""
+"""A simulated controller process: the production controller behind a simulated network."""
 
 from __future__ import annotations
 
@@ -87,7 +87,10 @@ REFUSALS: dict[str, Callable[[int, int], Any]] = {
 
 
 class ControllerNode:
-    """One member of the quorum. `start` restarts it and builds its core from the snapshot and the log."""
+    """One controller of the quorum.
+
+    `start` restarts it and rebuilds its state from the snapshot and the log.
+    """
 
     def __init__(
         self, scheduler: Scheduler, network: Network, log: MetadataLog, controller_id: int
@@ -102,7 +105,7 @@ class ControllerNode:
         self.start()
 
     def start(self) -> None:
-        """Start the process again; committed entries are read again."""
+        """Start the process again; it reads the committed entries again."""
         if self.process is not None and self.process.is_alive:
             return
         self.process = Process(self.scheduler, self.controller_id)
@@ -141,7 +144,7 @@ class ControllerNode:
             self.core.resigned()
 
     def apply_committed(self) -> None:
-        """Replay new committed entries, and send the responses that waited for them."""
+        """Replay newly committed entries, and send the responses that waited for them."""
         if self.applied < self.log.trimmed:
             self.step_down()
             image = read_snapshot(self.log.snapshot)
@@ -174,7 +177,9 @@ class ControllerNode:
             self.step_down()
 
     def _answer(self, decision: Decision[Any], send: Callable[[Any], None]) -> None:
-        """Respond when the decision, and all before it, are committed and replayed here."""
+        """Send the response when the decision, and all decisions before it, are committed and
+        replayed here.
+        """
         self._propose(decision)
         if self.term is None:
             return
@@ -195,7 +200,7 @@ class ControllerNode:
     def request(
         self, method: str, request: Any, reply_to: Process, reply: Callable[[Any], None]
     ) -> None:
-        """Serve a unary call to the controller; return None when this one is not active."""
+        """Serve a unary call to the controller; send None if this controller is not active."""
 
         def send(response: Any) -> None:
             self.network.send(self.controller_id, reply_to, reply, response)
@@ -256,7 +261,7 @@ class ControllerNode:
     # --- the feed --------------------------------------------------------------------------------
 
     def accept_feed(self, stream: Stream, request: pb.MetadataFeedRequest) -> None:
-        """Serve a broker's call of MetadataFeed by the production code's `feed`."""
+        """Serve a broker's MetadataFeed call with the production code's `feed`."""
         self.loop.spawn(self._feed(stream, request))
 
     async def _feed(self, stream: Stream, request: pb.MetadataFeedRequest) -> None:
@@ -280,7 +285,7 @@ class AppliedEntries:
         return self._node.applied - 1
 
     def grew(self) -> None:
-        """Wake the readers, because more entries are applied."""
+        """Wake the readers, because more entries were applied."""
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             if not waiter.done():

@@ -23,7 +23,7 @@ REBALANCE_MS = 4_000
 
 @dataclass(frozen=True, slots=True)
 class GroupCall:
-    """One request of a member."""
+    """One request of a group member."""
 
     call_id: int
     request: Any  # of groups.messages
@@ -31,14 +31,14 @@ class GroupCall:
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
-    """DeleteGroups, of one group; the response is an ErrorCode."""
+    """A DeleteGroups request for one group; the response is an ErrorCode."""
 
     group_id: GroupId
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteOffsets:
-    """OffsetDelete."""
+    """An OffsetDelete request."""
 
     group_id: GroupId
     partitions: tuple[TopicPartition, ...]
@@ -46,28 +46,30 @@ class DeleteOffsets:
 
 @dataclass(frozen=True, slots=True)
 class DescribeGroup:
-    """DescribeGroups, of one group."""
+    """A DescribeGroups request for one group."""
 
     group_id: GroupId
 
 
 @dataclass(frozen=True, slots=True)
 class ListGroups:
-    """ListGroups at the coordinator of this group."""
+    """A ListGroups request to the coordinator of this group."""
 
     group_id: GroupId
 
 
 @dataclass(frozen=True, slots=True)
 class GroupAnswer:
-    """`response` is of groups.messages, or the code with which the coordinator refused."""
+    """A response: a message of groups.messages, or the error code with which the coordinator
+    refused the request.
+    """
 
     call_id: int
     response: Any
 
 
 class CoordinatorShell:
-    """The interface of one BrokerProcess to members of groups."""
+    """The listener of one BrokerProcess for group members and group tools."""
 
     def __init__(self, life: BrokerProcess, coordinator: GroupCoordinator) -> None:
         self._life = life
@@ -94,7 +96,9 @@ class CoordinatorShell:
         return list(self.coordinator.listings())
 
     def _watch_loads(self) -> None:
-        """Check I11: a shard begins with all that is in its log, committed."""
+        """Check I11: a shard starts only with everything that is in its log, and all of it
+        committed.
+        """
         host = self.coordinator._host
         load = host._load
 
@@ -129,7 +133,7 @@ class CoordinatorShell:
         stream.send(self._life.process, GroupAnswer(call.call_id, response))
 
     def _note_move(self, group_id: str) -> None:
-        """Record that a group's members are served by another broker, or another process of it, than before."""
+        """Record whether the group's members were served by another broker process before."""
         coordinators, me = self._life.cluster.coordinators, self._life.incarnation
         moved = coordinators.get(group_id, me) != me
         self._scheduler.counters["coordinator moves with members live"] += moved

@@ -1,8 +1,9 @@
-"""A simulated broker's data directory: the production's own, on a file system in memory.
+"""A simulated broker's data directory: the production code's own, on a file system in memory.
 
-A process that dies leaves all that it wrote; a machine that loses its power keeps what was synced
-and some of the rest. A death may come within any disk operation: a write is cut at any byte, a sync
-is not done. What a start finds, and of which restart class it is, the production's recovery says.
+When a process dies, all that it wrote remains; when a machine loses power, what was synced remains,
+and some of the rest. A process may die within any disk operation: a write is then cut at any byte,
+and a sync is not done. What the next start finds, and which restart class it has (clean, killed or
+power loss), is decided by the production code's recovery.
 """
 
 from __future__ import annotations
@@ -72,11 +73,9 @@ class SimulatedStorage(MemoryStorage):
 
 
 class OracleLog:
-    """What an all-seeing eye knows of one log: the value of each record, and what is on the disk.
-
-    Values are read back from the log after each append and at each opening. They outlive the
-    process, whose log object cannot be read any more.
-    """
+    """The simulator's exact knowledge of one log: the value of each record, and what is on the
+    disk. Values are read back from the log after each append and each opening. They outlive the
+    process, whose log object cannot be read any more."""
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class OracleLog:
         reading: Callable[[], AbstractContextManager[None]],
         synced_before: int = 0,
     ) -> None:
-        """Each read of the log is within `reading`."""
+        """Attach to a log; each read of it runs within the context manager `reading`."""
         self.log = log
         self._reading = reading
         self.is_truncating = False
@@ -104,13 +103,12 @@ class OracleLog:
 
     @property
     def on_disk_end(self) -> int:
-        """The end of the bytes that were synced at some time, by this process or an earlier one. A new process
-        syncs all of them again.
-        """
+        """The end of the bytes that were synced once, by this process or an earlier one. A new
+        process syncs all of them again."""
         return max(self.log.durable_end_offset, self._synced_before)
 
     def catch_up(self) -> None:
-        """Read the appended records."""
+        """Read the values of newly appended records."""
         end = self.log.log_end_offset
         start = max(self.read_to, self.log.log_start_offset)
         if start < end and not self.is_truncating:
@@ -120,14 +118,14 @@ class OracleLog:
             self.read_to = end
 
     def cut(self, end: int) -> None:
-        """Record that the log shall end there."""
+        """Record that the log is to end at `end`."""
         self._synced_before = min(self._synced_before, end)
         self.read_to = Offset(min(self.read_to, end))
         for offset in [offset for offset in self.known if offset >= end]:
             del self.known[offset]
 
     def value_at(self, offset: int) -> int | None:
-        """The value of the record at this offset; None if it is not there."""
+        """Return the value of the record at this offset; None if there is no such record."""
         return self.known.get(offset) if self.log_start <= offset < self.log_end else None
 
 
@@ -153,7 +151,8 @@ class DataDirectory:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a write or sync failed, and no registration has told the controller yet."""
+        """Whether a write or sync failed, and no registration has reported it to the controller
+        yet."""
         failure = self.directory.failure if self.directory is not None else None
         return self._is_failed or failure is not None
 
@@ -193,7 +192,8 @@ class DataDirectory:
         return self.directory
 
     def _loaded(self, cut_bytes: int) -> None:
-        """Check that the recovered logs have all records that had to survive the last process."""
+        """Check that the recovered logs have all records that had to survive the end of the last
+        process."""
         directory, before = self.directory, self.logs
         assert directory is not None
         self.logs = {log.id: self._oracle_of(log) for log in directory.logs()}
@@ -219,7 +219,8 @@ class DataDirectory:
             self.check_vouched(log)
 
     def _checkpoint_written(self) -> None:
-        """A checkpoint that is written during a cut may be replaced before the next look by time."""
+        """Check a new checkpoint now if a truncation is running: it may be replaced before the
+        next periodic check."""
         is_truncating = any(log.is_truncating for log in self.logs.values())
         self._scheduler.counters["checkpoints during a cut"] += is_truncating
         if is_truncating or self._scheduler.chance(CHECKPOINT_LOOK_CHANCE):
@@ -232,7 +233,8 @@ class DataDirectory:
         }
 
     def _damage_recovered(self, partition: TopicIdPartition, end: int) -> None:
-        """P20: a log that was marked as damaged ends before the damage at the next start."""
+        """Check P20: a log that was marked as damaged is truncated before the damage at the next
+        start."""
         damage = self.damage[partition]
         damage.is_cut = end <= damage.base_offset
         self._scheduler.counters["damaged logs cut"] += damage.is_cut
@@ -244,7 +246,7 @@ class DataDirectory:
             )
 
     def oracle(self, log: PartitionLog) -> OracleLog:
-        """Return the oracle's view of a log that got a replica."""
+        """Return the OracleLog of a log that got a replica."""
         known = self.logs.get(log.id)
         if known is None or known.log is not log:
             known = self.logs[log.id] = self._oracle_of(log)
@@ -287,7 +289,8 @@ class DataDirectory:
         self.storage.lose_power(self._scheduler.random)
 
     def keep_only(self, partition: TopicIdPartition, end: int) -> None:
-        """Let the machine lose its power, and of this log all from `end` on; of others nothing."""
+        """Let the machine lose power, and with it all records of this log from `end` on, but
+        nothing of other logs."""
         self._boots += 1
         self.lost_power = True
         self.losses += 1
@@ -307,7 +310,7 @@ class DataDirectory:
 
     @contextmanager
     def undamaged(self) -> Iterator[None]:
-        """Let the simulator read what was written."""
+        """Undo the damage within the `with` block, so that the simulator reads what was written."""
         for damage in self.damage.values():
             damage.flip()
         try:
@@ -323,8 +326,8 @@ class DataDirectory:
         self.damage = {}
 
     def doom(self, operations: int, on_death: Callable[[], None]) -> None:
-        """Let the process die within one of its next disk operations, whatever it is part of: a
-        write is cut at any byte, of anything else nothing is done."""
+        """Let the process die within one of its next disk operations. If that is a write, it is
+        cut at any byte; any other operation is not done at all."""
         self._operations_left = operations
         self._on_death = on_death
 
@@ -333,9 +336,8 @@ class DataDirectory:
         self._operations_left = self._on_death = None
 
     def _fault(self, operation: str, path: Path) -> int | None:
-        """Kill the process here, or let an operation fail on bad blocks of the logs, while the markers can still be
-        renamed.
-        """
+        """Kill the process at this operation if it is due, or fail the operation. Operations on
+        log files fail on bad blocks, while marker files can still be renamed."""
         if self._operations_left is not None and operation != "read":
             self._operations_left -= 1
             if self._operations_left == 0 and operation == "write":
@@ -386,7 +388,8 @@ class DataDirectory:
                 self._require_durable(log, point)
 
     def _reached(self, log: OracleLog, name: str, data: bytes, base: int) -> int:
-        """Return the end of the last whole batch in a file. Most files are unchanged since the last call."""
+        """Return the end of the last whole batch in a file; the result for an unchanged file is
+        cached."""
         before = self._scanned.get((log.log.directory, name))
         if before is None or before[0] is not data:
             end = max((header.next_offset for header in _headers(data)), default=base)
@@ -469,8 +472,9 @@ def read_values(log: PartitionLog, start: int, end: int) -> Iterator[tuple[int, 
 
 @lru_cache(maxsize=4_096)
 def values_in(data: bytes) -> tuple[tuple[int, int], ...]:
-    """(offset, value) of each record of some batches: what its client wrote, or for a record or a
-    marker that a coordinator wrote, a checksum. Each replica has the same batches, so most are known."""
+    """Return (offset, value) of each record of some batches. The value is what the client wrote;
+    for a record or a marker that a coordinator wrote, it is a checksum. Each replica has the
+    same batches, so results are cached."""
     return tuple(_values_in(data))
 
 

@@ -1,7 +1,8 @@
-"""A simulated cluster without random faults: a script says which node is cut off when, and which message is late.
+"""A simulated cluster without random faults: a script decides which node is cut off when, and which
+message is late.
 
-Some bugs need a message that is minutes old at the one moment when it fits again. The seeds meet
-such a moment in fewer than one run of a thousand; here it is arranged.
+Some bugs need a message that is minutes old to arrive at just the moment when it is valid again.
+Fewer than one random run in a thousand reaches such a moment; a script arranges it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ CONSUMED = tuple(NewTopic(name=name, partition_count=1, replication_factor=1) fo
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A message, and a method that delivers it once more."""
+    """A captured message, and a function that delivers it once more."""
 
     request: Any
     deliver: Callable[[], None]
@@ -54,7 +55,9 @@ OPEN: list[Stage] = []
 
 
 class Stage:
-    """Three brokers, three controllers, one partition `replicated` on all brokers, no faults."""
+    """Three brokers, three controllers, and one partition with a replica on each broker; there are
+    no random faults.
+    """
 
     def __init__(
         self,
@@ -93,7 +96,9 @@ class Stage:
     def until(
         self, condition: Callable[[], bool], limit_ms: int = 20_000, *, step_us: int = MS
     ) -> None:
-        """Run, in steps of `step_us`, until the condition holds; it must hold within `limit_ms`."""
+        """Run, in steps of `step_us`, until the condition holds; fail if it does not hold within
+        `limit_ms`.
+        """
         deadline = self.scheduler.now_us + limit_ms * MS
         while not condition():
             assert self.scheduler.now_us < deadline, f"not within {limit_ms} ms"
@@ -115,7 +120,7 @@ class Stage:
         )
 
     def set_config(self, name: str, value: str) -> None:
-        """Set a config of the topic, at the active controller."""
+        """Set a config of the topic through the active controller."""
         resource = AlterConfigsResource(
             resource_type=ConfigResourceType.TOPIC,
             resource_name="stage",
@@ -137,7 +142,9 @@ class Stage:
         self.cluster.network.set_cut(())
 
     def keep_copies(self, method: str) -> list[Copy]:
-        """Keep a copy of each such call from now on; while it is in `held`, only the copy."""
+        """Keep a copy of each call of this method from now on; while the method is in `held`, the
+        original is not delivered.
+        """
         kept: list[Copy] = []
         network = self.cluster.network
         original = network.send
@@ -174,14 +181,16 @@ class Stage:
         return self.state.isr if self.state is not None else ()
 
     def coordinator_of(self, group_id: str) -> int:
-        """Return the coordinator that the controllers know; -1 if there is none."""
+        """Return the broker that leads the group's partition in the controllers' metadata; -1 if
+        there is none.
+        """
         topic = self.cluster.log.image.topic(GROUPS_TOPIC.name)
         if topic is None:
             return -1
         return topic.partitions[absolute_java_hash(group_id) % len(topic.partitions)].leader
 
     def close(self) -> None:
-        """Unwind all running tasks."""
+        """Cancel all running tasks."""
         self.cluster.close()
 
     def life(self, broker_id: int) -> BrokerProcess:
@@ -190,7 +199,7 @@ class Stage:
         return life
 
     def step(self, broker_id: int, event: Event) -> None:
-        """Let the replica on this broker take an event."""
+        """Apply an event to the replica on this broker."""
         self.life(broker_id).loop.run_here(self.hosted(broker_id).step, event)
 
     def hosted(self, broker_id: int) -> ObservedHost:
@@ -212,7 +221,7 @@ class Stage:
         return decode_offsets(disk.storage.read(PATH / RECOVERY_POINTS))[self.partition]
 
     def lose_power(self, broker_id: int, *, keep: int) -> None:
-        """Switch the machine off: it keeps exactly the bytes below `keep`."""
+        """Switch the machine off; exactly the records below offset `keep` survive."""
         node = self.cluster.brokers[broker_id]
         node.crash()
         node.disk.keep_only(self.partition, keep)

@@ -1,4 +1,4 @@
-"""Damage on a simulated disk: a byte of a log that is no longer what was written."""
+"""Damage on a simulated disk: one byte of a log differs from what was written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ BITS = 0x55
 
 
 class Damage:
-    """A byte that the disk changed, in the records of a batch. Headers, which no CRC covers, stay as they are."""
+    """A byte that the disk changed, within the records of a batch.
+
+    The headers of batches stay intact, because no CRC covers them.
+    """
 
     def __init__(self, directory: Path, inode: Inode, position: int, base_offset: int) -> None:
         self.directory = directory
@@ -25,7 +28,7 @@ class Damage:
         self._position = position
 
     def flip(self) -> None:
-        """Change the byte, or change it back, unless the log was cut there."""
+        """Change the byte, or change it back, unless the log was truncated below it."""
         inode, at = self._inode, self._position
         if self.is_cut or len(inode.data) <= at or len(inode.durable) <= at:
             return
@@ -34,7 +37,7 @@ class Damage:
 
 
 def damage_log(storage: MemoryStorage, log: PartitionLog, scheduler: Scheduler) -> Damage | None:
-    """Damage a batch in a closed segment of a log; None if there is none."""
+    """Damage a batch in a closed segment of a log; return None if the log has no closed segment."""
     names = [name for name in storage.names(log.directory) if name.endswith(".log")]
     if len(names) < 2:
         return None

@@ -1,4 +1,6 @@
-"""Faults of disks that are not broken: full ones, damaged bytes, logs put aside; and bugs of single replicas."""
+"""Faults of disks that still work: full disks, damaged bytes, logs set aside; and internal errors
+of single replicas.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ Fault = tuple[int, str, Callable[[], None]]
 
 
 class DiskFaults:
-    """What a Nemesis may do to disks. One copy of a partition at a time is damaged, as with all its faults."""
+    """The disk faults that a Nemesis draws from.
+
+    At most one copy of a partition is damaged at a time, as with all faults of the Nemesis.
+    """
 
     def __init__(self, nemesis: Nemesis) -> None:
         self._nemesis = nemesis
@@ -31,7 +36,9 @@ class DiskFaults:
         )  # brokers whose present life must end: only a restart mends them
 
     def full(self) -> list[Fault]:
-        """Disks without room, and replicas that a bug ends."""
+        """Return the faults that fill disks, and the one that fails a replica by an internal
+        error.
+        """
         return [
             (8, "fill a disk", self._fill),
             (4, "refuse new files", self._refuse_files),
@@ -39,11 +46,15 @@ class DiskFaults:
         ]
 
     def damaged(self) -> list[Fault]:
-        """Logs whose bytes changed, and logs that nobody claims for a while."""
+        """Return the faults that change bytes of logs, and the one that leaves a log without an
+        owner for a while.
+        """
         return [(8, "damage a log", self._damage), (8, "strand a replica", self._strand)]
 
     def heal(self) -> None:
-        """Disks have room and hold what was written; replicas that only a restart brings back get one."""
+        """Give disks room and undo damage; restart the brokers whose replicas come back only by a
+        restart.
+        """
         for node in self._cluster.brokers.values():
             node.disk.storage.is_full = node.disk.storage.is_short_of_files = False
             if node.disk.damage:
@@ -79,7 +90,9 @@ class DiskFaults:
     # --- bugs ------------------------------------------------------------------------------------
 
     def _bug(self) -> None:
-        """One replica ends; the others of its broker go on, and an operator restarts it later."""
+        """Let one replica fail by an internal error; the others of its broker continue, and an
+        operator restarts the broker later.
+        """
         node = self._node()
         life = node.life
         if life is None or not life.is_serving:
@@ -92,7 +105,7 @@ class DiskFaults:
             self._restart_later(node)
 
     def _restart_later(self, node: BrokerNode) -> None:
-        """Restart the broker, if this life still runs then."""
+        """Restart the broker later, if the same process still runs then."""
         life = node.life
         self._restarted.add(node.broker_id)
 
@@ -108,7 +121,9 @@ class DiskFaults:
     # --- damage ----------------------------------------------------------------------------------
 
     def _damage(self) -> None:
-        """Damage the leader's log, and give the partition a new replica, which must copy all of it."""
+        """Damage the leader's log, and give the partition a new replica, which must copy the whole
+        log.
+        """
         if self._nemesis.damaged:
             return
         image = self._cluster.log.image
@@ -133,7 +148,9 @@ class DiskFaults:
     # --- strays ----------------------------------------------------------------------------------
 
     def _strand(self) -> None:
-        """Move a replica away while its broker is down and its metadata become a snapshot; then move it back."""
+        """Move a replica away from a broker that is down, and move it back after a snapshot has
+        replaced the metadata records.
+        """
         image = self._cluster.log.image
         states = [s for s in self._whole_partitions(image) if self._spare(s)]
         if not states or self._nemesis.damaged:
@@ -180,7 +197,9 @@ class DiskFaults:
         ]
 
     def _whole_partitions(self, image: MetadataImage) -> list[PartitionState]:
-        """Return the partitions of three replicas that are all in sync, and that keep their promise."""
+        """Return the partitions whose three replicas are all in sync, and whose checks are not
+        suspended.
+        """
         suspended = self._cluster.invariants.suspended
         return [
             state

@@ -1,7 +1,8 @@
-"""A tool that keeps offsets in a group without members, and deletes them or the group, one step after the other.
+"""An admin tool that commits offsets of a group without members, and deletes the offsets or the
+group, one step at a time.
 
-Its group is a register with one writer: what a read, a description or a list may show is what the last step left,
-or what a step of unknown outcome may have done since it began (P21).
+Its group is a register with one writer. What a read, a description or a list of groups may show is
+the result of the last step, or the result of a step with unknown outcome (P21).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PARTITION = TopicPartition(TOPICS[0], PartitionIndex(0))
 
 
 class GroupAdmin(Member):
-    """One tool and its group."""
+    """One admin tool and its group."""
 
     def __init__(
         self, cluster: Cluster, history: GroupHistory, client_id: int, group_id: GroupId
@@ -46,17 +47,23 @@ class GroupAdmin(Member):
         await self.pause(50, 500)
 
     async def leave(self) -> None:
-        """It is in no group."""
+        """Do nothing: the tool is a member of no group."""
 
     # --- steps -----------------------------------------------------------------------------------
 
     def _begin(self, outcome: str) -> None:
-        """A step begins that would leave this; until its end nobody knows whether it did."""
+        """Record that a step begins whose result would be `outcome`; until it ends, nobody knows
+        whether it took effect.
+        """
         self._possible.add(outcome)
         self._late.add(outcome)
 
     def _done(self, outcome: str) -> None:
-        """The step was acknowledged. Commits have ids of their own; a delete that is late may come again."""
+        """Record that the step was acknowledged.
+
+        Each commit has an id of its own, so a late one is recognized; a late delete may still take
+        effect.
+        """
         if outcome != NOTHING:
             self._late.discard(outcome)
         self._possible = {outcome, *self._late}
@@ -137,7 +144,7 @@ class GroupAdmin(Member):
 
     @property
     def _is_suspended(self) -> bool:
-        """Whether `__consumer_offsets` lost more copies than its durability covers."""
+        """Return whether `__consumer_offsets` lost more copies than its durability survives."""
         topic = self.cluster.log.image.topic(OFFSETS_TOPIC)
         suspended = self.cluster.invariants.suspended
         return topic is not None and any(p.topic_id == topic.topic_id for p in suspended)

@@ -1,19 +1,21 @@
-"""The history of the simulated group members' operations, and the checks (P8, P9) that it must pass.
+"""The history of the simulated group members' operations, and the checks (P8, P9) that it must
+pass.
 
-P8, offsets. Each partition of a group is a register: OffsetFetch reads, OffsetCommit writes, each
-attempt with an id of its own, so a read tells which attempt it saw. The register must be
-linearizable, where an attempt of unknown outcome may take effect at any time after it began, but
-none after the epoch it was made in was superseded: that is the fencing of old generations, and
-with it a committed offset neither vanishes nor goes back. Observers (who are in no group) may see
-what was true up to a lease ago (R13 bounds staleness); members may not.
+P8, offsets. Each partition of a group is a register: OffsetFetch reads it and OffsetCommit writes
+it. Each commit attempt has an id of its own, so a read shows which attempt it saw. The register
+must be linearizable. An attempt of unknown outcome may take effect at any time after it began, but
+not after its epoch was superseded: so commits of old generations are fenced, and a committed offset
+neither vanishes nor goes back. Observers, which are in no group, may see the state of up to one
+lease ago (rule R13 bounds staleness); members may not.
 
-P9, owners. In one epoch a partition has one owner. And over time: a member owns from the moment
-when it is told until the beginning of its last request that the coordinator took without asking for
-the partition back; such tenures of two members never overlap.
+P9, owners. In one epoch a partition has one owner. Over time, a member owns a partition from the
+moment when it learns of it until the beginning of its last request that the coordinator accepted
+without asking for the partition back. Such tenures of two members must not overlap.
 
 Linearizability of registers with unique writes is decided by zones (Gibbons and Korach, *Testing
-Shared Memories*, 1997): a value's zone spans from the first end to the last beginning among its
-write and reads; forward zones must not overlap, and no backward zone may lie within a forward one.
+Shared Memories*, 1997): the zone of a value spans from the first end to the last beginning among
+its write and reads; forward zones must not overlap, and no backward zone may lie within a forward
+one.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class OffsetRead:
 
 @dataclass(slots=True, kw_only=True)
 class Tenure:
-    """A member owned a partition in one epoch, at least from `gained_us` to `confirmed_us`."""
+    """The fact that a member owned a partition in one epoch, at least from `gained_us` to
+    `confirmed_us`.
+    """
 
     group: GroupId
     partition: TopicPartition
@@ -106,8 +110,8 @@ class GroupHistory:
     # --- members tell ----------------------------------------------------------------------------
 
     def begins_anew(self, group: GroupId, *, by: str) -> None:
-        """Record that a member joins without any state: it owns nothing any more, although its epoch may come
-        again.
+        """Record that a member joins without any state: it owns nothing now, even if its epoch
+        number repeats.
         """
         self._lives[group, by] += 1
 
@@ -123,7 +127,9 @@ class GroupHistory:
         ended_us: int,
         member_id: str = "",
     ) -> None:
-        """A classic member received its assignment, so the generation is written."""
+        """Record that a classic member received its assignment, which shows that the generation was
+        written.
+        """
         self._epochs[member_id].setdefault(generation, ended_us)
         if group in self.mixed:
             self._synced[group, generation, by] = owned
@@ -138,7 +144,7 @@ class GroupHistory:
         self._gain(group, generation, owned, by, ended_us)
 
     def confirmed(self, group: GroupId, generation: int, *, by: str, at_us: int) -> None:
-        """Record that a heartbeat or commit that began then was accepted."""
+        """Record that a heartbeat or commit that began at `at_us` was accepted."""
         self._keep(group, generation, self._synced[group, generation, by], by, at_us)
 
     def epoch_told(
@@ -179,11 +185,13 @@ class GroupHistory:
     # --- when an epoch was over ------------------------------------------------------------------
 
     def superseded_us(self, commit: Commit) -> int:
-        """Return the time from which no commit of that epoch may be accepted, as far as any client knows.
+        """Return the time from which no commit of that epoch may be accepted, as far as any client
+        knows.
 
-        A generation ends for all at once; in a group of the consumer protocol each member moves on
-        by itself, or has lost the partition to another one. (Where the protocol changes, epochs
-        begin again once a group was empty: then only a member's own tell anything.)
+        A generation ends for all members at once. In a group of the consumer protocol, each member
+        moves to the next epoch by itself, or loses the partition to another member. In a group that
+        changes its protocol, epochs restart once the group was empty, so only the member's own
+        epochs count.
         """
         generations = self._generations.get(commit.group)
         if generations is not None:
@@ -211,8 +219,11 @@ def check_groups(
     staleness_us: int = 0,
     ignored: Iterable[GroupId] = (),
 ) -> list[Violation]:
-    """Judge a run. `observers` may see what was true `staleness_us` ago. `ignored`: groups whose
-    partition of `__consumer_offsets` lost more copies at once than its durability covers."""
+    """Check the history of a run, and return the violations.
+
+    `observers` may see the state of `staleness_us` ago. `ignored` has the groups whose partition of
+    `__consumer_offsets` lost more copies at once than its durability survives.
+    """
     found = list(history.violations)
     skipped, lax = set(ignored), set(observers)
     _one_owner_an_epoch(history, found)
@@ -258,7 +269,9 @@ def _tenures_do_not_overlap(history: GroupHistory, found: list[Violation]) -> No
 
 @dataclass(slots=True)
 class _Zone:
-    """The first end and the last beginning of the write and the reads of one value."""
+    """The span from the first end to the last beginning among the write and the reads of one
+    value.
+    """
 
     first_end: int
     last_beginning: int

@@ -1,8 +1,8 @@
 """The history of the simulated clients' operations, and the checks (P1-P7, P12) that it must pass.
 
-The checker knows nothing of brokers: it is given the operations of all clients, each with its
-outcome (`ok`, `fail`: definitely not done, `unknown`), and at the end what each replica of each
-partition shows below its high watermark. Names follow Jepsen's kafka workload.
+The checker knows nothing of brokers. Its input is the operations of all clients, each with its
+outcome (`ok`; `fail`: definitely not done; `unknown`), and at the end the records below the high
+watermark of each replica of each partition. Names follow Jepsen's kafka workload.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class Latest(Generic[Partition]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup(Generic[Partition]):
-    """The response to ListOffsets for a time: an offset and its record's timestamp, or -1 and -1."""
+    """The response to a ListOffsets request for a time: an offset and its record's timestamp, or -1
+    and -1.
+    """
 
     client: int
     partition: Partition
@@ -77,7 +79,9 @@ class Lookup(Generic[Partition]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WentBack(Generic[Partition]):
-    """A leader said that its log left a reader's at `end_offset`, below the position of the reader."""
+    """The report of a leader that its log diverged from a reader's at `end_offset`, below the
+    reader's position.
+    """
 
     client: int
     partition: Partition
@@ -87,7 +91,7 @@ class WentBack(Generic[Partition]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """A property that does not hold, under Jepsen's name where it has one."""
+    """A property that does not hold, under Jepsen's name for it if there is one."""
 
     name: str
     text: str
@@ -124,9 +128,12 @@ def check(
     topics_by_node: Mapping[int, Iterable[str]] | None = None,
     log_starts: Mapping[Partition, int] | None = None,
 ) -> list[Violation]:
-    """Judge a run. `final`: partition -> replica -> what it shows. `ignored`: partitions that lost
-    more copies at once than their durability promises to survive. `log_starts`: what was deleted
-    by retention, exclusive."""
+    """Check the history of a run, and return the violations.
+
+    `final` maps each partition and replica to its visible records. `ignored` has the partitions
+    that lost more copies at once than their durability survives. `log_starts` has the offsets below
+    which retention deleted records.
+    """
     skipped = set(ignored)
     found: list[Violation] = []
     for partition, replicas in final.items():
@@ -167,7 +174,7 @@ def _one_value_each(
     polls: Iterable[Poll[Partition]],
     found: list[Violation],
 ) -> dict[int, int]:
-    """Check P2: an offset has one value for ever, at each replica and for each reader."""
+    """Check P2: an offset always has the same value, at each replica and for each reader."""
     log: dict[int, int] = {}
     views = [(f"replica {r}", shown.items()) for r, shown in replicas.items()]
     views += [(f"reader {p.client}", p.records) for p in polls]  # type: ignore[misc]
@@ -200,7 +207,9 @@ def _latest_of_each_key_kept(
     log: Shown,
     found: list[Violation],
 ) -> None:
-    """P1 of a compacted topic: a record that was acknowledged is there, or a later one of its key."""
+    """Check P1 of a compacted topic: each acknowledged record is there, or a later one with its key
+    is.
+    """
     key_of = {
         value: key for send in sends for value, key in zip(send.values, send.keys, strict=False)
     }
@@ -226,7 +235,7 @@ def _latest_of_each_key_kept(
 
 
 def _nothing_invalid(history: History[Partition], found: list[Violation]) -> None:
-    """P17: a batch that breaks the rules is refused."""
+    """Check P17: a batch that breaks the rules is refused."""
     for send in history.sends:
         if send.is_invalid and send.outcome is Outcome.OK:
             text = f"client {send.client}: {send.values} at {send.offset} of {send.partition}"
@@ -239,7 +248,9 @@ def _times_found(
     log: Shown,
     found: list[Violation],
 ) -> None:
-    """P18: the record that a time leads to has the timestamp that is reported, and is the first such one."""
+    """Check P18: a lookup by time returns the first record at or after that time, with its
+    timestamp.
+    """
     times = {value: send.made_ms for send in sends for value in send.values}
     for lookup in lookups:
         value = log.get(lookup.offset)
@@ -264,10 +275,12 @@ def _times_found(
 def _repeats_recognized(
     sends: Iterable[Send[Partition]], log: Shown, log_start: int, found: list[Violation]
 ) -> None:
-    """P4: who has five in flight at most may repeat each of them, and it is known.
+    """Check P4: a producer with at most five batches in flight may repeat each of them, and the
+    broker recognizes it.
 
-    But not below the log's start: a replica that begins there knows nothing of what was before. Nor
-    with less than acks=all: another leader may lack the batch before it.
+    Two cases are exempt: batches below the log's start, because a replica that begins there does
+    not know what was before, and less than acks=all, because a new leader may lack the batch
+    before.
     """
     where = {value: offset for offset, value in log.items()}
     for send in sends:
@@ -319,8 +332,11 @@ def _in_order(sends: Iterable[Send[Partition]], log: Shown, found: list[Violatio
 def _polls_follow(
     polls: Iterable[Poll[Partition]], found: list[Violation], *, has_gaps: bool = False
 ) -> None:
-    """P5: within a poll and between polls offsets rise by one, or by more in a compacted topic; P6: nothing
-    at or past the end."""
+    """Check P5 and P6.
+
+    P5: within a poll and between polls offsets rise by one, or by more in a compacted topic. P6: a
+    reader gets no record at or above the reported end.
+    """
     position: dict[int, int] = {}
     for poll in polls:
         expected = position.get(poll.client, poll.position)
@@ -364,7 +380,9 @@ def _watermarks_rise(
 def _topics_are_there(
     history: History[Partition], by_node: Mapping[int, Iterable[str]], found: list[Violation]
 ) -> None:
-    """Check P12: a created topic is on each node, a deleted one on none."""
+    """Check P12: every node knows a topic whose creation was acknowledged, and none knows a deleted
+    one.
+    """
     wanted = set(history.topics_acknowledged) - history.topics_deleted.keys()
     gone = {name for name, outcome in history.topics_deleted.items() if outcome is Outcome.OK}
     for node, names in by_node.items():

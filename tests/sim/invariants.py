@@ -1,8 +1,9 @@
-"""The invariants I1 to I12, which must hold after each event; they use state that only the simulator can see.
+"""The invariants I1 to I13, which must hold after each event; they use state that only the
+simulator can see.
 
-The oracle knows every disk, the committed metadata, and what was ever exposed or acknowledged. A
-partition whose promise is suspended (`suspend`) lost more copies at once than its durability
-covers; for it only what is independent of that is judged.
+The simulator knows every disk, the committed metadata, and all that was ever visible to a reader
+(exposed) or acknowledged. When a partition loses more copies at once than its durability survives,
+it is suspended (`suspend`): then only the checks that do not depend on the lost copies apply to it.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class Invariants:
         cluster.log.on_committed.append(self._metadata_committed)
 
     def suspend(self, partition: TopicIdPartition) -> None:
-        """Suspend the checks of a partition, because more copies were lost at once than its durability survives."""
+        """Suspend the checks of a partition that lost more copies at once than its durability
+        survives.
+        """
         self.suspended.add(partition)
 
     def fail(self, name: str, text: str) -> NoReturn:
@@ -68,7 +71,7 @@ class Invariants:
     # --- what a replica does ---------------------------------------------------------------------
 
     def before_effect(self, broker: BrokerProcess, host: ObservedHost, effect: Effect) -> None:
-        """Judge one of `WATCHED` before it is applied."""
+        """Check an effect of one of the types in `WATCHED` before it is applied."""
         match effect:
             case fx.HighWatermarkMoved():
                 self._high_watermark_moves(broker, host, effect.high_watermark)
@@ -136,8 +139,11 @@ class Invariants:
         *,
         is_fsync: bool = False,
     ) -> None:
-        """I7 with an oracle's eyes: whoever could be elected cleanly now holds what is exposed; on
-        its disk, if the leader has heard that it is to."""
+        """Check I7: every broker that could now be elected cleanly holds all exposed records.
+
+        With `durability=fsync` the records must be on its disk, once the leader has learned of that
+        setting.
+        """
         state = self.cluster.log.image.partition(partition.topic_id, partition.partition)
         if state is None or state.recovering or state.leader_epoch < leader_epoch:
             return
@@ -198,7 +204,9 @@ class Invariants:
                 )
 
     def _cut(self, broker: BrokerProcess, host: ObservedHost, end: int) -> None:
-        """Check I9, and that an electable replica never drops records that any leader exposed (KIP-101)."""
+        """Check I9, and that an electable replica never truncates records that any leader exposed
+        (KIP-101).
+        """
         partition, hw = host.partition, host.replica.high_watermark
         if partition in self.suspended:
             return
@@ -230,8 +238,11 @@ class Invariants:
             acked[at] = (value, leader_epoch)
 
     def deleted(self, partition: TopicIdPartition, low_watermark: int, leader_epoch: int) -> None:
-        """DeleteRecords was answered with success: for whoever lives now, and leads one day, the
-        log begins there (I12), in a later life too, unless its disk lost something."""
+        """Record that DeleteRecords succeeded.
+
+        From now on the log begins at the low watermark for every running broker that becomes leader
+        (I12), also after a restart, unless its disk lost data.
+        """
         lives = {
             broker_id: node.disk.losses
             for broker_id, node in self.cluster.brokers.items()
@@ -243,7 +254,9 @@ class Invariants:
     def read_goes_on(
         self, broker: BrokerProcess, host: ObservedHost, offset: int, value: int
     ) -> None:
-        """I13: who names the epoch of what it read last reads on only behind that record, even where it was lost."""
+        """Check I13: a reader that names the epoch of the last record it read may continue only if
+        the log still has that record.
+        """
         host.oracle.catch_up()
         present = host.oracle.value_at(offset)
         if present is not None and present != value:
@@ -254,7 +267,9 @@ class Invariants:
             )
 
     def answer_leaves(self, broker: BrokerProcess, *, is_replicated: bool) -> None:
-        """Check I10: no response that needs the lease is sent after the lease, by the one clock that is right."""
+        """Check I10: no response that needs the lease is sent after the lease has expired by the
+        simulator's exact clock.
+        """
         age_us = self.cluster.scheduler.now_us - broker.lease_sent_us
         if age_us > LEASE_US_MAX and is_replicated:
             self.cluster.scheduler.counters["answers without a lease"] += 1
@@ -264,7 +279,7 @@ class Invariants:
             )
 
     def coordinator_begins(self, broker: BrokerProcess, host: ObservedHost | None) -> None:
-        """Check I11: a coordinator knows its whole log."""
+        """Check I11: a coordinator starts with all records of its log."""
         if host is None or host.replica.role is not Role.LEADER:
             return  # it is about to hear of that
         replica = host.replica
@@ -278,7 +293,7 @@ class Invariants:
     # --- metadata --------------------------------------------------------------------------------
 
     def image_moves(self, broker: BrokerProcess, offset: int, before: int) -> None:
-        """Check I8: a broker's metadata never goes back."""
+        """Check I8: a broker's metadata never goes back to an older offset."""
         if offset < before:
             self.fail("I8", f"broker {broker.broker_id} goes from {before} back to {offset}")
 

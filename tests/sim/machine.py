@@ -1,4 +1,4 @@
-"""A simulated machine's clock and disk threads, as the production broker takes them from outside."""
+"""A simulated machine's clock and disk threads, which are passed to the production broker."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ class MachineClock(Clock):
 
 
 class DiskThreads:
-    """The threads of a broker's DiskPool: each piece of work is an event of the process, later.
+    """The threads of a broker's DiskPool: each piece of work runs as a later event of the process.
 
-    The loop hears of its end later still. Between the two the process may die: then the work was done and
-    nobody knows. A death within the work comes from the disk's own operations (data_directory.py).
+    The event loop learns still later that the work is done. If the process dies between the two,
+    the work was done and nobody knows. A death in the middle of the work comes from the disk
+    operations themselves (data_directory.py).
     """
 
     def __init__(self, node: BrokerNode, process: Process, loop: SimulatedLoop) -> None:
@@ -54,7 +55,10 @@ class DiskThreads:
         self._loop = loop
 
     def submit(self, do: Callable[..., object], /, *args: Any) -> None:
-        """Call `do(work, on_done)` in a while. `args` are those of DiskPool: the work proper, and what follows it."""
+        """Call `do(work, on_done)` after a random delay.
+
+        `args` are those of DiskPool: the work, and the function to call after it.
+        """
         work, on_done = args
         delay_us = self._scheduler.between(100, self._node.sync_max_us)
         is_cut = isinstance(getattr(work, "__self__", None), TruncateJob | ResetJob)
@@ -63,7 +67,7 @@ class DiskThreads:
         self._process.after(delay_us // 2, self._work, do, work, on_done, delay_us // 2)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """The process ends with it."""
+        """Do nothing: the threads end with the process."""
 
     def _work(
         self,
@@ -72,7 +76,10 @@ class DiskThreads:
         on_done: Callable[[], None],
         return_us: int,
     ) -> None:
-        """Do the work now. Its thread returns later, and holds up no other one meanwhile."""
+        """Do the work now, and report its end after `return_us`.
+
+        Other threads do not wait meanwhile.
+        """
         failure: Exception | None = None
         try:
             work()
@@ -87,11 +94,13 @@ class DiskThreads:
 
 
 class ArrangedBug(Exception):
-    """An internal error that the nemesis arranged: production code may log it."""
+    """An internal error that the nemesis raised on purpose: production code may log it."""
 
 
 class _BugHandler(logging.Handler):
-    """Ends the seed when production code logs an exception that no fault explains."""
+    """A log handler that ends the seed when production code logs an exception that no fault
+    explains.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__(logging.ERROR)
@@ -105,7 +114,9 @@ class _BugHandler(logging.Handler):
 
 @contextmanager
 def deterministic(scheduler: Scheduler) -> Iterator[None]:
-    """Draw all of the process's randomness from the seed, and let logged bugs end it."""
+    """Draw all randomness of the process from the seed, and end the seed when production code logs
+    a bug.
+    """
     random.seed(scheduler.seed)
     handler = _BugHandler(scheduler)
     logger = logging.getLogger("odradek_broker")

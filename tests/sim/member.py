@@ -1,8 +1,9 @@
-"""The common part of simulated members of both protocols: restarts, finding the coordinator, committing offsets.
+"""The common part of simulated members of both group protocols: restarts, finding the coordinator,
+committing offsets.
 
-A member is a client machine that lives again and again. It takes no message of its own to find the
-coordinator (any reachable broker's image tells), but never goes back to a leader epoch older than
-one it has dealt with. It asks one thing at a time, and whatever it asks may get lost.
+A member is a client machine whose process dies and restarts many times. It finds the coordinator in
+the metadata of any reachable broker, without sending a message, but never goes back to a leader
+epoch older than one that it has used. It sends one request at a time, and any request may get lost.
 """
 
 from __future__ import annotations
@@ -41,17 +42,18 @@ _DEFINITE = frozenset(
 
 
 class Unanswered(Exception):
-    """Raised without a response, or with one that says to look for the coordinator again. The request may have been
-    carried out.
+    """A request got no response, or one that tells the client to find the coordinator again.
+
+    The request may still have been carried out.
     """
 
 
 class LifeOver(Exception):
-    """Raised when another client has this member's place."""
+    """Another client took the place of this member, so its process ends."""
 
 
 class Member:
-    """A client of a group coordinator; what it does with its life is its subclass's `_live`."""
+    """A client of a group coordinator; subclasses implement its behaviour in `_live`."""
 
     def __init__(
         self, cluster: Cluster, history: GroupHistory, client_id: int, group_id: GroupId
@@ -215,7 +217,9 @@ class Member:
             self._stream = None
 
     def _coordinator(self) -> int:
-        """Find the coordinator, by the image of any broker."""
+        """Find the coordinator in the metadata of any reachable broker; return -1 if there is
+        none.
+        """
         lives = [
             n.life
             for n in self.cluster.brokers.values()
@@ -244,7 +248,7 @@ class Member:
         member_id: MemberId | None = None,
         epoch: int = -1,
     ) -> ErrorCode:
-        """Begin at the group's committed offsets, or at the start."""
+        """Set the positions to the group's committed offsets, or to the start of the partition."""
         wanted = tuple(sorted(partitions, key=str))
         if not wanted:
             return ErrorCode.NONE
@@ -271,7 +275,7 @@ class Member:
         return ErrorCode.NONE
 
     async def commit(self, member_id: str, instance_id: str | None, epoch: int) -> ErrorCode:
-        """Process some records of each partition, and commit; an attempt has an id of its own."""
+        """Process some records of each partition, and commit; each attempt has an id of its own."""
         if not self.positions or self.is_stopped:
             return ErrorCode.NONE
         began_us = self.scheduler.now_us

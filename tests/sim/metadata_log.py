@@ -1,10 +1,10 @@
-"""The metadata quorum as a model: one committed log, and a leader that may be deposed.
+"""A model of the metadata quorum: one committed log, and a leader that may be deposed.
 
-Raft itself has a simulator of its own; here its promises are taken for granted and its liberties
-used: a proposal commits when it has reached a majority of controllers, an isolated leader goes on
-believing in itself for a while, what it proposed meanwhile is lost, a leader's crash may hide that
-its proposal was committed, members apply what is committed at their own pace, and old entries give
-way to a snapshot.
+Raft itself has a simulator of its own. This model takes its guarantees for granted and makes use of
+all that it permits: a proposal commits when it has reached a majority of controllers; an isolated
+leader believes for a while that it still leads, and what it proposes meanwhile is lost; after a
+crash of the leader it may be unknown that a proposal was committed; members apply committed entries
+at their own pace; and a snapshot replaces old entries.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RETRY_US = 30 * MS
 
 
 class Member(Protocol):
-    """A controller, as the metadata log uses it."""
+    """The interface of a controller that the metadata log calls."""
 
     controller_id: int
     process: Process
@@ -37,10 +37,10 @@ class Member(Protocol):
     term: int | None  # the one it leads
 
     def lead(self, term: int) -> None:
-        """Let the member lead from now on; everything committed is applied."""
+        """Make the member the leader; it has applied all committed entries."""
 
     def step_down(self) -> None:
-        """Let the member lead no longer."""
+        """Tell the member that it does not lead any more."""
 
     def apply_committed(self) -> None:
         """Apply the entries that are committed and not applied yet."""
@@ -48,14 +48,14 @@ class Member(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of the log. One without records is a leader's no-op."""
+    """One entry of the log. An entry without records is the no-op with which a leader starts."""
 
     term: int
     records: tuple[MetadataRecord, ...]
 
     @cached_property
     def payload(self) -> bytes:
-        """Return the entry as the wire and the log carry it."""
+        """Return the entry in the form that the network and the log use."""
         if not self.records:
             return b""
         batch = MetadataBatch(controller_epoch=self.term, records=self.records)
@@ -93,8 +93,10 @@ class MetadataLog:
     # --- proposing -------------------------------------------------------------------------------
 
     def propose(self, member: Member, term: int, records: tuple[MetadataRecord, ...]) -> bool:
-        """Append a proposal; return False if this member is known to lead no longer. A proposal of a deposed leader
-        that does not know it is accepted, and never committed.
+        """Append a proposal; return False if this member already knows that it does not lead any
+        more.
+
+        A proposal of a deposed leader that does not know it is accepted, and never committed.
         """
         if term != self.term:
             return not self._knows(member)
@@ -165,7 +167,7 @@ class MetadataLog:
         return member.process.is_running and 2 * len(self._reachable(member)) > len(self.members)
 
     def _knows(self, member: Member) -> bool:
-        """Return whether the member hears of the present leader's entries."""
+        """Return whether entries of the present leader reach this member."""
         if self.leader_id is None or not member.process.is_alive:
             return False
         leader = self.members[self.leader_id]
@@ -175,7 +177,9 @@ class MetadataLog:
         )
 
     def _watch(self) -> None:
-        """Every 50 ms: elect a leader if needed, and send entries to members that are behind."""
+        """Every 50 ms, elect a leader if there is none, and send entries to members that are
+        behind.
+        """
         now_us = self.scheduler.now_us
         leader = self.members.get(self.leader_id) if self.leader_id is not None else None
         if leader is not None and leader.term == self.term and self.has_majority(leader):
@@ -210,7 +214,9 @@ class MetadataLog:
         candidate.process.deliver(self._lead, candidate, self.term)
 
     def _depose(self, member: Member, deadline_us: int) -> None:
-        """Let the old leader learn of the new term, or step down when it has had no majority for long."""
+        """Let the old leader learn of the new term, or step down after it has long had no
+        majority.
+        """
         if (
             member.controller_id == self.leader_id
             or self._knows(member)
@@ -233,7 +239,7 @@ class MetadataLog:
     # --- snapshots -------------------------------------------------------------------------------
 
     def trim(self) -> None:
-        """Write a snapshot of what is committed, and drop the entries that it holds."""
+        """Write a snapshot of what is committed, and drop the entries that it contains."""
         if self.entries:
             self.trimmed = len(self.entries)
             self.snapshot = snapshot_bytes(self.image)

@@ -1,4 +1,4 @@
-"""Draws faults from the seed, one after the other and at the same time."""
+"""Injects faults that are drawn from the seed, one after the other and at the same time."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PAUSE_MAX_US = 2_600 * MS
 
 
 class Nemesis:
-    """Breaks things until `stop`; `heal` mends all that is broken.
+    """Injects faults until `stop`; `heal` repairs everything.
 
-    What must survive bounds what it does: of a `replicated` partition at most one copy may lack
-    bytes at a time (`damaged`); when all machines lose their power at once, only `fsync` partitions
-    keep their promise, and the others are suspended.
+    Faults stay within what the durability of a topic survives. At most one copy of a `replicated`
+    partition may lack bytes at a time (`damaged`). When all machines lose power at once, only
+    `fsync` partitions must survive, and the checks of the others are suspended.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Nemesis:
         self.scheduler.after(self._pause(), self._strike)
 
     def _undamage(self) -> None:
-        """Regard a copy as complete again once it is in each of its ISRs."""
+        """Treat a copy as complete again once it is back in the ISR of all its partitions."""
         image = self.cluster.log.image
         for broker_id in sorted(self.damaged):
             node = self.cluster.brokers[broker_id]

@@ -1,9 +1,11 @@
-"""A network between numbered nodes: links fail by direction, messages are late, lost or doubled.
+"""A network between numbered nodes: links fail by direction, and messages are delayed, lost or
+duplicated.
 
-Single messages (`send`) may be lost, doubled, delayed and overtaken. A `Stream` is a connection: in
-order, without gaps, until it breaks; then each end learns of it in its own time, and what was on
-its way may still arrive at an end that has not. A link that is cut loses what crosses it; streams
-over it break when their keepalive notices (1 s + up to 1 s).
+A single message (`send`) may be lost, duplicated, delayed and overtaken. A `Stream` is a
+connection: its messages arrive in order and without gaps until it breaks. Then each end learns of
+it at a different time, and messages in flight may still arrive at an end that has not learned of
+it. A link that is cut loses what crosses it; streams over it break when their keepalive notices
+(after 1 to 2 s).
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ class Network:
     def send(
         self, source: int, target: Process | None, action: Callable[..., None], *args: Any
     ) -> None:
-        """One message, perhaps. `target` is the life that it reaches, if it is still there."""
+        """Send one message, which may get lost.
+
+        It is delivered to the process `target`, if that is still running then.
+        """
         scheduler = self.scheduler
         if target is None or scheduler.chance(self.loss):
             return
@@ -65,7 +70,9 @@ class Network:
             target.deliver(action, *args)
 
     def set_cut(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Cut exactly these directed links; streams over them break when they notice."""
+        """Cut exactly these directed links; streams over them break when their keepalive
+        notices.
+        """
         self.cut = set(pairs)
         for stream in list(self._streams):
             if not self.both_ways(stream.ends[0].node_id, stream.ends[1].node_id):
@@ -84,7 +91,7 @@ class Network:
                 stream.abort(process)
 
     def process_stalled(self, process: Process, duration_us: int) -> None:
-        """Let a stopped process answer no keepalive."""
+        """Let a stalled process answer no keepalive."""
         if duration_us > KEEPALIVE_MIN_US:
             for stream in list(self._streams):
                 if process in stream.ends:
@@ -92,8 +99,11 @@ class Network:
 
 
 class Stream:
-    """A connection between two processes; each end has a handler for messages and one for its
-    end, called at most once, `closed`."""
+    """A connection between two processes.
+
+    Each end has a handler for messages, and a handler `closed`, which is called at most once, when
+    the connection ends.
+    """
 
     def __init__(self, network: Network, opener: Process, acceptor: Process) -> None:
         self.network = network
@@ -113,7 +123,7 @@ class Stream:
         return not self._is_gone[self.side(process)]
 
     def send(self, sender: Process, message: Any) -> None:
-        """Hand a message to the connection, which may lose it without a sign."""
+        """Send a message over the connection, which may lose it silently."""
         side = self.side(sender)
         if self._is_gone[side] or self._has_gap[side]:
             return
@@ -157,13 +167,17 @@ class Stream:
             network.scheduler.after(delay, self._end, side)
 
     def notice_silence(self) -> None:
-        """Let each end notice the silence by its keepalive, unless the silence has ended by then."""
+        """Let the keepalive of each end notice the silence, unless the silence has ended by
+        then.
+        """
         for side in (0, 1):
             delay = self.network.scheduler.between(KEEPALIVE_MIN_US, KEEPALIVE_MAX_US)
             self.network.scheduler.after(delay, self._check, side)
 
     def _check(self, side: int) -> None:
-        """Handle a keepalive of this end that found silence; the other end will find it, too."""
+        """Run a keepalive of this end; if it finds silence, the connection breaks, and the other
+        end finds it, too.
+        """
         other = self.ends[1 - side]
         reachable = self.network.both_ways(self.ends[0].node_id, self.ends[1].node_id)
         if self._is_gone[side]:

@@ -51,7 +51,7 @@ class Observer(Member):
             self._disconnect()
 
     async def leave(self) -> None:
-        """It is in no group."""
+        """Do nothing: the tool is a member of no group."""
 
     def partitions(self) -> list[TopicPartition]:
         """Return all partitions that groups may consume."""
@@ -60,7 +60,7 @@ class Observer(Member):
         return [TopicPartition(t.name, s.partition) for t in topics for s in t.partitions]
 
     def read_all(self) -> None:
-        """Read all offsets once more when everything is quiet; repeat until there is a response."""
+        """Read all offsets once more at the end of a run; repeat until there is a response."""
         assert self._loop is not None
 
         async def read() -> None:
@@ -86,15 +86,18 @@ class Alone(Member):
         await self.pause(100, 300)
 
     async def leave(self) -> None:
-        """It is in no group."""
+        """Do nothing: the client is a member of no group."""
 
 
 class Population:
-    """Three members a protocol, one of them static, and a group that has members of both and goes
-    from one protocol to the other as they come and go; an observer each."""
+    """All group members of a run, and one observer for each group.
+
+    Each protocol has a group of three members, one of them static. A third group has members of
+    both protocols, and changes its protocol as they come and go.
+    """
 
     def __init__(self, cluster: Cluster, history: GroupHistory, *, has_admin: bool = False) -> None:
-        """`has_admin`: a tool deletes groups and offsets, too."""
+        """If `has_admin` is set, an admin tool deletes groups and offsets, too."""
         self.cluster = cluster
         self.scheduler = cluster.scheduler
         self.history = history
@@ -182,7 +185,9 @@ class Population:
                 member.resubscribe()
 
     def is_settled(self, since_us: int) -> bool:
-        """Check P9: each partition has one owner, which has committed since then."""
+        """Check P9: each partition has one owner, which has committed an offset since
+        `since_us`.
+        """
         wanted = set(self.observers[0].partitions())
         for group in GROUPS:
             members = [m for m in self.members if m.group_id == group]
@@ -209,12 +214,14 @@ class Population:
         return all(o.has_read_all for o in self.observers)
 
     def close(self) -> None:
-        """Unwind what runs."""
+        """Cancel all running tasks."""
         for member in (*self.members, *self.observers, *self.admins):
             member.die()
 
     def suspended_groups(self) -> list[GroupId]:
-        """Return the groups whose partition lost more copies than its durability covers."""
+        """Return the groups whose partition of `__consumer_offsets` lost more copies than its
+        durability survives.
+        """
         suspended = self.cluster.invariants.suspended
         topic = self.cluster.log.image.topic(OFFSETS_TOPIC)
         if topic is None:

@@ -1,4 +1,4 @@
-"""Seeds that once found something; they are run each time, whatever seeds are asked for."""
+"""Seeds that found a bug once; every run of the simulator includes them."""
 
 from __future__ import annotations
 

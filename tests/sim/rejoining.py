@@ -1,8 +1,9 @@
-"""P15 under load: a follower that was killed returns to the ISR while producers do not pause.
+"""P15 under load: a follower that was killed returns to the ISR while producers continue to write.
 
-A topic of its own, of two replicas with min.insync.replicas 1: with the follower gone the leader is
-the ISR alone, so its watermark is its log end, and a follower is always behind it by the way there
-and back. The link between the two is slow enough that an acknowledgement never meets an idle leader.
+The scenario has a topic of its own, with two replicas and min.insync.replicas=1. Without the
+follower, the leader alone is the ISR, so its high watermark is its log end, and the follower is
+always behind it by the round-trip time. The link between the two is so slow that an acknowledgement
+never finds the leader idle.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ RunUntil = Callable[[Callable[[], bool], int, str], None]
 
 
 class Rejoining:
-    """One follower's death and return under load."""
+    """The scenario of one follower that dies and returns under load."""
 
     def __init__(self, cluster: Cluster, history: Hist, run_until: RunUntil) -> None:
         self._cluster = cluster
@@ -41,7 +42,7 @@ class Rejoining:
         self._run_until = run_until
 
     def play(self, values: itertools.count[int]) -> None:
-        """Run the scenario: all faults are repaired before it, and everything must work after it, or P15 is
+        """Run the scenario on a cluster without faults; the follower must return in time, or P15 is
         violated.
         """
         cluster = self._cluster

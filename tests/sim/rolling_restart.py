@@ -1,6 +1,8 @@
-"""P22: an operator restarts one broker after the other, and no partition loses its minimum of in-sync replicas.
+"""P22: an operator restarts the brokers one after the other, and no partition falls below its
+minimum of in-sync replicas.
 
-The operator goes on when the broker reports that it has caught up, as a readiness probe tells an orchestrator.
+The operator continues when the restarted broker reports that it has caught up, as an orchestrator
+does with a readiness probe.
 """
 
 from __future__ import annotations
@@ -26,14 +28,14 @@ class RollingRestart:
     def __init__(
         self, cluster: Cluster, topics: tuple[str, ...], minimum: int, run_until: RunUntil
     ) -> None:
-        """`topics` keep `minimum` in-sync replicas in each partition all the time."""
+        """Each partition of `topics` must have at least `minimum` in-sync replicas all the time."""
         self._cluster = cluster
         self._topics = topics
         self._minimum = minimum
         self._run_until = run_until
 
     def play(self) -> None:
-        """Everything is well before, and after."""
+        """Run the restart; the cluster must be healthy before and after it."""
         for node in self._cluster.brokers.values():
             self._restart(node)
         self._cluster.scheduler.counters["rolling restarts"] += 1

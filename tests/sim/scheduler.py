@@ -1,4 +1,6 @@
-"""Simulated time: one queue of events, one source of randomness, one digest of what happened."""
+"""Simulated time: one queue of events, one source of randomness, one digest of all that
+happened.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,12 @@ _Event: TypeAlias = "tuple[int, int, Process | None, Callable[..., None], tuple[
 
 
 class Scheduler:
-    """Events in order of time; those of the same time in the order in which they were made.
+    """Runs events in order of time, and those of the same time in the order in which they were
+    scheduled.
 
-    Everything that happens in a run comes from `random` and this queue, so a seed is a run. The
-    `digest` covers each event's time and label: two runs with the same digest were the same.
+    Everything that happens in a run comes from `random` and this queue, so a seed always gives the
+    same run. The `digest` covers each event's time and label: two runs with the same digest were
+    the same.
     """
 
     def __init__(self, seed: int) -> None:
@@ -46,32 +50,40 @@ class Scheduler:
     def deliver_after(
         self, delay_us: int, process: Process, action: Callable[..., None], args: tuple[Any, ...]
     ) -> None:
-        """Deliver it to a process then. Most events are such, so this and `run` make no further calls."""
+        """Deliver a call to a process after a delay.
+
+        Most events are such deliveries, so this method and `run` avoid further calls.
+        """
         self._made += 1
         time_us = self.now_us + delay_us if delay_us > 0 else self.now_us
         heapq.heappush(self._queue, (time_us, self._made, process, action, args))
 
     def between(self, low: int, high: int) -> int:
-        """Draw a whole number from `low` to `high`, both included."""
+        """Draw an integer from `low` to `high`, both included."""
         return low + int(self.random.random() * (high - low + 1))
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability
 
     def note(self, text: str) -> None:
-        """Add an event to the digest, and to the lines that a failing seed prints."""
+        """Add an event to the digest, and to the lines that are printed if the seed fails."""
         self.digest = zlib.crc32(f"{self.now_us} {text}".encode(), self.digest)
         self.recent.append(f"{self.now_us / SECOND:9.4f}  {text}")
         if self.is_verbose:
             print(self.recent[-1])
 
     def fail(self, error: BaseException) -> None:
-        """End the seed with this error after the present event, even if other code catches it."""
+        """End the seed with this error after the present event, even if other code catches the
+        error.
+        """
         if self.failure is None:
             self.failure = error
 
     def run(self, until_us: int) -> None:
-        """Run all events that are due before `until_us`. Raises the error that `fail` got."""
+        """Run all events that are due up to `until_us`.
+
+        Raises the error that was passed to `fail`.
+        """
         queue = self._queue
         pop = heapq.heappop
         while queue and queue[0][0] <= until_us:
@@ -95,11 +107,14 @@ class Scheduler:
 
 
 class ProcessKilled(BaseException):
-    """A process was killed in the middle of what it did; nothing of its code may catch this."""
+    """A process was killed in the middle of its work; its own code must not catch this."""
 
 
 class Process:
-    """One run of a node. Its timers and messages end with it, and wait while it is stopped."""
+    """One run of a node.
+
+    Its timers and messages are dropped when it ends, and wait while it is stopped.
+    """
 
     def __init__(self, scheduler: Scheduler, node_id: int) -> None:
         self.scheduler = scheduler

@@ -1,9 +1,10 @@
-"""asyncio on simulated time: production coroutines run as part of one process of a seed.
+"""An event loop for asyncio on simulated time: production coroutines run as part of one process of
+a seed.
 
-Just enough of an event loop for code that waits on futures, queues, timers and task groups. It has
-no selector and no threads: its turns and timers are events of the scheduler, delivered through its
-process, so they wait while that is stopped and are gone when that is dead. An exception that no task
-handles ends the seed.
+It supports just the code that waits on futures, queues, timers and task groups; it has no selector
+and no threads. Its iterations and timers are events of the scheduler, which are delivered through
+its process: they wait while the process is stopped, and are dropped when it is dead. An exception
+that no task handles ends the seed.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _DRAIN_MAX = 10_000
 
 
 class SimulatedHandle:
-    """A callback that is due, now or later; the part of asyncio.Handle that asyncio and the production code use."""
+    """A callback that is due now or later; it has the part of asyncio.Handle that is used."""
 
     __slots__ = ("args", "callback", "context", "is_cancelled")
 
@@ -45,7 +46,9 @@ class SimulatedHandle:
 
 
 class _NumberedTask(asyncio.Task[Any]):
-    """A task whose place in a set, such as that of asyncio.TaskGroup, does not depend on its address."""
+    """A task whose place in a set, such as that of asyncio.TaskGroup, does not depend on its memory
+    address.
+    """
 
     def __init__(self, coro: Coroutine[Any, Any, Any], *, number: int, **arguments: Any) -> None:
         self._number = number  # first, since asyncio puts the task into sets
@@ -83,7 +86,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return task
 
     def close(self) -> None:
-        """Unwind the tasks of the dead process, which receive nothing from outside any more."""
+        """Cancel and finish the tasks of the dead process, which receive nothing from outside any
+        more.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -115,7 +120,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._failure = self._failure or leaf
 
     def _turn(self) -> None:
-        """Run what was ready when the turn began; what becomes ready meanwhile has the next one."""
+        """Run the callbacks that were ready when this iteration began; later ones run in the next
+        iteration.
+        """
         self._is_turn_due = False
         ready, process = self._ready, self._process
         before = events._get_running_loop()

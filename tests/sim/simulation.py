@@ -59,7 +59,9 @@ TOPICS = (
 
 
 class Extra(Enum):
-    """What a seed has besides the workload and the faults of all seeds: one in seven has each."""
+    """What some seeds have in addition to the workload and the faults of all seeds; each occurs in
+    every seventh seed.
+    """
 
     NOTHING = "nothing"
     READERS = "readers that wait, and validate their positions"
@@ -94,7 +96,7 @@ class Result:
 
 
 class Simulation:
-    """One run, as the module's docstring describes it. `run` returns the result and raises nothing."""
+    """One run of a seed. `run` returns the result and raises nothing."""
 
     def __init__(self, seed: int, *, is_verbose: bool = False, storm_us: int = STORM_US) -> None:
         self.scheduler = Scheduler(seed)
@@ -306,7 +308,9 @@ class Simulation:
         )
 
     def _is_quiet(self) -> bool:
-        """Return whether no producer waits, and all replicas have shown all their records."""
+        """Return whether no producer waits, and the high watermark of each replica is its log
+        end.
+        """
         for partition in self._partitions():
             ends = set()
             for node in self._replicas(partition):

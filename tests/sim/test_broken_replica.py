@@ -1,4 +1,6 @@
-"""A bug ends one replica: another replica leads, and its broker serves its other partitions."""
+"""When an internal error ends one replica, another replica becomes leader, and the broker still
+serves its other partitions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The schedules for planted bugs that chance rarely meets: each is survived, and fails with its bug."""
+"""The schedules for planted bugs that random faults rarely trigger: each passes, and fails with its
+bug planted.
+"""
 
 from __future__ import annotations
 

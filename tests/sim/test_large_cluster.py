@@ -1,7 +1,8 @@
-"""100 brokers, 2,000 partitions: one broker dies, then the active controller together with another.
+"""A cluster of 100 brokers and 2,000 partitions: one broker dies, then the active controller and
+another broker.
 
-In simulated time: what the protocol costs, not what a machine does. Sizes are real: of the image in
-memory, and of each batch as the wire would carry it.
+Times are simulated: they show what the protocol costs, not how fast a machine is. Sizes are real:
+those of the metadata in memory, and of each batch as it would be sent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""A consumer that waits for records at the broker, names the epoch of what it read last, and looks up times.
+"""A consumer that waits for records at the broker, sends the epoch of the last record it read, and
+looks up offsets by time.
 
-A broker whose log is not the one that the reader read says so (KIP-595). Then the reader asks the leader where
-its epoch ended (KIP-320): a broker that is merely behind says the first, too. Only a partition that lost more
-copies than its durability covers may tell its readers to go back.
+A broker whose log diverges from what the reader has read reports that (KIP-595). Then the reader
+asks the leader where its epoch ends (KIP-320), because a broker that is merely behind reports a
+divergence, too. Only a partition that lost more copies than its durability survives may send its
+readers back.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ BYTES_MIN = (1, 1, 300)
 
 
 class ValidatingReader(Consumer):
-    """A Consumer whose fetches wait at the broker, and whose position has an epoch."""
+    """A Consumer whose fetches wait at the broker, and whose position has a leader epoch."""
 
     patience_us = WAIT_MS_MAX * MS + ATTEMPT_US
 

@@ -1,7 +1,8 @@
-"""The connections of a simulated broker to leaders and controllers, and the heartbeats that it sends.
+"""The connections of a simulated broker to leaders and controllers, and the heartbeats that it
+sends.
 
-Each has the interface that production code expects of gRPC, over the connections of network.py: they
-come late, break, and are noticed to be broken by keepalives only.
+Each class has the interface that production code expects of gRPC, on the connections of network.py:
+messages are delayed, connections break, and only keepalives notice that.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _ACCEPTED = "accepted"
 
 
 class Inbox:
-    """What has arrived at one end of a stream, for a coroutine that waits for it."""
+    """The messages that arrived at one end of a stream, for the coroutine that waits for them."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
@@ -55,7 +56,7 @@ class Inbox:
         self._wake()
 
     async def get(self) -> Any:
-        """The next message; None at the end."""
+        """Return the next message; None at the end of the stream."""
         while not self._messages:
             if self.is_over:
                 return None
@@ -70,7 +71,7 @@ class Inbox:
 
 
 class ToLeader:
-    """The follower's end of a replication stream: a LeaderConnection."""
+    """The follower's end of a replication stream (a LeaderConnection)."""
 
     def __init__(self, life: BrokerProcess, leader: BrokerId) -> None:
         self._life = life
@@ -123,7 +124,7 @@ class ToLeader:
 
 
 class FromFollower:
-    """The leader's end of a replication stream: a FollowerConnection."""
+    """The leader's end of a replication stream (a FollowerConnection)."""
 
     def __init__(self, life: BrokerProcess, stream: Stream) -> None:
         self._life = life
@@ -161,7 +162,7 @@ class FromFollower:
         await asyncio.sleep(self._life.scheduler.between(20, 400) / SECOND)
 
     async def serve(self) -> None:
-        """Let the production's leader serve this stream until either side ends it."""
+        """Let the production code's leader serve this stream until either side ends it."""
         assert self._life.broker is not None
         try:
             await self._life.broker.followers.serve(self)
@@ -172,7 +173,7 @@ class FromFollower:
 
 
 class ToPeer:
-    """The opening end of a transaction link: a LinkConnection."""
+    """The end of a transaction link that opens it (a LinkConnection)."""
 
     def __init__(self, life: BrokerProcess, kind: LinkKind, peer: BrokerId) -> None:
         self._life = life
@@ -221,7 +222,7 @@ async def call_resolve(
     _port: int,
     request: link_pb.ResolveProducersRequest,
 ) -> link_pb.ResolveProducersResponse:
-    """Ask another broker's coordinators. Whoever calls has a time-out."""
+    """Send a request to another broker's coordinators. The caller has a time-out."""
     node = life.cluster.brokers.get(peer)
     target = node.life if node is not None else None
     if target is None or not target.is_serving:
@@ -246,7 +247,7 @@ async def call_resolve(
 
 
 class FromPeer:
-    """The serving end of a transaction link: a LinkPeer."""
+    """The end of a transaction link that accepts it (a LinkPeer)."""
 
     def __init__(self, life: BrokerProcess, kind: LinkKind, stream: Stream) -> None:
         self._life = life
@@ -272,7 +273,7 @@ class FromPeer:
         self._stream.send(self._life.process, message)
 
     async def serve(self) -> None:
-        """Let the production's broker serve this stream until either side ends it."""
+        """Let the production code's broker serve this stream until either side ends it."""
         assert self._life.broker is not None
         transactions = self._life.broker.transactions
         is_marking = self._kind is LinkKind.MARK
@@ -292,7 +293,7 @@ def _error(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
 
 
 class ControllerChannels:
-    """Channels to the controllers, for the production's ControllerClient and MetadataFeed."""
+    """Channels to the controllers, for the production code's ControllerClient and MetadataFeed."""
 
     def __init__(self, life: BrokerProcess) -> None:
         self._life = life
@@ -302,11 +303,11 @@ class ControllerChannels:
         return ControllerChannel(self._life, self._life.cluster.controllers[controller_id])
 
     async def close(self) -> None:
-        """The process ends with it."""
+        """Do nothing: the channel ends with the process."""
 
 
 class ControllerChannel:
-    """One channel: unary calls are single messages, a feed is a connection."""
+    """One channel: a unary call is a single message, and a feed is a connection."""
 
     def __init__(self, life: BrokerProcess, controller: ControllerNode) -> None:
         self._life = life
@@ -356,7 +357,10 @@ def _not_served(path: str, *_: Any, **__: Any) -> Any:
 
 
 class FeedCall:
-    """A call of MetadataFeed: iterated by the broker, cancelled when another source is better."""
+    """A call of MetadataFeed.
+
+    The broker iterates over it, and cancels it when another controller is a better source.
+    """
 
     def __init__(
         self,
@@ -410,7 +414,9 @@ class FeedCall:
 
 
 class Beats:
-    """What HeartbeatThreads are in production: a stream to each controller, beside the loop."""
+    """The simulated form of HeartbeatThreads: a stream of heartbeats to each controller, beside the
+    event loop.
+    """
 
     def __init__(self, life: BrokerProcess, heartbeat: Heartbeat) -> None:
         self._life = life

@@ -1,6 +1,8 @@
-"""Bugs put into the production code on purpose: a simulator that finds none of them proves nothing.
+"""Bugs that tests put into the production code on purpose, to prove that the simulator finds such
+bugs.
 
-Each is one rule taken out, as somebody might forget it. `bugs.py` plants them one at a time for the
-random seeds; `test_directed_schedules.py` has a schedule of its own for those that chance rarely
-meets. The numbers are those of the programme's list of planted bugs.
+A planted bug is a patch that removes one rule, as a programmer might forget it. `bugs.py` lists the
+bugs of the simulator; each is planted alone. Seeds with random faults find most of them; for those
+that random faults rarely trigger, `schedules.py` arranges the events that do. Each bug has a fixed
+number, by which tests and docs/mechanisms.md name it.
 """

@@ -1,4 +1,6 @@
-"""A planted bug: one rule taken out of the production code, and put back."""
+"""A planted bug: a patch that removes one rule from the production code for the length of a `with`
+block.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ Plant = Callable[[ExitStack], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
-    """One rule that is missing; `is_rare`: its `seeds` may miss it, so it has a schedule."""
+    """A rule of the production code, and the patch `plant` that removes it.
+
+    One of `seeds` finds the bug, unless `is_rare` is set: then a directed schedule finds it
+    instead.
+    """
 
     number: int
     name: str

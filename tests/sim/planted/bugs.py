@@ -1,4 +1,7 @@
-"""The planted bugs, each a context manager that takes one rule out of the production code."""
+"""The planted bugs that the simulator finds.
+
+Each function below patches one rule out of the production code.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted bugs of the log on its disk; seeds whose logs are files find them."""
+"""Planted bugs of the log's handling of its disk: recovery, checkpoints and syncs."""
 
 from __future__ import annotations
 

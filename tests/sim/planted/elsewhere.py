@@ -1,7 +1,7 @@
-"""The planted bugs that tests outside of the simulator find: those of the quorum, which is only a model here, and
-number 41.
+"""The planted bugs that tests outside of the simulator find.
 
-(17 and 18 have named tests, too: tests.unit.log.test_planted_bugs.)
+They are those of the metadata quorum, which the simulator replaces by a model, and number 41. (Bugs
+17 and 18 are found here and by tests.unit.log.test_planted_bugs.)
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedTest:
-    """`plant` in `module` takes the rule out; a test there shows that its named test notices."""
+    """A planted bug and where it is tested.
+
+    The function `plant` in `module` removes the rule, and a test in that module shows that the test
+    named for this bug then fails.
+    """
 
     number: int
     name: str

@@ -1,4 +1,4 @@
-"""Planted bugs of the group coordinator; those over 30 are not in the programme's list."""
+"""Planted bugs of the group coordinator."""
 
 from __future__ import annotations
 

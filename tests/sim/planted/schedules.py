@@ -1,6 +1,7 @@
-"""Schedules for planted bugs that chance rarely meets.
+"""Schedules for the planted bugs that random faults rarely trigger.
 
-Each is a story that ends well; with its bug planted it must not. `SCHEDULES` tells whose it is.
+A schedule is a function that arranges certain events and checks what follows. Without the bug it
+passes; with the bug planted it must fail. `SCHEDULES` maps the number of each bug to its schedule.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from tests.sim.scheduler import SECOND, Process
 
 
 def late_copy_of_an_isr_expansion() -> None:
-    """Broker 3 leaves, joins, leaves again; a copy of the proposal to join comes after that."""
+    """Broker 3 leaves the ISR, joins it and leaves it again; then a copy of the AlterPartition
+    request that let it join arrives. It must be refused."""
     stage = Stage()
     stage.produce()
     stage.cut_off(3, (1, 2))
@@ -50,7 +52,9 @@ def late_copy_of_an_isr_expansion() -> None:
 
 
 def expansion_that_names_a_lost_life() -> None:
-    """The proposal that broker 3 joins is under way while its machine loses power and returns."""
+    """A proposal that broker 3 joins the ISR is still under way when that broker loses power and
+    restarts. The proposal names the broker epoch from before the power loss, so it must be
+    refused."""
     stage = Stage()
     producer = stage.produce()
     stage.cut_off(3, (1, 2))
@@ -75,7 +79,9 @@ def expansion_that_names_a_lost_life() -> None:
 
 
 def ack_of_a_lost_life() -> None:
-    """What broker 3 acknowledged before its machine lost power comes after its new life attached."""
+    """An acknowledgement that broker 3 sent before it lost power reaches the leader after broker
+    3 has restarted and attached again. It must not count, because the records that it
+    acknowledges are lost."""
     stage = Stage()
     producer = stage.produce()
     stage.until(lambda: stage.log_end(3) > 20)
@@ -105,11 +111,10 @@ def ack_of_a_lost_life() -> None:
 
 
 def expansion_that_is_refused_for_now() -> None:
-    """Broker 3 is fenced for a moment when it is to join; a copy of the proposal comes later.
-
-    The leader must not forget the refused proposal, or the copy lets a replica in that lacks what
-    was shown meanwhile; nor may it wait for that replica for ever.
-    """
+    """Broker 3 is fenced when the leader proposes that it joins the ISR; a copy of the proposal
+    arrives later. The leader must not forget the refused proposal: the late copy would add a
+    replica that lacks records which became visible meanwhile. Nor may the high watermark wait
+    for that replica for ever."""
     stage = Stage()
     stage.produce()
     stage.cut_off(3, (1, 2))
@@ -139,10 +144,9 @@ def _attached(stage: Stage) -> FollowerSession | None:
 
 
 def cut_to_the_epochs_end() -> None:
-    """KIP-101: broker 2 has more than the new leader, and knows of less than was acknowledged.
-
-    It must cut what is more, and nothing below: it is in the ISR, and may be elected next.
-    """
+    """Broker 2 has more records than the new leader, and a high watermark that is behind the
+    acknowledged records (KIP-101). It must truncate the records that the new leader lacks, and
+    nothing below: it is in the ISR, and may be elected next."""
     stage = Stage(replicas=(1, 3, 2))
     stage.produce()
 
@@ -175,7 +179,8 @@ def cut_to_the_epochs_end() -> None:
 
 
 def min_isr_that_sinks_while_a_leader_is_cut_off() -> None:
-    """A leader alone below the minimum shows nothing more, so that the ELR member may lead."""
+    """A leader whose ISR is below min.insync.replicas must not advance its high watermark.
+    Otherwise a replica in the ELR (KIP-966) that becomes leader would lack visible records."""
     stage = Stage()
     stage.produce(acks=1)
     stage.until(lambda: stage.hosted(1).replica.high_watermark > 10)
@@ -192,7 +197,8 @@ def min_isr_that_sinks_while_a_leader_is_cut_off() -> None:
 
 
 def snapshot_of_a_controller_that_was_behind() -> None:
-    """The feed of a broker brings it a snapshot that is older than its image."""
+    """The metadata feed delivers a snapshot to a broker that is older than the broker's
+    metadata. It must be ignored."""
     stage = Stage()
     producer = stage.produce()
     log, broker = stage.cluster.log, stage.life(1).broker
@@ -218,10 +224,8 @@ def snapshot_of_a_controller_that_was_behind() -> None:
 
 
 def feed_that_leaves_entries_out() -> None:
-    """The feed of a broker goes on behind an entry that it has not brought.
-
-    The broker leaves it, and reads what is missing elsewhere.
-    """
+    """The metadata feed skips an entry. The broker ends this feed, and reads the missing entry
+    from another one."""
     stage = Stage()
     log, broker = stage.cluster.log, stage.life(1).broker
     assert broker is not None
@@ -237,7 +241,8 @@ def feed_that_leaves_entries_out() -> None:
 
 
 def leader_whose_heartbeats_are_answered_late() -> None:
-    """The controllers' responses take up to 3 s, and then none comes: the lease began at the beats."""
+    """The controllers' heartbeat responses take up to 3 s, and then stop. The lease of the
+    broker must count from the time when it sent the heartbeats, not from the responses."""
     stage = Stage()
     stage.produce(acks=1)
     stage.until(lambda: stage.hosted(1).replica.high_watermark > 5)
@@ -250,7 +255,8 @@ def leader_whose_heartbeats_are_answered_late() -> None:
 
 
 def answer_that_was_allowed_before_a_stall() -> None:
-    """The machine of a leader stands still between reading for a fetch and writing the answer."""
+    """The machine of a leader stalls after the records of a fetch were read and before the
+    response is sent. The lease expires meanwhile, so the records must not be sent."""
     stage = Stage()
     stage.produce()
     stage.until(lambda: stage.hosted(1).replica.high_watermark > 5)
@@ -268,10 +274,9 @@ def answer_that_was_allowed_before_a_stall() -> None:
 
 
 def power_lost_by_the_only_other_member() -> None:
-    """Below the minimum, broker 2 loses records with its power: it is electable no more.
-
-    Had it only been killed, it would stay eligible (ELR) and might lead when broker 1 dies.
-    """
+    """While the ISR is below min.insync.replicas, broker 2 loses records in a power loss. It may
+    not be elected any more. Had its process only been killed, it would stay in the ELR (KIP-966)
+    and might lead when broker 1 dies."""
     stage = Stage()
     producer = stage.produce()
     stage.cut_off(3, (1, 2))
@@ -293,11 +298,11 @@ def power_lost_by_the_only_other_member() -> None:
 
 
 def coordinator_that_is_cut_off() -> None:
-    """Only an administrator still reaches the coordinator; commits go on at another.
-
-    Within its lease the old one may tell what was committed, after that nothing. (With members it
-    would soon fall silent anyway: it takes them out, and cannot write that.)
-    """
+    """The broker of a group coordinator is cut off from all nodes but an admin client, and
+    offset commits continue at the new coordinator. The old coordinator may answer OffsetFetch
+    until the broker's lease expires, and must refuse it from then on. The group has no members,
+    only a client that commits offsets: the old coordinator would try to remove members that it
+    does not hear of, fail to write that, and stop answering for that reason."""
     stage = Stage(has_groups=True)
     history = GroupHistory()
     member = Alone(stage.cluster, history, 301, CLASSIC)
@@ -322,10 +327,9 @@ def coordinator_that_is_cut_off() -> None:
 
 
 def coordinator_that_cannot_write() -> None:
-    """Cut the coordinator's followers off: its appends wait and are then refused, and it loads again.
-
-    What waits may be committed later, so it may not begin again without it.
-    """
+    """The leader of the coordinator's partition loses its followers: its appends wait, then time
+    out, and the coordinator loads its state again. The waiting records may be committed later,
+    so the load must not complete without them."""
     stage = Stage(has_groups=True)
     history = GroupHistory()
     member = Alone(stage.cluster, history, 301, CLASSIC)
@@ -351,7 +355,8 @@ def coordinator_that_cannot_write() -> None:
 
 
 def delete_whose_leader_dies_at_once() -> None:
-    """The leader of a partition whose records were deleted dies when it has said so."""
+    """The leader dies right after it has confirmed a DeleteRecords request. The records must
+    stay deleted under the next leader."""
     stage = Stage()
     producer = stage.produce()
     stage.until(lambda: stage.log_end(1) > 50)
@@ -371,7 +376,9 @@ def delete_whose_leader_dies_at_once() -> None:
 
 
 def durability_that_changes_under_load() -> None:
-    """The leader counts what is synced from now on; its followers, with slow disks, hear later."""
+    """A topic changes to `durability=fsync` under load. The leader applies it at once; its
+    followers, whose disks are slow, learn of it later. From the change on, the leader may count
+    only what a replica has synced."""
     stage = Stage()
     stage.produce(pace_ms=5)
     stage.until(lambda: stage.hosted(1).replica.high_watermark > 10)
@@ -391,10 +398,9 @@ def durability_that_changes_under_load() -> None:
 
 
 def checkpoint_while_a_log_is_cut() -> None:
-    """Let broker 1 write its checkpoints after its files were truncated and before the log knows it.
-
-    What a full sync took above the cut is gone: the next life must not vouch for it.
-    """
+    """Broker 1 writes its checkpoints while a truncation has already cut the files and the log
+    object does not know it yet. What was synced above the cut is gone, so the recovery point
+    must not be above the cut: the next process would not verify those bytes."""
     stage = Stage()
     producer = stage.produce(acks=1)
     stage.until(lambda: stage.hosted(1).replica.high_watermark > 10)
@@ -428,10 +434,9 @@ def _write_checkpoint(directory: LogDirectory) -> None:
 
 
 def disk_that_fails_and_works_again() -> None:
-    """A sync of broker 3 fails, and its disk works again before the broker is started.
-
-    Nothing says which bytes the failed sync left out, although the next life reads all of them.
-    """
+    """A sync on broker 3 fails, and the disk works again before the broker restarts. Nobody
+    knows which bytes the failed sync did not write, even if the next process can read them all.
+    The restart must count as a power loss."""
     stage = Stage(durability="fsync")
     stage.produce()
     stage.until(lambda: stage.log_end(3) > 10)

@@ -1,5 +1,6 @@
-"""Planted bugs of the code that does the broker's I/O: streams, hosts, disk work, heartbeat, lease, registration
-and feed.
+"""Planted bugs of the broker's code that does I/O.
+
+They are in replication streams, disk work, heartbeats, leases, registration and the metadata feed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Planted bugs that only the clients and faults of some seeds can meet: see `Extra` in simulation.py."""
+"""Planted bugs that only seeds with certain clients or faults can find: see `Extra` in
+simulation.py.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def _coordinator_reads_damage(stack: ExitStack) -> None:
 
 
 def _bug(number: int, name: str, plant: Plant, extra: Extra) -> Bug:
-    """Return a bug that only seeds with this extra meet."""
+    """Return a bug that only seeds with this extra client or fault can find."""
     return Bug(number=number, name=name, plant=plant, seeds=seeds_with(extra, below=400))
 
 

@@ -1,1 +1,3 @@
-"""The quorum under a simulated clock, disk and network."""
+"""The simulator of the metadata quorum: production voters on a simulated clock, disk and
+network.
+"""

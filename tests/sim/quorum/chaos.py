@@ -10,7 +10,7 @@ from tests.sim.quorum.world import World
 
 @dataclass
 class ChaosResult:
-    """The counts of one seed's events, and its trace's hash."""
+    """The counts of one seed's events, and the hash of its trace."""
 
     seed: int
     trace: str
@@ -20,7 +20,9 @@ class ChaosResult:
 
 
 class Chaos:
-    """One run: clients propose all the time, a fault happens every second or so."""
+    """One run under faults: clients propose entries all the time, and a fault happens about every
+    second.
+    """
 
     def __init__(self, seed: int, *, duration_s: float = 30.0, voters: int = 3) -> None:
         self.seed = seed
@@ -59,7 +61,9 @@ class Chaos:
         )
 
     def _commit(self) -> None:
-        """Commit entries on the healed cluster; try again where a stale leader took them and stepped down."""
+        """Commit entries on the healed cluster; try again if a stale leader took them and stepped
+        down.
+        """
         world = self.world
         epoch = world.elect(40.0).raft.active_epoch
         try:
@@ -142,7 +146,9 @@ class Chaos:
         self.world.power_cut(node_id)
 
     def _stop_in_job(self, node_id: int) -> None:
-        """Interrupt the next write of its log or of a snapshot, mostly by a kill."""
+        """Interrupt the next write of a voter's log or snapshot, mostly by a kill, else by a power
+        cut.
+        """
         world, rng = self.world, self.random
         node = world.nodes[node_id]
         queue = node.snapshot_queue if rng.random() < 0.3 else node.queue
@@ -153,7 +159,10 @@ class Chaos:
             queue.at_next_job = lambda: self._power_cut(node_id)
 
     def _break_disk(self, node_id: int) -> None:
-        """Let one of its next disk calls fail: the process must end itself, and nothing else may end it."""
+        """Let one of the voter's next disk calls fail.
+
+        The process must then end itself, and nothing else may end it.
+        """
         skip = self.random.randint(0, 5)
         disk = self.world.disks[node_id]
 
@@ -197,7 +206,9 @@ class Chaos:
                 self._restart(node_id)
 
     def _end_broken(self, node_id: int) -> None:
-        """End a voter whose disk call failed: after a restart it may read what the disk does not hold."""
+        """End a voter whose disk call failed: by a power cut, or by a kill, after which it may read
+        bytes that are not on the disk.
+        """
         if self.random.random() < 0.5:
             self.world.power_cut(node_id)
         else:

@@ -1,7 +1,7 @@
-"""Checks, from outside of the voters, what was committed.
+"""Checks what the voters committed, with knowledge that no voter has.
 
-The first node that applies an offset defines its entry and digest; every other one must agree. All
-acknowledged entries must stay in the log, and a term has one leader. A read that gets a response has seen
+The first node that applies an offset defines its entry and digest, and every other node must agree.
+All acknowledged entries must stay in the log, and a term has one leader. A read must have seen
 everything that any leader acknowledged before the read arrived.
 """
 
@@ -32,7 +32,7 @@ class OracleError(AssertionError):
 
 
 class Oracle:
-    """What is committed, what was acknowledged, and the leader of each term."""
+    """The committed entries, the acknowledged entries, and the leader of each term."""
 
     def __init__(self) -> None:
         self.entries: dict[int, tuple[int, bytes]] = {}
@@ -53,7 +53,11 @@ class Oracle:
         self.acknowledged[offset] = payload
 
     def answered_read(self, node_id: int, seen: int, acknowledged: int) -> None:
-        """Check a read. `seen` is what the node had applied when it arrived, `acknowledged` the newest then."""
+        """Check a read.
+
+        `seen` is the last entry that the node had applied when the read arrived, and `acknowledged`
+        the newest acknowledged entry at that time.
+        """
         if seen < acknowledged:
             raise OracleError(
                 f"node {node_id} answered a read from entry {seen}: {acknowledged} was acknowledged"
@@ -65,7 +69,9 @@ class Oracle:
 
 
 def check_disk_vouches(source: SimulatedNode, target: int, message: Message) -> None:
-    """Check that the disk would hold what a message claims if the power went now."""
+    """Check that what a message claims would still be on the disk after a power cut at this
+    moment.
+    """
     kind = message["type"]
     claimed = 0
     if kind == wire.APPEND_ENTRIES:
@@ -86,7 +92,7 @@ def check_dirty_disk_vouches(source: SimulatedNode, target: int, message: Messag
 
 
 def check_opened(node: SimulatedNode) -> None:
-    """Check that the log and vote that a restarted voter may report at once survive a power cut."""
+    """Check that the log and the vote that a restarted voter reports would survive a power cut."""
     log, votes = node.barrier.log, node.barrier._vote_file
     claimed = max(log.synced_index, node.raft.applied)
     _check_durable(node, claimed, votes.term, votes.vote, said="it opened")

@@ -1,13 +1,14 @@
-"""A disk that loses what was not synced, tears pages, and fails any call on demand.
+"""A disk that loses unsynced bytes, writes pages in part, and fails any call on demand.
 
-Bytes are kept per file with the old content of every page written since the last sync; a crash puts
-a random subset of those back. Names (created, renamed, removed) are durable after `sync_directory`;
-a crash keeps a random prefix of the changes since. A sync that fails drops the dirty state without
-making it durable, as Linux does: a later sync that succeeds says nothing about those pages, until they
-are written again.
+For each file it keeps the bytes, and the old content of every page written since the last sync; a
+crash restores a random subset of these pages. Names (created, renamed, removed) are durable after
+`sync_directory`; a crash keeps a random prefix of the changes since then. A sync that fails marks
+the pages as clean without making them durable, as Linux does: a later sync that succeeds proves
+nothing about those pages until they are written again.
 
-The process may stop within a call (`interrupt_after`): a write is then done in part, any other call not
-at all. Without a `crash` that is a kill: the next process reads what was written, synced or not.
+The process may stop within a call (`interrupt_after`): a write is then done in part, any other call
+not at all. If no `crash` follows, that is a kill: the next process reads what was written, synced
+or not.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class PowerCut(BaseException):
 
 
 class SimulatedInode:
-    """One file's bytes, now and as of its last sync."""
+    """The bytes of one file, now and as of its last sync."""
 
     def __init__(self, page_bytes: int) -> None:
         self.content = bytearray()
@@ -59,7 +60,7 @@ class SimulatedInode:
 
     @property
     def synced(self) -> bool:
-        """Whether a crash at this moment would change nothing."""
+        """Return whether a crash at this moment would change nothing."""
         return not (self.dirty or self.lost or self.uncut is not None)
 
     def sync_failed(self) -> None:
@@ -68,7 +69,7 @@ class SimulatedInode:
         self.dirty.clear()
 
     def crash(self, keep_page: Callable[[], bool]) -> None:
-        """Lose what did not reach the disk."""
+        """Lose the bytes that did not reach the disk."""
         if self.uncut is not None and not keep_page():
             self.content[:] = self.uncut
         size = self.page_bytes
@@ -148,10 +149,10 @@ class SimulatedDisk:
         *,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Begin a call that changes something; it may be interrupted or fail here.
+        """Begin a call that changes something; the call may be interrupted or fail here.
 
-        `in_part` does a share (0 to 1) of the call before it is interrupted or fails; `failed` is what
-        only a failure does.
+        `in_part` does a share (0 to 1) of the call before it is interrupted or fails; `failed` is
+        called only on a failure.
         """
         self.calls[call] += 1
         self.call_names.append(f"{call} {name}")
@@ -206,7 +207,7 @@ class SimulatedDisk:
             self._inodes[name] = inode
 
     def crash(self, *, keep_page: Callable[[], bool] | None = None) -> None:
-        """Cut the power: what was not synced is lost, or there in part."""
+        """Cut the power: unsynced bytes and names are lost, or kept in part."""
         keep = keep_page if keep_page is not None else lambda: self._random.random() < 0.5
         names = dict(self._durable_names)
         for name, inode in self._changes[: self._random.randint(0, len(self._changes))]:
@@ -232,7 +233,9 @@ class SimulatedDisk:
         ]
 
     def after_power_cut(self) -> SimulatedDisk:
-        """Return another disk with only what is durable at this moment; this one goes on."""
+        """Return a copy of the disk with only what is durable at this moment; this disk does not
+        change.
+        """
         other = SimulatedDisk(random.Random(0), page_bytes=self._page_bytes)
         copies: dict[int, SimulatedInode] = {}
         for name, inode in self._durable_names.items():
@@ -248,11 +251,11 @@ class SimulatedDisk:
         return other
 
     def corrupt(self, name: str, position: int, size: int = 1) -> None:
-        """Flip bits of durable content."""
+        """Flip all bits of some durable bytes of a file."""
         content = self._inodes[name].content
         for at in range(position, position + size):
             content[at] ^= 0xFF
 
     def size_of(self, name: str) -> int:
-        """Length of a file in bytes."""
+        """Return the length of a file in bytes."""
         return len(self._inodes[name].content)

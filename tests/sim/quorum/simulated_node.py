@@ -1,4 +1,4 @@
-"""One run of a voter: the production's node over a simulated disk, and the shell around it."""
+"""One run of a voter: the production code's node on a simulated disk, and its surroundings."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ CLUSTER_ID = "sim"
 
 
 class NodeDied(Exception):
-    """Raised where the production code ended the process (`fatal`)."""
+    """The production code ended its process (`fatal`)."""
 
 
 class SimulatedQueue:
-    """Disk work in order, each job taking simulated time (`DiskQueue`)."""
+    """The queue of disk work (`DiskQueue`): jobs run in order, and each takes simulated time."""
 
     def __init__(self, node: SimulatedNode) -> None:
         self._node = node
@@ -153,7 +153,9 @@ class SimulatedNode:
             raise OracleError(f"node {self.node_id} restored another state at {offset}")
 
     def _last_regular(self, offset: int) -> int:
-        """Return the last offset up to this one that changed the state, which no-ops do not."""
+        """Return the last offset up to this one whose entry changed the state, which no-ops do
+        not.
+        """
         while offset > 0 and offset not in self.world.oracle.digests:
             offset -= 1
         return offset
@@ -185,7 +187,9 @@ class SimulatedNode:
     # The shell.
 
     def alive(self, call: Callable[[], None]) -> Callable[[], None]:
-        """Return a callback that does nothing once this run of the voter has ended."""
+        """Return a callback that calls `call`, but does nothing once this run of the voter has
+        ended.
+        """
 
         def guarded() -> None:
             if self.dead is not None or self.world.nodes.get(self.node_id) is not self:
@@ -199,9 +203,10 @@ class SimulatedNode:
         return guarded
 
     def busy_until(self) -> float:
-        """Return when the process takes its next events; at most the present time if it takes them now.
+        """Return the time from which the process handles events again; at most the present time if
+        it does so now.
 
-        A turn takes all events that wait for it at its first instant.
+        An iteration of its event loop handles all events that wait at its beginning.
         """
         now = self.world.now
         if self.frozen_until > now:
@@ -227,7 +232,7 @@ class SimulatedNode:
             self.world.oracle.leads(self.node_id, self.raft.term)
 
     def receive(self, peer_id: int, message: Message) -> None:
-        """Deliver one message, and step right after it."""
+        """Deliver one message, and let the node process it."""
         self.raft.receive(peer_id, message)
         self.step()
 

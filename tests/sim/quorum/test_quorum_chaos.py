@@ -1,4 +1,6 @@
-"""Under random faults acknowledged entries stay, voters agree, and a term has one leader."""
+"""Under random faults acknowledged entries are kept, voters agree, and each term has at most one
+leader.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Slow disks and slow loops: the quorum still has a leader, and a silent leader is still replaced.
+"""With slow disks and slow event loops the quorum still has a leader, and a silent leader is still
+replaced.
 
-All times are simulated seconds, with the production's timers (elections after 0.5 to 1.0 s).
+All times are simulated seconds, with the production code's timers (elections after 0.5 to 1.0 s).
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def slow_cluster(seed: int, kind: str) -> World:
 
 
 def led_share(world: World, duration_s: float) -> float:
-    """Return the share of the time with an active leader, which is sent proposals all the time."""
+    """Send proposals to the leader all the time, and return the share of the time with an active
+    leader.
+    """
     samples: list[bool] = []
 
     def sample() -> None:

@@ -1,11 +1,10 @@
 """A cluster of voters in one thread: the production code on a simulated clock, disk and network.
 
-Everything random comes from one seed, everything that happens is an event in one heap, so a seed is
-a history: the trace's hash is the proof. Links are FIFO, as TCP is, with delays; they can be cut
-(messages vanish) or held (messages wait, then come all at once). Disk writes take time, in order,
-and a kill or a power cut may come in the middle of one; only the second takes what was not synced.
-
-The oracle (`oracle.py`) knows what was committed.
+Everything random comes from one seed, and everything that happens is an event in one heap, so a
+seed always gives the same run; the hash of the trace shows it. Links are FIFO, as TCP is, with
+delays. They can be cut (messages vanish) or held (messages wait, then arrive all at once). Disk
+writes take time, in order. A kill or a power cut may come in the middle of one; only a power cut
+loses unsynced bytes. The oracle (`oracle.py`) checks what was committed.
 """
 
 from __future__ import annotations
@@ -112,7 +111,10 @@ class World:
         self.run_until(lambda: False, duration_s)
 
     def run_until(self, condition: Callable[[], bool], bound_s: float) -> bool:
-        """Run until the condition holds, judged after each event; return False if the bound came first."""
+        """Process events until the condition holds; it is checked after each event.
+
+        Return False if `bound_s` passes first.
+        """
         end = self.now + bound_s
         while not condition():
             if not self._heap or self._heap[0][0] > end:
@@ -131,7 +133,7 @@ class World:
         self._disk_delay_s = (least, most)
 
     def set_turn_s(self, duration_s: float) -> None:
-        """Set how long a turn of each running voter's loop takes from now on."""
+        """Set how long one iteration of each running voter's event loop takes from now on."""
         for node in self.nodes.values():
             node.turn_s = duration_s
 
@@ -146,7 +148,7 @@ class World:
     # Nodes.
 
     def start(self, node_id: int) -> SimulatedNode:
-        """Start a voter on what its disk holds."""
+        """Start a voter from what is on its disk."""
         node = self.nodes[node_id] = SimulatedNode(self, node_id, self.disks[node_id])
         for peer_id, peer in self.nodes.items():
             if peer_id != node_id and peer.dead is None:
@@ -169,7 +171,10 @@ class World:
         self.disks[node_id].crash()
 
     def _interrupt(self, node_id: int) -> None:
-        """End a run of a voter. Jobs under way stop at some call, or end without anything being reported."""
+        """End a run of a voter.
+
+        A disk job that is running stops at some call, or completes without being reported.
+        """
         node = self._end(node_id)
         if node is None or node.dead is not None:
             return
@@ -185,7 +190,7 @@ class World:
                 node.disk.interrupt_after = None
 
     def wipe(self, node_id: int) -> None:
-        """Replace a voter's disk by a formatted empty one."""
+        """Replace a voter's disk by an empty, formatted one."""
         self._end(node_id)
         self.disks[node_id] = SimulatedDisk(self.random)
         format_disk(self.disks[node_id], self.identity(node_id), "sim")
@@ -233,7 +238,7 @@ class World:
         return offsets
 
     def converge(self, bound_s: float = 30.0) -> None:
-        """Heal the network; every running node must come to apply the same entries."""
+        """Heal the network, and wait until every running node has applied the same entries."""
         self.heal()
 
         def same() -> bool:
@@ -315,7 +320,7 @@ class World:
                 self.cut |= {(node_id, peer_id), (peer_id, node_id)}
 
     def hold(self, source_id: int, target_id: int) -> None:
-        """Let the messages of one direction wait."""
+        """Let the messages of one direction wait until `release`."""
         self.held.setdefault((source_id, target_id), [])
 
     def release(self, source_id: int, target_id: int) -> None:

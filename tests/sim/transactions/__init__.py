@@ -1,1 +1,1 @@
-"""Proofs about transactions: the explicit-state model of the protocol."""
+"""The simulator of transactions, and the explicit-state model of the transaction protocol."""

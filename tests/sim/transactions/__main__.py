@@ -1,4 +1,6 @@
-"""`python -m tests.sim.transactions --seeds 200`: seeds with transactional clients; or hunt planted bugs."""
+"""`python -m tests.sim.transactions --seeds 200` runs seeds with transactional clients, or looks
+for planted bugs.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ COVERAGE = (
 
 
 def show(outcome: Outcome) -> None:
-    """Print what broke a seed, and how to see it again."""
+    """Print the violations of a failed seed, and the command that repeats it."""
     print(f"seed {outcome.seed} failed:")
     for violation in outcome.violations[:5]:
         print(f"  {violation}")
@@ -43,7 +45,7 @@ def show(outcome: Outcome) -> None:
 
 
 def run(seeds: range, workers: int) -> bool:
-    """Run the seeds; return whether none has a violation and all kinds of events were met."""
+    """Run the seeds; return whether no seed has a violation and every kind of event happened."""
     began = time.monotonic()
     counters: Counter[str] = Counter()
     failed: list[int] = []

@@ -1,4 +1,6 @@
-"""A read_committed reader: follows all partitions of two topics from their start, at leaders and followers."""
+"""A read_committed reader, which follows all partitions of two topics from their start, at leaders
+and followers.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ READ_TOPICS: Final = (DATA_TOPIC, COPIES_TOPIC)
 
 
 class CommittedReader(ClientMachine):
-    """Each life reads everything again."""
+    """A reader whose process restarts now and then, and reads everything again."""
 
     def __init__(self, cluster: Cluster, client_id: int, history: TransactionHistory) -> None:
         super().__init__(cluster, client_id)

@@ -1,7 +1,9 @@
-"""Consume, transform, produce: members of groups that copy the data topic, with their offsets in the transaction.
+"""Group members that copy the data topic: they consume, transform and produce, with their offsets
+in the transaction.
 
-Both group protocols do it. A copier commits nothing but with its transactions, so the output has the copy of each input
-once, whatever happens (KIP-447). Each process has one producer; the members of a group fence each other by generations.
+There are copiers of both group protocols. A copier commits offsets only within its transactions, so
+the output has one copy of each input, whatever happens (KIP-447). Each process has one producer;
+the members of a group fence each other by generations.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ CONSUMER_COPIERS: Final = GroupId("consumer-copiers")
 
 
 class Copying(Member):
-    """What a copier does instead of committing offsets: a mixin of members, whose `commit` it replaces."""
+    """A mixin for members, whose `commit` it replaces by a copy in a transaction."""
 
     transactions: TransactionHistory
     values: itertools.count[int]
@@ -55,7 +57,7 @@ class Copying(Member):
         super().start()
 
     def stall(self, duration_us: int) -> None:
-        """SIGSTOP, and SIGCONT after the duration."""
+        """Stop the process as by SIGSTOP, and continue it after the duration."""
         if self.process is not None and self.is_up:
             self.process.stall(duration_us)
             self.cluster.network.process_stalled(self.process, duration_us)
@@ -67,7 +69,9 @@ class Copying(Member):
         member_id: MemberId | None = None,
         epoch: int = -1,
     ) -> ErrorCode:
-        """Begin where the group is; a partition that an open transaction may still move stays unknown."""
+        """Set the positions to the group's committed offsets; skip partitions whose offset an open
+        transaction may still change.
+        """
         asked_at = self.scheduler.now_us
         wanted = tuple(sorted(partitions, key=str))
         if not wanted:
@@ -99,7 +103,7 @@ class Copying(Member):
         return ErrorCode.UNSTABLE_OFFSET_COMMIT if fetched.unstable else ErrorCode.NONE
 
     async def commit(self, member_id: str, instance_id: str | None, epoch: int) -> ErrorCode:
-        """Copy what follows one of the positions, if anything does."""
+        """Copy the records after one of the positions, if there are any."""
         producer = self._started_producer()
         try:
             if producer.identity is None:
@@ -200,7 +204,9 @@ def copiers(
     values: itertools.count[int],
     history: TransactionHistory,
 ) -> list[ClassicCopier | ConsumerCopier]:
-    """Return two copiers of each protocol; one of each group uses one epoch for each transaction."""
+    """Return two copiers for each protocol; of each pair, one uses a new epoch for each
+    transaction.
+    """
     made: list[ClassicCopier | ConsumerCopier] = []
     for number in range(4):
         arguments: tuple[Any, ...] = (

@@ -1,27 +1,30 @@
-"""The history of simulated transactional clients, and the checks that it must pass. The names of the anomalies are
-Jepsen's.
+"""The history of simulated transactional clients, and the checks that it must pass.
 
-The checker knows nothing of brokers. It is given each transaction with what its client was told, all polls of
-read_committed readers, all group offsets that were fetched, and at the end what each replica (or each of several
-readers) shows. So it judges histories of the simulator and of real clusters alike. Times are integers of one clock, in
-any unit; values are unique in a run.
+The names of the anomalies are Jepsen's.
 
-    aborted read (G1a)         a value of a transaction that was told or is proven to be aborted
-    intermediate read (G1b)    a reader passed a transaction in a partition and saw only some of its values
-    torn (G1b)                 finally some values of a transaction are visible, and some are not
-    cycle (G1c)                transactions read from each other in a circle, over values or group offsets
-    precommitted read          a poll ended before the commit was asked for, and saw a value of it
-    lost write                 a commit or a copy was confirmed, and a value is not visible
-    duplicate                  a value is visible at two offsets, or the copy of one input is visible twice
-    wrong commit               nobody asked for a commit, and values are visible
-    zombie write               a commit that was asked for after a successor got its identity took effect
-    offset tear                offsets of a group moved without the copies of the inputs, or the reverse
-    regressed offset           an offset of a group went back
-    poll skip, nonmonotonic poll, inconsistent offsets     what any log must not do
-    wrong sum                  amounts that each transaction balances do not add up to zero
-    hanging LSO                the clients have stopped, and the last stable offset is below the log end
+The checker knows nothing of brokers. Its input is each transaction with what its client learned of
+it, all polls of read_committed readers, all group offsets that were fetched, and at the end the
+visible records of each replica (or of each of several readers). So it can check histories of the
+simulator and of real clusters alike. Times are integers of one clock, in any unit; values are
+unique in a run.
 
-Writes of several transactions that interleave (G0) are allowed, as in Kafka; `interleaved` counts them.
+    aborted read (G1a)        a reader got a value of a transaction that is known to be aborted
+    intermediate read (G1b)   a reader passed a transaction in a partition and saw only some values
+    torn (G1b)                at the end, only some of a transaction's values are visible
+    cycle (G1c)               transactions read from each other in a circle, by values or offsets
+    precommitted read         a poll that ended before the commit was requested saw a value of it
+    lost write                a commit or a copy was confirmed, and a value is not visible
+    duplicate                 a value is visible twice, or the copy of one input is
+    wrong commit              no client requested a commit, and values are visible
+    zombie write              a commit took effect that was requested after a successor took over
+    offset tear               offsets of a group moved without the copies of the inputs, or vice versa
+    regressed offset          an offset of a group went back
+    wrong sum                 amounts whose sum is 0 in each transaction do not add up to 0
+    hanging LSO               the clients have stopped, and the LSO stays below the log end
+
+`poll skip`, `nonmonotonic poll` and `inconsistent offsets` are faults that no log may have, with or
+without transactions. Writes of several transactions may interleave (G0), as in Kafka;
+`interleaved` counts them.
 """
 
 from __future__ import annotations
@@ -48,7 +51,10 @@ class GroupPartition(NamedTuple):
 
 
 class Fate(Enum):
-    """What the client was told of a transaction. UNKNOWN: no response, or none that is definite."""
+    """What the client learned of the end of a transaction.
+
+    UNKNOWN means that it got no response, or none that is definite.
+    """
 
     UNKNOWN = "unknown"
     COMMITTED = "committed"
@@ -57,7 +63,9 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Takeover:
-    """A process got an identity for a transactional id, and so fenced the processes before it."""
+    """A process got an identity (producer id and epoch) for a transactional id, which fences the
+    processes before it.
+    """
 
     transactional_id: str
     process: str
@@ -66,10 +74,11 @@ class Takeover:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Transaction:
-    """One attempt. `copies` maps what a copy wrote to what it read; `positions` are where its reads began.
+    """One attempt to run a transaction.
 
-    `group` is the name under which each input is to be copied once.
-    `commit_asked_at` is None if the client asked for an abort, or for nothing because it died.
+    `copies` maps each value that a copy wrote to the value that it read; `positions` are where its
+    reads began. `group` is the name under which each input is to be copied once. `commit_asked_at`
+    is None if the client asked for an abort, or died before it asked for anything.
     """
 
     transactional_id: str
@@ -98,7 +107,9 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedPoll:
-    """What a read_committed reader was given from `position`; it reads on at `next_position`."""
+    """The values that a read_committed reader got from `position`; it reads on at
+    `next_position`.
+    """
 
     reader: str
     partition: Partition
@@ -121,9 +132,10 @@ class OffsetFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalRead:
-    """What one replica or reader shows of a partition when everything is quiet: offset -> value.
+    """What one replica or reader sees of a partition at the end of the run: offset -> value.
 
-    `everything` is what read_uncommitted shows. `last_stable` and `log_end` are -1 where nobody can tell.
+    `everything` is what read_uncommitted shows. `last_stable` and `log_end` are -1 where they are
+    unknown.
     """
 
     committed: Mapping[int, Value]
@@ -137,8 +149,8 @@ class FinalRead:
 class TransactionHistory:
     """All operations of a run.
 
-    `amounts` are of values that each transaction balances to zero. `completed` has the group and the input of copies
-    that were confirmed, by whichever transaction.
+    `amounts` are the amounts of values; within each transaction they add up to zero. `completed`
+    has the group and the input of each confirmed copy.
     """
 
     takeovers: list[Takeover] = field(default_factory=list)
@@ -157,12 +169,17 @@ def check(
     finals: Finals,
     final_offsets: Mapping[GroupPartition, int] | None = None,
 ) -> list[Violation]:
-    """Judge a run. `final_offsets` has each partition that a group copies, with 0 where nothing was committed."""
+    """Check the history of a run, and return the violations.
+
+    `final_offsets` has each partition that a group copies, with 0 if no offset was committed.
+    """
     return [*_Judge(history, finals, final_offsets or {}).violations()]
 
 
 def interleaved(history: TransactionHistory, finals: Finals) -> int:
-    """Return how many visible transactions have their writes interleaved with others' (G0)."""
+    """Return how many visible transactions have writes that are interleaved with those of others
+    (G0).
+    """
     return len(_Judge(history, finals, {}).interleaved())
 
 
@@ -231,7 +248,7 @@ class _Judge:
                     yield Violation(name="hanging LSO", text=text)
 
     def _fate(self, transaction: Transaction) -> Iterator[Violation]:
-        """Compare what is visible of a transaction with what its client knows."""
+        """Compare what is visible of a transaction with what its client learned."""
         seen: list[bool] = []
         for partition, value in transaction.all_values:
             place = (partition, value)

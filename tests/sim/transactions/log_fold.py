@@ -19,7 +19,7 @@ from odradek_protocol.records import (
 
 @dataclass(slots=True)
 class Fold:
-    """The transactions of one replica's log, as a reader knows them that has read all of it."""
+    """The transactions of one replica's log, as computed from all of its batches."""
 
     committed: dict[int, int] = field(default_factory=dict)  # offset -> value
     everything: dict[int, int] = field(default_factory=dict)
@@ -29,7 +29,9 @@ class Fold:
 
 
 def batches(log: PartitionLog, start: int, end: int) -> Iterator[tuple[bytes, int, BatchHeader]]:
-    """Yield the batches of a range: a buffer, the position of the batch in it, and its header."""
+    """Yield each batch of a range of offsets: the buffer, the position of the batch in it, and its
+    header.
+    """
     at = start
     while at < end:
         result = log.read(Offset(at), bytes_max=1 << 20, end_offset=Offset(end))
@@ -60,7 +62,7 @@ def _is_commit(batch: bytes) -> bool:
 
 
 def fold(log: PartitionLog) -> Fold:
-    """Fold all that is in a log."""
+    """Compute the transactions from all batches of a log."""
     folded = Fold()
     values: dict[int, dict[int, int]] = {}
     firsts: dict[int, int] = {}
@@ -94,7 +96,9 @@ def fold(log: PartitionLog) -> Fold:
 
 
 def differences(log: PartitionLog) -> list[str]:
-    """Return where the broker's view of a log is not what the log says: T6, T7, T12."""
+    """Check T6, T7 and T12: return the differences between the broker's view of a log and what its
+    batches say.
+    """
     folded = fold(log)
     wrong = folded.violations
     stable = log.last_stable_offset

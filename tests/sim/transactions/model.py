@@ -1,23 +1,25 @@
-"""All states of the transaction protocol in a small world: two partitions, two coordinators, one id, two transactions.
+"""A model of the transaction protocol, of which every reachable state is visited.
 
-The model has none of the production code. It shows that the rules of the protocol suffice, and that each of them is
-needed: `explore` visits every state that can be reached, and returns the first one in which an invariant does not hold,
-with the events that led to it.
+The model is small: two partitions, two coordinators, one transactional id, two transactions. It has
+none of the production code. It shows that the rules of the protocol suffice, and that each of them
+is needed: `explore` visits every reachable state, and returns the first one in which an invariant
+does not hold, with the events that led to it.
 
-The world: coordinator 1 is replaced by coordinator 2 at some moment, and does not notice. The record that it has
-appended and not seen committed survives or not. Messages are a set that only grows, and every message may be
-delivered at any time: so they are lost, doubled and late. A producer of transaction.version 2 writes to both
-partitions in epoch 0 and 1, commits or aborts, and may be aborted by its time-out. Its late batches are those of a
-zombie. Batches and markers in a partition's log are replicated at once.
+At some moment coordinator 2 replaces coordinator 1, which does not notice. A record that
+coordinator 1 has appended, and not seen committed, survives or does not. Messages are a set that
+only grows, and each may be delivered at any time, so they are lost, duplicated and delayed. A
+producer with transaction.version 2 writes to both partitions in epochs 0 and 1, commits or aborts,
+and may be aborted by its time-out; its late batches are those of a zombie. Batches and markers in
+the log of a partition are replicated at once.
 
-Invariants (the numbers are those of the simulator's):
+These are the invariants, with the numbers that they have in the simulator:
 
-    T2  a marker has a committed decision of that outcome for its transaction
+    T2  a marker has a committed decision with its outcome for its transaction
     T3  all markers of one transaction have one outcome
     T4  when the completion is committed, every registered partition has the marker
-    T5  a batch is of a transaction that had the partition registered, committed, and lies before its marker
+    T5  the transaction had registered a batch's partition, and has no marker before the batch
     T6  no batch has an epoch below that of an earlier marker
-    T9  no marker is appended after a newer coordinator was heard of
+    T9  no marker is appended by a coordinator after a newer one is known
     WC  no transaction is committed that its producer did not commit ("wrong commit")
 """
 
@@ -37,7 +39,8 @@ GUARDS_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The rules of the protocol. Each is on; a test switches one off. The comments have the planted bugs' numbers."""
+    """The rules of the protocol. All are on; a test switches one off. The comments name the
+    planted bugs by number."""
 
     all_partitions_before_completion: bool = True  # 12
     late_end_is_refused: bool = True  # 13
@@ -50,7 +53,8 @@ class Rules:
 
 
 class Transaction(NamedTuple):
-    """The state of the id: `outcome` is None while it is open or has no transaction."""
+    """The coordinator's state of the id; `outcome` is None while it is open or has no
+    transaction."""
 
     epoch: int = 0
     parts: frozenset[int] = frozenset()
@@ -59,7 +63,7 @@ class Transaction(NamedTuple):
 
 
 class Coordinator(NamedTuple):
-    """One coordinator's memory: its state, whether the last record of it is committed, and what is unmarked."""
+    """One coordinator's state, whether its last record is committed, and what is unmarked."""
 
     state: Transaction
     is_committed: bool = True
@@ -69,7 +73,7 @@ class Coordinator(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """A partition's log, and what its leader remembers."""
+    """The log of a partition, and what its leader remembers."""
 
     log: tuple[tuple[object, ...], ...] = ()
     epoch: int = 0  # the highest of batches and markers
@@ -94,7 +98,7 @@ _INERT: Final = Coordinator(Transaction(), is_committed=False)
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """How many states there are, and the first bad one's invariant and events, if there is one."""
+    """The number of states, and the first bad state's violated invariant and events, if any."""
 
     states: int
     violation: str = ""
@@ -102,11 +106,8 @@ class Exploration:
 
 
 def explore(rules: Rules, states_max: int = 2_000_000) -> Exploration:
-    """Visit all states breadth first, so that the events to a bad one are the fewest.
-
-    Raises:
-        RuntimeError: there are more states than `states_max`.
-    """
+    """Visit all states breadth first, so the events to a bad state are the fewest. Raises
+    RuntimeError: there are more states than `states_max`."""
     first = World()
     origin: dict[World, tuple[World, str] | None] = {first: None}
     queue = deque([first])
@@ -156,10 +157,8 @@ def steps(world: World, rules: Rules) -> Iterator[tuple[str, World]]:
 
 
 def _without_dead_messages(world: World, rules: Rules) -> World:
-    """Drop messages whose delivery cannot change anything any more, so that states that differ in them are one.
-
-    A message that a rule makes harmless is alive while that rule is switched off.
-    """
+    """Drop messages that cannot change anything any more, so that states which differ only in
+    them become equal. A message that a rule makes harmless is kept while that rule is off."""
     first, second = world.coordinators
     if second is not None and first != _INERT and rules.decision_is_committed_first:
         # Nothing that the replaced coordinator appends is committed, so nothing leaves it.
@@ -198,7 +197,7 @@ def _say(world: World, *messages: tuple[object, ...]) -> World:
 
 
 def _producer_steps(world: World) -> Iterator[tuple[str, World]]:
-    """A producer knows its epoch from a committed decision. It sends, commits, or stands still until its time-out."""
+    """Yield the producer's steps: it sends, commits, or waits for its transaction's time-out."""
     epoch = len(world.decided)
     if epoch >= EPOCHS:
         return
@@ -276,7 +275,7 @@ def _marker(
     coordinator: int,
     decision: int,
 ) -> Iterator[tuple[str, World]]:
-    """`epoch` is the marker's, one above that of the data."""
+    """Deliver a marker. Its `epoch` is one above that of the data."""
     partition = world.partitions[index]
     if coordinator < partition.heard and rules.coordinator_epoch_is_fenced:
         return
@@ -313,7 +312,7 @@ def _marker(
 
 
 def _active(world: World) -> Iterator[tuple[int, Coordinator]]:
-    """Return the coordinators that believe to be one. Nothing is under way while an append waits for its commit."""
+    """Yield the coordinators that consider themselves active and do not wait for an append."""
     for number, coordinator in enumerate(world.coordinators, 1):
         if coordinator is not None and coordinator.is_committed:
             yield number, coordinator
@@ -437,7 +436,7 @@ def _coordinator_steps(world: World, rules: Rules, number: int) -> Iterator[tupl
 
 
 def _committed(world: World, state: Transaction) -> World:
-    """Note what a committed record says, and check T4."""
+    """Record the content of a committed record, and check T4."""
     registered = world.registered | {(state.epoch, index) for index in state.parts}
     if state.outcome is None:
         return world._replace(registered=registered)
@@ -454,7 +453,7 @@ def _committed(world: World, state: Transaction) -> World:
 
 
 def _take_over(world: World) -> Iterator[tuple[str, World]]:
-    """Coordinator 2 loads the log; what coordinator 1 has appended last survives, or was never replicated."""
+    """Let coordinator 2 load the log; coordinator 1's last append survives, or does not."""
     first, second = world.coordinators
     if second is not None:
         return
@@ -476,7 +475,7 @@ def _take_over(world: World) -> Iterator[tuple[str, World]]:
 
 
 def _committed_state(world: World) -> Transaction | None:
-    """Return the state before the append that was lost, from what the history says."""
+    """Return the state before the lost append, computed from the history."""
     first = world.coordinators[0]
     state = first.state
     if state.is_complete and state.outcome is not None:

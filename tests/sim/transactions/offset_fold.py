@@ -1,4 +1,6 @@
-"""The committed and pending offsets that a log of `__consumer_offsets` says, by a fold of its own."""
+"""Computes the committed and pending offsets from a log of `__consumer_offsets`, without any code
+of the broker.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from tests.sim.transactions.log_fold import batches
 
 
 class FoldedOffsets:
-    """The committed and pending offsets of a partition, by the order of its records alone.
+    """The committed and pending offsets of a partition, computed from the order of its records
+    alone.
 
-    A record counts if no later one of the same group and partition does: that is what compaction keeps.
+    A record counts unless a later one has the same group and partition: that is what compaction
+    keeps.
     """
 
     def __init__(self, log: PartitionLog) -> None:

@@ -1,6 +1,7 @@
-"""The planted bugs of transactions that seeds find or look for: each takes one rule out of the production code.
+"""The planted bugs of transactions that seeds look for: each removes one rule from the production
+code.
 
-Most of them are planted by other tests, too, which find them by a schedule.
+Other tests plant most of them, too, and find them by a schedule.
 """
 
 from __future__ import annotations

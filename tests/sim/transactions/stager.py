@@ -1,8 +1,10 @@
-"""A query of staged writes: steps of several tasks, whose rows become visible together or not at all.
+"""A simulated Spark query with staged writes: each step has several tasks, whose rows become
+visible together or not at all.
 
-The driver of a step runs its tasks, some of them twice (speculation), and completes the step with one attempt of each
-task. It may die between any two requests; the next life begins with the step that it does not know to be complete, and
-divides its rows among its tasks in another way. Now and then two drivers are at work on one query.
+The driver of a step runs its tasks, some of them twice (speculation), and completes the step with
+one attempt of each task. It may die between any two requests. After its restart it begins with the
+first step that it does not know to be complete, and divides the rows among the tasks in another
+way. Sometimes two drivers run for one query.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ ROWS: Final = 4  # of a step
 
 
 class StepRefused(Exception):
-    """The step cannot be completed with these members, so it is written again."""
+    """The step cannot be completed with these attempts, so it is written again."""
 
 
 class Stager(ClientMachine):
@@ -95,7 +97,9 @@ class Stager(ClientMachine):
     async def _run_task(
         self, caller: Caller, member: str, step: int, rows: list[str]
     ) -> tuple[SlotIdentity, Transaction] | None:
-        """Write the rows and prepare; None if the step is complete already."""
+        """Write the rows and prepare the transaction; return None if the step is complete
+        already.
+        """
         request = OpenStaged(query=self.query, step=step, member=member)
         producer = ProducerProcess(
             caller, self.query, member, self._history, self._values, is_tv2=True

@@ -1,4 +1,6 @@
-"""A history that is known to be bad for each anomaly, which the checker finds, and good ones, which it passes."""
+"""The history checker finds every anomaly in a history that contains it, and none in good
+histories.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ PLACE = GroupPartition("copiers", "in")
 
 @dataclass
 class Run:
-    """A history, and what is there in the end: offset -> value, by partition."""
+    """A history, and the records at the end of the run: offset -> value, by partition."""
 
     history: TransactionHistory = field(default_factory=TransactionHistory)
     committed: dict[str, dict[int, object]] = field(default_factory=dict)
@@ -126,13 +128,13 @@ def aborted_read(run: Run) -> None:
 
 
 def aborted_read_finally(run: Run) -> None:
-    """The client was told that its commit was refused."""
+    """A value is visible although the client learned that its commit was refused."""
     run.committed = {"a": {0: 1}}
     run.transact({"a": [1]}, Fate.ABORTED)
 
 
 def proven_aborted_read(run: Run) -> None:
-    """Nobody was told, but the value is not visible in the end."""
+    """A reader got a value that is not visible in the end; the client does not know the outcome."""
     run.aborted = {"a": {0: 1}}
     run.transact({"a": [1]}, Fate.UNKNOWN)
     run.poll(0, 1, {0: 1})
@@ -156,7 +158,9 @@ def cycle(run: Run) -> None:
 
 
 def cycle_over_offsets(run: Run) -> None:
-    """The first copy began at the offset that the second one committed, and the second one copied its output."""
+    """The first copy began at the offset that the second one committed, and the second one copied
+    the output of the first.
+    """
     run.committed = {"in": {0: 1}, "out": {0: 2}}
     run.transact({"in": [1]}, positions={PLACE: 5})
     run.transact({"out": [2]}, copies={2: 1}, offsets={PLACE: 5})
@@ -267,7 +271,7 @@ def inconsistent_offsets(run: Run) -> None:
 
 
 def wrong_sum(run: Run) -> None:
-    """Half of a transfer is not there, and nobody remembers the transaction."""
+    """Half of a transfer is missing, and no client remembers the transaction."""
     run.committed = {"a": {0: 1}}
     run.history.amounts = {1: 50, 2: -50}
 

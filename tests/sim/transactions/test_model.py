@@ -1,4 +1,6 @@
-"""The protocol's rules suffice in the explicit-state model, and each of them is needed."""
+"""The explicit-state model shows that the rules of the transaction protocol suffice, and that each
+of them is needed.
+"""
 
 from __future__ import annotations
 

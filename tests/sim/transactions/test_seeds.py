@@ -1,4 +1,4 @@
-"""Seeds with transactional clients under faults."""
+"""Seeds with transactional clients run under faults without a violation."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Client processes that speak to the transaction coordinators, leaders and group coordinators of simulated brokers.
+"""Client processes that talk to the transaction coordinators, leaders and group coordinators of
+simulated brokers.
 
-A `Caller` asks one thing at a time. It gives a connection up when no response comes, and repeats over another one.
-A `ProducerProcess` is one life of a producer with a transactional id; it writes down what it does and what it is told.
-Half of the producers use one epoch for each transaction (transaction.version 2), the others one for all.
+A `Caller` sends one request at a time. If no response comes, it drops the connection, and repeats
+the request over another one. A `ProducerProcess` is one run of a producer with a transactional id;
+it records what it does and what it learns. Half of the producers use a new epoch for each
+transaction (transaction.version 2), the others one epoch for all.
 """
 
 from __future__ import annotations
@@ -82,7 +84,7 @@ LEFT_THE_GROUP: Final = frozenset(
 
 
 class Fatal(Exception):
-    """The producer cannot go on with its identity."""
+    """The producer cannot continue with its producer id and epoch."""
 
 
 class Abortable(Exception):
@@ -90,7 +92,7 @@ class Abortable(Exception):
 
 
 class Caller:
-    """The connections of one process."""
+    """The connections of one client process."""
 
     def __init__(
         self, cluster: Cluster, process: Process, loop: SimulatedLoop, client_id: int
@@ -127,7 +129,9 @@ class Caller:
         return TransactionPartition(topic.topic_id, topic.name, state.partition)
 
     async def ask(self, find: Callable[[], int], request: Any) -> Any:
-        """Return the response, or an ErrorCode; NETWORK_EXCEPTION if none came."""
+        """Send a request and return the response or an ErrorCode; that is NETWORK_EXCEPTION if no
+        response came.
+        """
         broker_id = find()
         stream = self._streams.get(broker_id)
         if stream is None or not stream.is_open_for(self.process):
@@ -197,7 +201,7 @@ class Caller:
 
 
 class ProducerProcess:
-    """One process with a transactional id, and the identity that it has."""
+    """One process with a transactional id, and its present producer id and epoch."""
 
     def __init__(
         self,
@@ -209,7 +213,7 @@ class ProducerProcess:
         *,
         is_tv2: bool,
     ) -> None:
-        """`name` is that of the process."""
+        """`name` is the name of the process in the history."""
         self.caller = caller
         self.scheduler = caller.scheduler
         self.transactional_id = TransactionalId(transactional_id)
@@ -229,7 +233,7 @@ class ProducerProcess:
         return self.caller.coordinator(TRANSACTIONS_TOPIC, partition_key(self.transactional_id))
 
     async def init(self) -> None:
-        """Take the transactional id over."""
+        """Get a producer id and epoch for the transactional id, which fences older processes."""
         request = InitProducer(transactional_id=self.transactional_id, timeout_ms=TIMEOUT_MS)
         while True:
             response = await self.caller.ask(self.coordinator, request)
@@ -246,7 +250,7 @@ class ProducerProcess:
             await self.caller.pause(20, 100)
 
     def use(self, identity: ProducerIdentity) -> None:
-        """Begin with this identity."""
+        """Start to use this producer id and epoch."""
         self.identity = identity
         self._sequences.clear()
 
@@ -289,7 +293,7 @@ class ProducerProcess:
         raise Fatal("no response")
 
     async def add(self, target: TransactionPartition) -> None:
-        """Register a partition, as clients without an epoch for each transaction do."""
+        """Register a partition, as clients do that keep one epoch for all transactions."""
         if target in self._added:
             return
         identity = self.identity
@@ -347,7 +351,10 @@ class ProducerProcess:
         raise Fatal("no response")
 
     async def end(self, transaction: Transaction, *, is_commit: bool) -> None:
-        """Ask for the end until it is confirmed. A commit that comes too late is followed by an abort."""
+        """Ask for the end of the transaction until it is confirmed.
+
+        A commit that comes too late is followed by an abort.
+        """
         identity = self.identity
         assert identity is not None
         if is_commit:
@@ -376,7 +383,9 @@ class ProducerProcess:
 
 
 def raise_final(code: ErrorCode) -> None:
-    """Raise what ends the transaction or the producer; return if the request is to be repeated."""
+    """Raise Fatal or Abortable if the code ends the producer or the transaction; return if the
+    request is to be repeated.
+    """
     if code is ErrorCode.TRANSACTION_ABORTABLE:
         raise Abortable
     if code in FATAL:

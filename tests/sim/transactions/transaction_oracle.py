@@ -1,22 +1,27 @@
-"""The invariants of transactions that hold after each event: T1-T11 and T14, by an oracle over all logs.
+"""The invariants of transactions that hold after each event (T1-T11 and T14), checked with
+knowledge of all logs.
 
-The oracle reads what each leader appends and what becomes committed, in `__transaction_state`, `__consumer_offsets` and
-the partitions of data. It decodes records with the production's codecs, and draws its own conclusions:
+The oracle reads what each leader appends and what becomes committed, in `__transaction_state`,
+`__consumer_offsets` and the data partitions. It decodes records with the production code's codecs,
+and checks with code of its own:
 
-    T1    identities that clients are told never repeat; epochs of a producer id only rise
-    T2    a marker is that of a decision which was committed before
+    T1    no producer id and epoch are given to clients twice; epochs of a producer id only rise
+    T2    a marker has the outcome of a decision that was committed before
     T3    a transaction has one decision, and a marker ends no other transaction
-    T4    when a transaction is over, each registered partition has its marker below the high watermark
-    T5    a batch is of a transaction that had the partition registered, and lies before that transaction's marker
+    T4    when a transaction is over, each of its partitions has a marker below the high watermark
+    T5    the partition of a batch was registered before by its transaction, and the batch lies
+          before the marker of that transaction
     T6    no batch of a producer has an epoch below that of an earlier marker
     T8    a read_committed reader gets exactly the committed records of its range
-    T9    confirmed ends are committed; no marker of a coordinator that the broker knows to be deposed is appended
-    T10   what a group coordinator has as committed and pending is what its log says
-    T11   steps of a query only rise, and members of a step commit with the ledger; no prepared member times out
-    T14   no transaction times out before its time-out is over by the true clock
+    T9    the end of a transaction that is confirmed to a client is committed; no broker appends a
+          marker of a coordinator that it knows to be replaced
+    T10   what a group coordinator holds as committed and pending is what its log says
+    T11   steps of a query only rise, members of a step are committed only with the query's ledger,
+          and no prepared member times out
+    T14   no transaction times out before its time-out has passed by the true clock
 
-An append is judged when it is made, with what was committed then. The judgement counts when the append is committed,
-because what a deposed leader appends is cut again.
+An append is checked when it is made, against what is committed then. A violation counts only when
+the append is committed, because what a deposed leader appends is truncated again.
 """
 
 from __future__ import annotations
@@ -63,7 +68,8 @@ _SLACK_MS: Final = 2
 
 @dataclass(slots=True, eq=False)
 class Known:
-    """One transaction, as `__transaction_state` has it. `outcome` is None until a decision is committed."""
+    """One transaction, as `__transaction_state` has it. `outcome` is None until a decision is
+    committed."""
 
     transactional_id: TransactionalId
     identity: ProducerIdentity
@@ -81,7 +87,7 @@ class Known:
 
 @dataclass(slots=True)
 class CommittedLog:
-    """What is committed of one partition."""
+    """The committed records of one partition."""
 
     end: int = 0
     offsets: list[int] = field(default_factory=list)
@@ -139,7 +145,9 @@ class TransactionOracle(Invariants):
             storage.fault = fault
 
     def _shorten_leases(self, broker: BrokerProcess) -> None:
-        """Let staged members time out within a run. A replica makes steps before anything is coordinated here."""
+        """Shorten the lease of staged members on this broker, so that they time out within a
+        run. A replica takes steps before any transaction is coordinated here, so this is early
+        enough."""
         if broker.incarnation not in self._impatient and broker.broker is not None:
             self._impatient.add(broker.incarnation)
             kind = broker.broker.transactions.coordinator._kind
@@ -167,7 +175,7 @@ class TransactionOracle(Invariants):
             self._judged[place] = self._registered(host.partition, header)
 
     def _registered(self, partition: TopicIdPartition, header: BatchHeader) -> Known | str:
-        """T5: find the transaction of a batch that is being appended."""
+        """Check T5: find the transaction of a batch that is being appended."""
         identity = ProducerIdentity(header.producer_id, header.producer_epoch)
         for known in reversed(self.transactions[header.producer_id]):
             if known.identity == identity and partition in known.registered:
@@ -179,7 +187,7 @@ class TransactionOracle(Invariants):
     def _decided(
         self, partition: TopicIdPartition, data: bytes, at: int, header: BatchHeader
     ) -> Known | str:
-        """T2: find the transaction of a marker that is being appended."""
+        """Check T2: find the transaction of a marker that is being appended."""
         control = read_control(data, at)
         is_commit = control.type is ControlType.COMMIT
         is_own = control.coordinator_epoch < 0
@@ -195,7 +203,8 @@ class TransactionOracle(Invariants):
         return f"T2: {what} marker of ({header.producer_id}, {epoch}) without a decision"
 
     def _fenced(self, broker: BrokerProcess, host: ObservedHost, known: Known, epoch: int) -> None:
-        """T9: a broker that has heard of a newer coordinator appends no marker of an older one."""
+        """Check T9: a broker that has learned of a newer coordinator appends no marker of an
+        older one."""
         topic = broker.table.image.topic(TRANSACTIONS_TOPIC)
         index = absolute_java_hash(partition_key(known.transactional_id)) % len(topic.partitions)
         key = (broker.incarnation, index)
@@ -341,7 +350,8 @@ class TransactionOracle(Invariants):
         present.marker_epoch = state.producer_epoch
 
     def _timed_out(self, known: Known, state: Transaction, when: tuple[int, int]) -> None:
-        """T14: after a load an open transaction has at least a grace, and otherwise all of its time."""
+        """Check T14: an open transaction times out only after its whole time, or after a grace
+        period if it was loaded meanwhile."""
         if when[0] < 0 or known.begun[0] < 0 or SLOT_SEPARATOR in known.transactional_id:
             return
         elapsed_ms = (when[0] - known.begun[0]) // MS
@@ -352,7 +362,8 @@ class TransactionOracle(Invariants):
             self.fail("T14", f"{known} timed out after {elapsed_ms} ms")
 
     def _was_loaded(self, known: Known) -> bool:
-        """Whether a coordinator failed and was loaded again in the same leader epoch, so that only the grace counts."""
+        """Return whether a coordinator failed and was loaded again in the same leader epoch:
+        then only the grace period counts."""
         return any(
             hosted.breaks
             for node in self.cluster.brokers.values()
@@ -361,7 +372,8 @@ class TransactionOracle(Invariants):
         )
 
     def _over(self, known: Known | None) -> None:
-        """T4: a transaction is over when each of its partitions that exists has its marker, committed."""
+        """Check T4: when a transaction is over, each of its partitions that still exists has its
+        committed marker."""
         if known is None or known.is_over:
             return
         known.is_over = True
@@ -377,7 +389,8 @@ class TransactionOracle(Invariants):
         state: Transaction,
         steps: dict[TransactionalId, int],
     ) -> None:
-        """T11."""
+        """Check T11: the steps of a query only rise, and members of a step are committed only
+        with the query's ledger."""
         if before is None:
             return
         if before.ledger is not None and (
@@ -397,11 +410,10 @@ class TransactionOracle(Invariants):
     # --- what clients are told -------------------------------------------------------------------
 
     def identity_told(self, name: str, identity: ProducerIdentity | None) -> None:
-        """T1, T9: an identity that a producer gets is committed, and nobody else's.
-
-        Requests that were held for the same completion are decided in one step, which commits only the last of their
-        identities; the others are fenced when their producers hear of them.
-        """
+        """Check T1 and T9: the producer id and epoch that a client receives are committed, and
+        no other client has them. Requests that waited for the same completion are decided in one
+        step, which commits only the last of their epochs; the others are already fenced when
+        their producers receive them."""
         assert identity is not None
         if identity in self._told:
             self.fail("T1", f"{name} is told {identity} again")
@@ -412,7 +424,7 @@ class TransactionOracle(Invariants):
         self._told.add(identity)
 
     def end_told(self, request: EndTransaction) -> None:
-        """T9: an end that is confirmed is committed."""
+        """Check T9: the end of a transaction that is confirmed to its client is committed."""
         outcomes = {
             known.outcome
             for known in self.transactions[request.identity.producer_id]
@@ -430,7 +442,7 @@ class TransactionOracle(Invariants):
         next_offset: int,
         records: tuple[tuple[int, int], ...],
     ) -> None:
-        """T8."""
+        """Check T8: a read_committed reader gets exactly the committed records of its range."""
         log = self.logs[partition]
         first, end = bisect_left(log.offsets, position), bisect_left(log.offsets, next_offset)
         expected = []
@@ -447,7 +459,8 @@ class TransactionOracle(Invariants):
     # --- groups ----------------------------------------------------------------------------------
 
     def look_at_groups(self, broker: BrokerProcess) -> None:
-        """T10, for coordinators that wait for no append."""
+        """Check T10 at coordinators that wait for no append: what they hold as committed and
+        pending is what the log says."""
         assert broker.broker is not None
         host = broker.broker.groups._host
         topic = self.cluster.log.image.topic(OFFSETS_TOPIC)
@@ -479,7 +492,7 @@ class TransactionOracle(Invariants):
                 self.fail("T10", f"pending are {pending}, by the log {folded.pending}")
 
     def unfinished(self) -> list[Known]:
-        """T13: return the transactions that are not over."""
+        """Return the transactions that are not over (T13)."""
         return [known for known in self.present.values() if not known.is_over]
 
 

@@ -1,4 +1,6 @@
-"""The listener's part for transactional clients on a simulated broker, over the production's coordinators."""
+"""The part of a simulated broker's listener that serves transactional clients, with the production
+code's coordinators.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ StagedRequest: TypeAlias = OpenStaged | RenewStaged | PrepareStaged | CompleteSt
 
 @dataclass(frozen=True, slots=True)
 class ProduceTransactional:
-    """One batch of a transaction."""
+    """A request to produce one batch of a transaction."""
 
     partition: TopicIdPartition
     records: bytes
@@ -52,7 +54,7 @@ class ProduceTransactional:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffsetsInTransaction:
-    """Offsets of a group that become committed with a transaction."""
+    """A request to commit offsets of a group with a transaction."""
 
     commit: CommitInTransaction
     transactional_id: str
@@ -61,7 +63,7 @@ class CommitOffsetsInTransaction:
 
 @dataclass(frozen=True, slots=True)
 class FetchCommitted:
-    """A read_committed reader wants what follows `offset`."""
+    """A request of a read_committed reader for the records from `offset` on."""
 
     partition: TopicIdPartition
     offset: int
@@ -69,7 +71,9 @@ class FetchCommitted:
 
 @dataclass(frozen=True, slots=True)
 class CommittedRead:
-    """What a read_committed reader makes of the response: (offset, value) pairs, and where it reads on."""
+    """The committed records that a reader finds in the response as (offset, value) pairs, and the
+    offset where it reads on.
+    """
 
     records: tuple[tuple[int, int], ...]
     next_offset: int
@@ -96,14 +100,17 @@ class TransactionCall:
 
 @dataclass(frozen=True, slots=True)
 class TransactionAnswer:
-    """The response, or the code with which the broker refused."""
+    """The response, or the error code with which the broker refused the request."""
 
     call_id: int
     response: Any
 
 
 def accept(life: BrokerProcess, stream: Stream) -> None:
-    """Serve a client's connection. Its requests begin in order, as on the Kafka listener one after the other."""
+    """Serve a client's connection.
+
+    Its requests start in order, one after the other, as on the Kafka listener.
+    """
     broker = life.broker
     assert broker is not None
     number = broker.transactions.connection_numbers.next()
@@ -206,7 +213,9 @@ async def _fetch(
 
 
 def _visible(read: ReadOutcome, position: int) -> list[tuple[int, int]]:
-    """Filter a response by its list of aborted transactions, as clients do."""
+    """Remove the records of aborted transactions from a response by its list of them, as clients
+    do.
+    """
     aborted = sorted(read.aborted or (), key=lambda item: item.first_offset)
     skipped: set[int] = set()
     records: list[tuple[int, int]] = []
@@ -226,7 +235,9 @@ def _visible(read: ReadOutcome, position: int) -> list[tuple[int, int]]:
 
 
 def _begun(aborted: list[AbortedRange], last_offset: int) -> set[int]:
-    """Take the transactions off the list that begin up to this offset."""
+    """Remove the transactions that begin up to this offset from the list, and return their producer
+    ids.
+    """
     begun: set[int] = set()
     while aborted and aborted[0].first_offset <= last_offset:
         begun.add(aborted.pop(0).producer_id)

@@ -1,4 +1,7 @@
-"""Producers with a transactional id: they live again and again, and now and then two processes have the same id."""
+"""Producers with a transactional id.
+
+They are killed and restarted, and sometimes two processes have the same id.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,9 @@ def partitions_of(cluster: Cluster, topic_name: str) -> list[TransactionPartitio
 
 
 class ClientMachine:
-    """A machine whose client process is killed and started again; `_run` is what a process does."""
+    """A machine whose client process is killed and started again; `_run` is the program of the
+    process.
+    """
 
     def __init__(self, cluster: Cluster, client_id: int) -> None:
         self.cluster = cluster
@@ -45,7 +50,10 @@ class ClientMachine:
         self._running: list[tuple[Process, SimulatedLoop]] = []
 
     def start(self) -> None:
-        """Begin a life without any memory. An older process that was not killed goes on beside it."""
+        """Start a process without any memory.
+
+        An older process that was not killed continues beside it.
+        """
         self.lives += 1
         process = Process(self.scheduler, self.client_id)
         loop = SimulatedLoop.of(process)
@@ -54,7 +62,7 @@ class ClientMachine:
         loop.spawn(self._run(caller, f"{self.client_id}.{self.lives}"))
 
     def die(self) -> None:
-        """kill -9 of all processes."""
+        """Kill all processes (kill -9)."""
         running, self._running = self._running, []
         for process, loop in running:
             process.kill()
@@ -62,7 +70,7 @@ class ClientMachine:
             loop.close()
 
     def stall(self, duration_us: int) -> None:
-        """SIGSTOP, and SIGCONT after the duration."""
+        """Stop all processes as by SIGSTOP, and continue them after the duration."""
         for process, _ in self._running:
             process.stall(duration_us)
             self.cluster.network.process_stalled(process, duration_us)
@@ -128,7 +136,9 @@ class TransactionalProducer(ClientMachine):
 
 
 class Bank(TransactionalProducer):
-    """Moves amounts between two partitions: each transaction takes from one what it gives to another."""
+    """Moves amounts between two partitions: each transaction adds to one what it takes from the
+    other.
+    """
 
     async def _write(self, producer: ProducerProcess, transaction: Transaction) -> None:
         partitions = partitions_of(self.cluster, DATA_TOPIC)

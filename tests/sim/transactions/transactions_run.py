@@ -1,4 +1,6 @@
-"""One seed of transactional clients under faults; then all is healed, and the history of the clients is judged."""
+"""One seed of transactional clients under faults; then all faults are repaired, and the clients'
+history is checked.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ TOPICS: Final = (
 
 @dataclass(slots=True)
 class Outcome:
-    """What a seed came to."""
+    """The result of a seed."""
 
     seed: int
     violations: list[Violation] = field(default_factory=list)
@@ -72,12 +74,14 @@ class Outcome:
 
     @property
     def decided(self) -> int:
-        """Return how many transactions' ends were confirmed to their clients."""
+        """Return how many transactions were confirmed to their clients as committed or aborted."""
         return self.counters["transactions committed"] + self.counters["transactions aborted"]
 
 
 class TransactionsRun:
-    """A cluster with producers, a bank and a reader, and with copiers, a query of staged writes, or both."""
+    """A cluster with producers, a bank and a reader, and with copiers, a query with staged writes,
+    or both.
+    """
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -113,7 +117,7 @@ class TransactionsRun:
             self.copiers = copiers(self.cluster, FIRST_MEMBER, values, self.history)
 
     def run(self) -> Outcome:
-        """Play the seed; nothing is raised."""
+        """Run the seed; nothing is raised."""
         outcome = Outcome(self.seed)
         try:
             with deterministic(self.scheduler):
@@ -193,7 +197,7 @@ class TransactionsRun:
             node.restart_later(self.scheduler.between(50 * MS, 3 * SECOND))
 
     def _delay_requests(self, machine: ClientMachine) -> None:
-        """What the client sends in this moment arrives after what it sends later, over other connections."""
+        """Let what the client sends now arrive after what it sends later over other connections."""
         delays = self.cluster.network.extra_delay_us
         for broker_id in self.cluster.brokers:
             delays[machine.client_id, broker_id] = self.scheduler.between(1_700, 4_000) * MS
@@ -205,7 +209,9 @@ class TransactionsRun:
         self.scheduler.after(self.scheduler.between(100, 800) * MS, end)
 
     def _settle(self) -> None:
-        """P15, T13: after the last fault everything ends, and all that is there becomes visible."""
+        """Check P15 and T13: after the last fault every transaction ends, and all records become
+        visible.
+        """
         self._run_until(self._is_whole, 120 * SECOND, "an ISR is not full")
         stager = self.stager
         if stager is not None:
@@ -234,7 +240,7 @@ class TransactionsRun:
         self._look_at_logs()
 
     def _look_at_logs(self) -> None:
-        """T6, T7, T10, T12: what each broker makes of its logs is what they say."""
+        """Check T6, T7, T10 and T12: each broker's view of its logs is what their batches say."""
         for node in self.cluster.brokers.values():
             if node.life is None or not node.life.is_serving:
                 continue
@@ -278,7 +284,9 @@ class TransactionsRun:
         return logs
 
     def _is_stable(self) -> bool:
-        """Every replica of every partition shows all that it has to readers of committed records."""
+        """Return whether every replica of every partition shows all its records to read_committed
+        readers.
+        """
         return (
             all(
                 len(logs) == 3
@@ -331,7 +339,7 @@ class TransactionsRun:
 
 
 def run_seed(seed: int) -> Outcome:
-    """Run one seed."""
+    """Run one seed with coarser garbage collection, which is faster."""
     thresholds = gc.get_threshold()
     gc.set_threshold(*GC_THRESHOLDS)
     try:
