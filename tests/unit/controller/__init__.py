@@ -1,1 +1,1 @@
-"""Decisions of the controller, tested without a clock, a network or a disk."""
+"""Tests of the controller's decisions, without a clock, a network or a disk."""

@@ -1,6 +1,6 @@
 """A controller whose log commits at once, or on request, with brokers that respond.
 
-No mock: the production controller, its records, and a list for the Raft log.
+It is the production controller with its records, not a mock; a list stands in for the Raft log.
 """
 
 from __future__ import annotations
@@ -189,7 +189,9 @@ class Cluster:
         broker_epoch: int | None = None,
         **wishes: Any,
     ) -> HeartbeatResponse:
-        """Send one heartbeat of a broker whose image is up to date unless the arguments say otherwise."""
+        """Send one heartbeat of a broker whose metadata is up to date unless the arguments say
+        otherwise.
+        """
         request = HeartbeatRequest(
             broker_id=BrokerId(broker_id),
             broker_epoch=self.epochs[broker_id]
@@ -213,7 +215,7 @@ class Cluster:
         self.controller.stream_broken(BrokerId(broker_id), self.now_ms)
 
     def pass_ms(self, duration_ms: int, *alive: int, step_ms: int = 50) -> None:
-        """Let time pass, tick by tick, while these brokers beat."""
+        """Let time pass, tick by tick, while the brokers in `alive` send heartbeats."""
         end_ms = self.now_ms + duration_ms
         while self.now_ms < end_ms:
             self.now_ms = min(self.now_ms + step_ms, end_ms)
@@ -221,7 +223,9 @@ class Cluster:
             self.tick()
 
     def tick(self) -> int:
-        """Tick once, and again while that is needed; return how many batches the controller wrote."""
+        """Tick once, and again while the controller asks for it; return how many batches it
+        wrote.
+        """
         batches = 0
         while True:
             decisions = self.controller.tick(self.now_ms)
@@ -247,7 +251,7 @@ class Cluster:
         assignments: tuple[tuple[int, ...], ...] = (),
         **configs: str,
     ) -> TopicResult:
-        """Create a topic; config names with _ for the dots."""
+        """Create a topic. `configs` are named with _ in place of the dots."""
         topic = NewTopic(
             name=name,
             partition_count=partitions,
@@ -278,7 +282,7 @@ class Cluster:
         member_epochs: dict[int, int] | None = None,
         recovering: bool = False,
     ) -> AlterPartitionResult | ErrorCode:
-        """Send a leader's ISR proposal, in which everything that is not given is right."""
+        """Send a leader's ISR proposal; every field that is not given has the right value."""
         state = self.state(index, topic)
         broker_id = state.leader if sender is None else BrokerId(sender)
         epochs = {**self.epochs, **(member_epochs or {})}
@@ -325,7 +329,9 @@ class Cluster:
 
 
 def told(state: PartitionState) -> str:
-    """Return a partition in one line: leader, leader epoch, ISR, and further fields that are set."""
+    """Describe a partition in one line: leader, leader epoch, ISR, and those further fields that
+    are set.
+    """
     leader = "none" if state.leader < 0 else str(state.leader)
     parts = [f"leader {leader}", f"epoch {state.leader_epoch}", f"isr {_list(state.isr)}"]
     for name in ("elr", "lost", "adding", "removing"):

@@ -32,8 +32,9 @@ def find_acls(image: MetadataImage, wanted: AclEntry) -> list[AclEntry]:
 
 @contextmanager
 def no_longer_than_a_lease() -> Iterator[None]:
-    """Assert that the body takes less time than a broker's lease. If it took longer, heartbeats would get no
-    response until the brokers stop serving.
+    """Assert that the `with` block takes less CPU time than a broker's lease lasts.
+
+    If it took longer, heartbeats would get no response until the leases of the brokers expire.
     """
     began_s = time.process_time()
     yield

@@ -1,5 +1,5 @@
-"""AlterPartition: which ISR proposals of a leader the controller accepts (rule R17), with one table row for each
-condition.
+"""AlterPartition: which ISR proposals of a leader the controller accepts (rule R17), with one table
+row for each condition.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from tests.unit.controller.cluster import Cluster
 
 
 def cluster() -> Cluster:
-    """Return a cluster in which brokers 1 to 4 are live and 5 is fenced, with one partition on 1 2 3. The ISR is 1
-    2; 3 is back but not in sync.
+    """Return a cluster in which brokers 1 to 4 are live and 5 is fenced, with one partition on
+    brokers 1, 2 and 3.
+
+    The ISR is 1 and 2; broker 3 has restarted and is not in sync yet.
     """
     found = Cluster()
     found.start(1, 2, 3, 4)
@@ -161,7 +163,10 @@ def reassign(
 
 
 def test_a_move_that_is_asked_for_again_changes_nothing() -> None:
-    """The first response was lost; a new partition epoch would interrupt the leader and void its proposals."""
+    """The first response was lost.
+
+    A new partition epoch would interrupt the leader and void its proposals.
+    """
     found = cluster()
     before = found.state()
     assert reassign(found, *before.replicas) is ErrorCode.NONE
@@ -173,7 +178,7 @@ def test_a_move_that_is_asked_for_again_changes_nothing() -> None:
 
 
 def test_a_move_may_be_forbidden_to_change_the_replication_factor() -> None:
-    """KIP-860: while another move is under way, the factor that counts is the one it will end with."""
+    """During a reassignment, the factor that counts is the one after its end (KIP-860)."""
     found = cluster()
     before = found.state()
     for replicas in ((1, 2), (1, 2, 3, 4)):

@@ -1,4 +1,4 @@
-"""Brokers at the controller: registration, unfencing, death, and repeated restarts."""
+"""How the controller registers, unfences and fences brokers, and handles repeated restarts."""
 
 from __future__ import annotations
 
@@ -155,8 +155,9 @@ def test_an_unknown_broker_must_register() -> None:
 
 
 def test_a_controller_that_was_deposed_does_not_call_a_new_broker_unregistered() -> None:
-    """The broker registered at the new controller, which this one does not know yet. If told that it is
-    unregistered, the broker would stop.
+    """The broker registered at the new controller, and the old one does not know it yet.
+
+    A broker that is told that it is not registered would stop.
     """
     found = cluster()
     found.epochs[9] = BrokerEpoch(found.image.offset + 1)

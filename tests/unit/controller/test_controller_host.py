@@ -1,4 +1,6 @@
-"""The controller's host responds after the commit, in order, or reports that it is not the active controller."""
+"""The controller's host responds after the commit, in order, or reports that it is not the active
+controller.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ class Log:
             await self.moved.wait()
 
     async def commit(self, count: int = 1) -> None:
-        """Commit the next entries, as soon as they are appended."""
+        """Commit the next entries as soon as they are appended."""
         for _ in range(count):
             await self.until(self.committed + 1)
             payload, epoch, future = self.appended[self.committed]
@@ -167,7 +169,9 @@ async def test_a_refusal_that_rests_on_an_uncommitted_decision_waits_for_it() ->
 
 
 async def test_a_decision_names_the_offset_at_which_its_response_is_true() -> None:
-    """A request that is repeated because its response was lost changes nothing, and names the same entry."""
+    """A request that is repeated because its response was lost changes nothing, and its response
+    names the same log entry.
+    """
     async with running() as setup:
         prepare_broker(setup)
         await setup.open(2)
@@ -203,7 +207,9 @@ async def test_a_large_request_is_decided_in_pieces_with_turns_between_them() ->
 
 
 async def test_a_controller_that_is_deposed_between_pieces_claims_no_success() -> None:
-    """It must not even if it is elected again at once, because the pieces of the earlier epoch may be lost."""
+    """This also holds if it is elected again at once, because the pieces of the earlier epoch may
+    be lost.
+    """
     async with running() as setup:
         prepare_broker(setup)
         await setup.open(2)
@@ -251,7 +257,9 @@ def test_the_pieces_of_a_request_are_refused_as_the_whole_would_be() -> None:
 
 
 async def test_answers_without_records_wait_for_a_majority() -> None:
-    """Reads of the image and refusals wait; a change waits for nothing but its own commit."""
+    """Reads and refusals wait until a majority confirms the leader; a change waits only for its own
+    commit.
+    """
     async with running() as setup:
         prepare_broker(setup)
         await setup.open(2)
@@ -351,8 +359,8 @@ async def test_too_much_in_flight_is_refused_before_it_is_decided(
 async def test_large_decisions_in_flight_never_overload_the_quorum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """If the quorum refused a proposal of the active controller, the process would end, so the host must not
-    propose too much.
+    """The process would end if the quorum refused a proposal of the active controller, so the host
+    must bound what it proposes.
     """
     monkeypatch.setattr(controller_host, "IN_FLIGHT_BYTES_MAX", 1_000, raising=False)
     async with running() as setup:
@@ -430,7 +438,7 @@ async def test_the_last_stream_of_a_broker_is_the_one_whose_end_counts() -> None
 async def test_a_batch_of_a_newer_program_is_not_applied_and_named(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A member that skipped unknown records would have another image than the others."""
+    """A controller that skipped unknown records would have other metadata than the others."""
     setup = Setup()
     assert setup.log.machine is not None
     prepare_broker(setup)

@@ -1,4 +1,6 @@
-"""Bounds on the work of the controller for one event, because its event loop also keeps the quorum's leadership."""
+"""Bounds on the work of the controller for one event, because a long event would cost it the
+leadership.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tests.unit.controller.cluster import CLUSTER_ID, Cluster
 
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return how many partitions each tick of `ticks` has examined."""
+    """Return a list with the number of partitions that each tick of `ticks` has examined."""
     counts = [0]
 
     def counted(*arguments: Any, **named: Any) -> PartitionChange | None:
@@ -28,7 +30,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def ticks(found: Cluster, looked_at: list[int]) -> None:
-    """Run a tick, and those that must follow at once."""
+    """Run a tick, and the ticks that must follow it at once."""
     looked_at.clear()
     while not looked_at or found.controller.is_repairing:
         looked_at.append(0)
@@ -39,9 +41,7 @@ def ticks(found: Cluster, looked_at: list[int]) -> None:
 def test_one_tick_looks_at_few_partitions_and_all_ticks_at_each_of_them_once(
     looked_at: list[int],
 ) -> None:
-    """The event loop also keeps the quorum's leadership. A tick that took as long as an election timeout would
-    depose this controller, and the next one, too.
-    """
+    """A tick as long as an election timeout would depose this controller, and the next one, too."""
     found = Cluster(settings=ControllerSettings(cluster_id=CLUSTER_ID, partitions_per_batch_max=10))
     found.start(1, 2, 3)
     found.create(partitions=600, replicas=3)
@@ -98,7 +98,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list[
 def test_a_leaving_broker_that_asks_again_makes_nobody_look_at_all_partitions_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The broker asks every 20 ms."""
+    """A broker in a controlled shutdown repeats its request every 20 ms."""
     found = Cluster()
     found.start(1, 2, 3)
     found.create(partitions=300, replicas=3)
@@ -115,7 +115,9 @@ def test_a_leaving_broker_that_asks_again_makes_nobody_look_at_all_partitions_ag
 def test_a_heartbeat_does_not_look_at_all_partitions_whose_log_ends_are_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """After a loss of power of all brokers, each of them sends heartbeats, and no partition has a leader."""
+    """After all brokers lost power, each of them sends heartbeats, and no partition has a
+    leader.
+    """
     found = Cluster()
     found.start(1, 2)
     found.create(partitions=1_000, replicas=2)

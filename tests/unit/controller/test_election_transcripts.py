@@ -1,4 +1,6 @@
-"""Each scenario of elections.txt, replayed line by line: the test reads as the story it tells."""
+"""Runs each scenario of elections.txt line by line, and compares the state of the partition with
+the text.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ ALL = {1, 2, 3}
 
 
 class Story:
-    """Three brokers, one partition, and the commands of the transcript."""
+    """Three brokers, one partition, and the commands of a scenario."""
 
     def __init__(self) -> None:
         self.cluster = Cluster()

@@ -1,4 +1,6 @@
-"""Leaders by command, preferred or unclean, and the balance that goes by itself."""
+"""Leader elections on request, preferred or unclean, and the automatic balance of preferred
+leaders.
+"""
 
 from __future__ import annotations
 

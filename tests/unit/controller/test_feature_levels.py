@@ -29,7 +29,7 @@ VOTERS = tuple(map(ControllerId, (1, 2, 3)))
 
 
 def upgraded_cluster(*, brokers: tuple[int, ...] = (1, 2, 3)) -> Cluster:
-    """Return a cluster that an older program created; its brokers run the present one."""
+    """Return a cluster that an older program created, and whose brokers run the present program."""
     found = Cluster(
         settings=ControllerSettings(
             cluster_id=CLUSTER_ID, initial_features=FIRST_LEVELS, voters=VOTERS
@@ -130,7 +130,9 @@ def test_transactions_begin_when_every_broker_takes_part_in_them() -> None:
 
 
 def test_brokers_without_transactions_stay_away_while_there_is_state_of_transactions() -> None:
-    """The level may be lowered while transactions are open, whose markers must still be written."""
+    """The level may be lowered while transactions are open, and their markers must still be
+    written.
+    """
     found = upgraded_cluster(brokers=(1,))
     register_controllers(found, *VOTERS)
     assert raise_to(found, 2).is_good
@@ -142,7 +144,7 @@ def test_brokers_without_transactions_stay_away_while_there_is_state_of_transact
 
 
 def test_a_voter_that_does_not_register_any_more_is_forgotten() -> None:
-    """It may run an older program again, which does not register."""
+    """The controller may run an older program again, which does not register."""
     found = upgraded_cluster()
     register_controllers(found, *VOTERS)
     found.now_ms += REGISTRATION_MS_MAX + 1
@@ -223,7 +225,7 @@ def test_what_a_level_may_become(name: str, level: int, downgrade: bool, message
 
 
 def test_the_transaction_level_of_an_older_program_means_nothing() -> None:
-    """It wrote level 2 into each new cluster and had no transactions."""
+    """The older program wrote level 2 into each new cluster, and had no transactions."""
     found = upgraded_cluster()
     assert found.image.features["transaction.version"] == 2
     assert found.image.feature_level("transaction.version") == 0
@@ -286,7 +288,7 @@ def test_a_broker_of_another_metadata_log_is_refused_with_the_ways_out() -> None
 
 
 def test_a_log_without_incarnation_is_refused_by_a_broker_that_followed_one() -> None:
-    """An older program does not begin where a newer one was."""
+    """Such a log is of an older program, which cannot follow a newer one."""
     found = upgraded_cluster(brokers=())
     refused = found.register(1, metadata_incarnation_id=MetadataIncarnationId(b"o" * 16)).outcome
     assert refused.error is ErrorCode.INCONSISTENT_CLUSTER_ID

@@ -1,13 +1,14 @@
-"""Whatever happens, in whatever order, and with whatever delay of commits: I1, I6 and I8 hold.
+"""Invariants I1, I6 and I8 hold after any sequence of events and any delay of commits.
 
-Random sequences of registrations, heartbeats, breaks, proposals, configs, commands, moves, commits
-and failovers that lose what was not committed, against the production controller. After each step:
+Random sequences of registrations, heartbeats, broken streams, proposals, configs, commands, moves,
+commits, and failovers that lose uncommitted records run against the production controller. After
+each step:
 
 - every partition satisfies `check_partition` (I6; distinct replicas; a leader in its ISR), in the
-  committed image and in the working one;
-- a leader epoch has one leader for ever (I1), and no epoch falls (I8);
+  committed metadata and in the working copy;
+- a leader epoch has at most one leader (I1), and no epoch falls (I8);
 - no fenced broker stays leader or in an ISR once the controller has ticked;
-- the working image is the committed one plus what is in flight, exactly.
+- the working copy is exactly the committed metadata plus what is in flight.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A dead broker is fenced, whatever the connections of the others do meanwhile."""
+"""A dead broker is fenced in time, whatever the connections of the other brokers do."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def fences_while_two_flap(liveness: Liveness, *, every_ms: int, end_ms: int) -> 
 
 
 def check_dead_brokers_are_fenced_while_two_flap() -> None:
-    """Assert that the broker with a broken stream gets a grace period and at most a session, and the silent one at
-    most two sessions.
+    """Assert that a dead broker is fenced in time.
+
+    A broker whose stream broke has a grace period and at most one session time-out; a silent broker
+    has at most two session time-outs.
     """
     for every_ms in (600, 2000, 2900):
         broken = watched()

@@ -1,4 +1,6 @@
-"""Each scenario of liveness.txt, replayed line by line: the test reads as the story it tells."""
+"""Runs each scenario of liveness.txt line by line, and compares the controller's decisions with the
+text.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a new active controller knows of the time before it became active, and what a slow one decides."""
+"""What a new active controller knows of the time before it became active, and how a slow one
+measures deadlines.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from tests.unit.controller.cluster import CLUSTER_ID, Cluster, cluster, fenced
 
 
 def standby_of(found: Cluster) -> Cluster:
-    """Return another member with the same log, which is not active yet."""
+    """Return another controller with the same log, which is not active yet."""
     standby = Cluster.__new__(Cluster)
     standby.__dict__.update(found.__dict__)
     from random import Random
@@ -106,7 +108,10 @@ def test_brokers_without_any_live_replica_leave_a_partition_without_leader() -> 
 
 
 def test_a_controller_that_is_slow_all_the_time_fences_the_dead_all_the_same() -> None:
-    """Each tick is 600 ms late. If all of that time were forgiven, no deadline would ever pass."""
+    """Each tick is 600 ms late.
+
+    If the controller excused all of its delays, no deadline would ever pass.
+    """
     found = cluster()
     found.tick()
     found.break_stream(2)
@@ -127,7 +132,9 @@ def test_a_silent_broker_is_fenced_by_a_slow_controller_too() -> None:
 
 
 def test_a_registration_that_fails_leaves_the_old_life_watched() -> None:
-    """Otherwise the old registration would never be fenced, and its partitions would keep a dead leader."""
+    """Otherwise the old registration would never be fenced, and its partitions would keep a dead
+    leader.
+    """
     found = Cluster(settings=ControllerSettings(cluster_id=CLUSTER_ID, batch_bytes_max=3_000))
     found.start(1, 2)
     found.create(partitions=20, replicas=2)

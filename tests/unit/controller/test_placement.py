@@ -24,7 +24,7 @@ from tests.unit.controller.cluster import Cluster
 
 @st.composite
 def brokers_of_a_cluster(draw: st.DrawFn) -> list[Candidate]:
-    """Draw brokers whose hosts lie in one rack each; some brokers name no host."""
+    """Draw brokers on hosts, each of which is in one rack; some brokers name no host."""
     rack_of_host = draw(st.lists(st.integers(0, 3), min_size=1, max_size=6))
     host_numbers = st.none() | st.integers(0, len(rack_of_host) - 1)
     drawn = draw(st.lists(st.tuples(host_numbers, st.booleans()), min_size=1, max_size=12))
@@ -77,7 +77,9 @@ def test_hosts_cost_no_rack(brokers: list[Candidate], factor: int, draw: int) ->
 
 
 def test_a_live_broker_of_a_used_host_does_not_replace_another_host() -> None:
-    """Both brokers of a host leave together, so a fenced broker elsewhere is the better second copy."""
+    """Both brokers of a host fail together, so a fenced broker on another host is the better second
+    replica.
+    """
     brokers = [
         Candidate(broker_id=BrokerId(i), host=f"h{i // 2}", rack=None, is_live=i < 2)
         for i in range(4)
@@ -139,7 +141,7 @@ def leader_difference(cluster: Cluster) -> int:
 
 
 def created(cluster: Cluster, prefix: str, counts: list[int]) -> None:
-    """Create topics with these numbers of partitions in one request."""
+    """Create a topic with each of these numbers of partitions, all in one request."""
     new = tuple(
         NewTopic(name=f"{prefix}-{number}", partition_count=count, replication_factor=2)
         for number, count in enumerate(counts)

@@ -1,4 +1,6 @@
-"""Each rule of features, identity and placement, switched off by a patch, must be missed by its named test."""
+"""Planted bugs: a patch disables one rule of features, identity or placement, and the test named
+for that rule must then fail.
+"""
 
 from __future__ import annotations
 

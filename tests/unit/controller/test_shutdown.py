@@ -1,4 +1,6 @@
-"""Brokers that ask to stop, that cannot write, whose replicas fail on a bug, or that are unregistered."""
+"""Brokers that request a shutdown, that cannot write, whose replicas fail on an internal error, or
+that are unregistered.
+"""
 
 from __future__ import annotations
 
@@ -140,7 +142,7 @@ def test_a_broker_in_shutdown_is_not_unfenced_nor_led_by() -> None:
 
 
 def test_a_broker_that_cannot_write_serves_what_only_it_has_after_it_was_fenced_too() -> None:
-    """A broken connection must not keep readers out until the disk has room."""
+    """A broken connection must not make records unreadable until the disk has space again."""
     found = cluster()
     found.create(assignments=((1,),))
     found.heartbeat(1, cannot_write=True)
@@ -155,8 +157,8 @@ def test_a_broker_that_cannot_write_serves_what_only_it_has_after_it_was_fenced_
 
 
 def leader_died_beside_full_disks(**wishes: bool) -> Cluster:
-    """Return a cluster in which brokers 1, 2 and 3 are in sync, the leader 1 is fenced, and the disks of 2 and 3
-    are full.
+    """Return a cluster with brokers 1, 2 and 3 in sync, where leader 1 is fenced and the disks of 2
+    and 3 are full.
     """
     found = cluster()
     found.create(assignments=((1, 2, 3),), min_insync_replicas="3")

@@ -167,8 +167,9 @@ def test_partitions_that_cannot_be_added(wanted: NewPartitions, error: ErrorCode
 
 @pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
 def test_where_groups_lie_neither_goes_nor_grows(name: str) -> None:
-    """Groups are assigned to partitions by the number of partitions. With another number, a group's state would be
-    looked for in another partition.
+    """The number of partitions decides which partition has a group.
+
+    With another number, the state of groups would not be found.
     """
     found = cluster()
     topic_id = found.create(name, partitions=2).topic_id
@@ -313,7 +314,9 @@ def test_a_request_that_is_too_large_for_one_batch_does_nothing_and_hurts_nobody
 
 
 def test_a_name_is_free_again_once_the_topic_it_collides_with_is_deleted() -> None:
-    """What was counted for one request counts for the next one only while nothing else was decided."""
+    """The names that were counted for one request may be used for the next one only if nothing was
+    decided in between.
+    """
     found = cluster(1)
     assert found.create("a.b").outcome.is_good
     assert found.create("a_b").outcome.error is ErrorCode.INVALID_TOPIC_EXCEPTION

@@ -56,7 +56,9 @@ async def test_a_program_that_uses_an_address_or_loopback_name_is_served(host: s
     ],
 )
 async def test_a_name_that_is_not_the_gateways_is_refused(host: str) -> None:
-    """DNS rebinding: the page's own name resolves to this gateway, and the browser lets it read."""
+    """In DNS rebinding, the page's own host name resolves to this gateway, and the browser lets the
+    page read responses.
+    """
     assert await ask(host=host, method="GET") == 421
 
 

@@ -26,7 +26,7 @@ from odradek_gateway.rest.records import failure_of
 def test_a_record_is_to_be_sent_again_when_that_may_help(
     error: errors.OdradekError, code: int
 ) -> None:
-    """Kafka's TimeoutException is retriable too, although the record may have been written."""
+    """Kafka's TimeoutException is retriable, too, although the record may have been written."""
     assert failure_of(error).error_code == code
 
 

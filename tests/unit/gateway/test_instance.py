@@ -125,7 +125,7 @@ async def test_an_instance_that_ended_while_it_began_leaves_no_consumer(client: 
 
 
 async def test_only_so_many_requests_wait_for_one_instance(client: OneClient) -> None:
-    """Each waiting request takes a place among all running requests, and may last a minute."""
+    """Each waiting request counts among all running requests, and may last a minute."""
     instance = made_with(client)
     served = 0
 
@@ -165,7 +165,9 @@ class Poll:
 async def test_what_waits_for_more_is_not_handed_out_and_so_not_committed(
     client: OneClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, records that waited for `fetch.min.bytes` were committed, and lost when the gateway was killed."""
+    """Before, records that waited for `fetch.min.bytes` were committed, and were lost when the
+    gateway was killed.
+    """
     wanted, poll = RECORD_BYTES * 3, Poll()
     monkeypatch.setattr(consumer_records, "cluster_of", lambda request: request)
     spec = replace(SPEC, partitions=(("later", 0),), fetch_min_bytes=wanted)

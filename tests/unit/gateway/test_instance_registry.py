@@ -1,4 +1,4 @@
-"""The registry of instances: what happens when its reading fails."""
+"""The registry of consumer instances: what happens when reading its topic fails."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ DEADLINE_S = 20.0
 
 
 class Admin:
-    """The admin client of a cluster with this many brokers; `made` has the replication factor of the created topic."""
+    """An admin client of a cluster with this many brokers; `made` has the replication factor of the
+    created topic.
+    """
 
     def __init__(self, brokers: int = 1, default_replicas: int = 1) -> None:
         self.brokers, self.default_replicas = brokers, default_replicas
@@ -42,7 +44,7 @@ class Admin:
 
 
 class Cluster:
-    """A client whose consumers fail with one error after the other, and then read an empty topic."""
+    """A client whose consumers raise one error after the other, and then read an empty topic."""
 
     def __init__(self, *errors: Exception, admin: Admin | None = None) -> None:
         self.admin = admin or Admin()
@@ -124,8 +126,8 @@ async def test_its_topic_has_as_many_replicas_as_there_can_be(
 
 
 async def test_its_topic_is_not_made_while_the_clusters_brokers_are_still_starting() -> None:
-    """Before, the topic kept a single replica for ever if the first instance was created before the second broker
-    started.
+    """Before, the topic kept a single replica for ever if the first instance was created before the
+    second broker started.
     """
     admin = Admin(brokers=1, default_replicas=3)
     async with asyncio.timeout(DEADLINE_S):

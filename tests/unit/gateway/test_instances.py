@@ -1,4 +1,6 @@
-"""The consumer instances of one gateway: when unused ones end, and how requests are passed on to other gateways."""
+"""The consumer instances of one gateway: when unused instances end, and how requests are forwarded
+to other gateways.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ HERE, THERE = "http://here:8082", "http://there:8082"
 
 @dataclass
 class Registry:
-    """The registrations that all gateways know, without the topic."""
+    """The registrations that all gateways know, without the topic behind them."""
 
     known: dict[tuple[str, str], Registration] = field(default_factory=dict)
     log: list[tuple[str, str]] = field(default_factory=list)
@@ -145,7 +147,7 @@ async def test_who_is_not_read_for_a_while_rests() -> None:
 
 
 class Neighbour:
-    """The other gateway, which responds when the test says so, or never."""
+    """Another gateway, which responds when the test says so, or never."""
 
     def __init__(self) -> None:
         self.asked, self.answers = asyncio.Event(), asyncio.Event()
@@ -180,7 +182,9 @@ async def served_there() -> tuple[Instances, ClusterAccess, Neighbour]:
 
 
 async def test_a_long_poll_that_was_passed_on_returns_when_this_gateway_stops() -> None:
-    """Before, it was cut off at the end of the stop: with two gateways, half of all polls in each rolling restart."""
+    """Before, it was cut off when the gateway stopped: with two gateways, half of all polls in each
+    rolling restart.
+    """
     nothing = Elsewhere(200, b"[]", "application/json")
     async with asyncio.timeout(DEADLINE_S):
         instances, cluster, neighbour = await served_there()

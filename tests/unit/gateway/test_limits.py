@@ -63,7 +63,7 @@ async def test_probes_are_answered_however_many_requests_are_at_work(path: str) 
 
 
 def body_of(pieces: Iterable[bytes]) -> Request:
-    """Return a request body that sends these pieces and then nothing."""
+    """Return a request whose body sends these pieces, and then never ends."""
     left = iter(pieces)
 
     async def receive() -> dict[str, Any]:
@@ -85,7 +85,7 @@ async def test_half_a_body_is_waited_for_only_so_long() -> None:
 
 
 async def test_a_slow_body_is_taken_as_long_as_something_comes() -> None:
-    """Each wait is bounded, and not the time of the whole body."""
+    """The time of each wait is bounded, and not that of the whole body."""
     more = [True] * 7 + [False]
 
     async def receive() -> dict[str, Any]:
@@ -100,7 +100,7 @@ async def test_a_slow_body_is_taken_as_long_as_something_comes() -> None:
 
 @asynccontextmanager
 async def gateway(**settings: Any) -> AsyncIterator[tuple[httpx.AsyncClient, FastAPI]]:
-    """Return a gateway without a cluster; none of these requests needs one."""
+    """Yield a client of a gateway without a cluster; none of these requests needs one."""
     chosen = GatewaySettings(**settings)
     cluster = ClusterAccess(chosen, url="http://here")
     app = create_app(chosen, cluster, cast("Instances", None))
@@ -204,7 +204,7 @@ def test_a_bound_of_all_bodies_below_that_of_one_is_refused() -> None:
 
 
 async def test_a_bug_is_answered_and_counted_as_any_other_request() -> None:
-    """Before, it was counted as if the client had disconnected, so alerts on 5xx did not see it."""
+    """Before, it was counted as if the client had disconnected, so alerts on 5xx did not fire."""
     async with asyncio.timeout(DEADLINE_S), gateway() as (http, app):
 
         @app.get("/bug")

@@ -1,6 +1,7 @@
-"""Content negotiation of v2 against a plain model of its table: 406, 415, q-values, defaults.
+"""Content negotiation of REST v2 (406, 415, q-values, defaults), compared with a simple model of
+its rules.
 
-The model reads headers that it wrote itself: it is given the list of (range, q), never the text.
+The model gets the list of (range, q) from which the test writes the header, and never parses text.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ ACCEPTS = st.lists(
 
 
 def model(ranges: list[tuple[str, int | None]], offered: tuple[str, ...]) -> str | None:
-    """RFC 9110, 12.5.1: of a type the most specific range counts; the best type wins, ties go to the server."""
+    """Choose a media type by RFC 9110, 12.5.1.
+
+    The most specific range that matches a type decides its quality; the best type wins, and the
+    server's order breaks ties.
+    """
     if not ranges:
         return offered[0]
     quality: dict[str, Fraction] = {}
@@ -53,7 +58,9 @@ def model(ranges: list[tuple[str, int | None]], offered: tuple[str, ...]) -> str
 
 @st.composite
 def written(draw: st.DrawFn, ranges: list[tuple[str, int | None]]) -> str:
-    """Yield a media type as clients write it: spaces, capitals, other parameters, q in any form."""
+    """Write an Accept header as clients do: with spaces, capitals, other parameters, and q in any
+    form.
+    """
     parts = []
     for name, q in ranges:
         text = draw(st.sampled_from([name, name.upper(), name.title()]))

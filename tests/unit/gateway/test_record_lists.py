@@ -1,4 +1,4 @@
-"""Long bodies of produce requests decode in pieces to what they decode to in one."""
+"""Long bodies of produce requests are decoded in pieces, with the same result as in one piece."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A group of the classic protocol as a transcript of its members' requests and responses."""
+"""Runs a group of the classic protocol as a sequence of its members' requests and the responses to
+them.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,14 @@ FIRST = TopicPartition(TopicName("t"), PartitionIndex(0))
 
 
 def catalog(**topics: tuple[TopicId, int]) -> TopicCatalog:
-    """Return a catalog of topics: name, id and number of partitions."""
+    """Return a catalog of topics, each with its id and number of partitions."""
     named = {TopicName(name): at for name, at in topics.items()}
     return TopicCatalog(version=0, topics=named, matching=lambda _: frozenset())
 
 
 @dataclass
 class Conversation:
-    """A shard, a clock, and the response to each request."""
+    """A group coordinator's shard, a clock, and the response to each request."""
 
     shard: GroupShard = field(
         default_factory=lambda: GroupShard(
@@ -178,7 +180,7 @@ class Conversation:
         return leader, follower
 
     def moved(self, *, load_ms: int = 0) -> Conversation:
-        """Return the same group at another coordinator, which loaded the log after this time."""
+        """Return the same group at another coordinator, which took `load_ms` to load the log."""
         other = Conversation(now_ms=self.now_ms, requests=self.requests)
         for record in self.log:
             decoded = decode(*encode(record))

@@ -1,7 +1,8 @@
-"""Clients of a group as libraries behave: eager and cooperative ones of the classic protocol, and KIP-848 ones.
+"""Group members that behave as client libraries do: eager and cooperative ones of the classic
+protocol, and KIP-848 ones.
 
-Each keeps what it believes that it owns; `act` takes the next step that its library would. A cluster of them tells
-whether two that live own the same partition.
+Each client keeps the partitions that it believes to own; `act` takes the next step that its library
+would take. `Members` checks that no two live clients own the same partition.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def write_partitions(out: bytearray, partitions: set[Partition]) -> None:
 
 @dataclass
 class Coordinator:
-    """A shard, its log, and the responses that were sent."""
+    """A group coordinator's shard, its log, and the responses that it sent."""
 
     settings: GroupSettings = field(
         default_factory=lambda: GroupSettings(initial_rebalance_delay_ms=0)
@@ -147,7 +148,7 @@ class Coordinator:
 
 @dataclass
 class ConsumerClient:
-    """Speaks ConsumerGroupHeartbeat."""
+    """A member that sends ConsumerGroupHeartbeat."""
 
     name: str
     coordinator: Coordinator
@@ -220,7 +221,7 @@ def by_id(owned: set[Partition]) -> dict[bytes, frozenset[int]]:
 
 @dataclass
 class ClassicClient:
-    """Speaks JoinGroup, SyncGroup, Heartbeat, LeaveGroup."""
+    """A member that sends JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
 
     name: str
     coordinator: Coordinator
@@ -413,8 +414,10 @@ class Members:
                 assert other == name, f"{partition} is owned by {name} and {other}"
 
     def act(self, name: str, *, loses_answer: bool = False, coordinator_dies: bool = False) -> None:
-        """Let a client take its next step. `coordinator_dies`: within that request, before anything of it is
-        written.
+        """Let a client take its next step.
+
+        If `coordinator_dies` is set, the coordinator dies during that request, before anything of
+        it is written.
         """
         self.coordinator.is_dying = coordinator_dies
         self.living[name].act(loses_answer=loses_answer)

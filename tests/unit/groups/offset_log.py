@@ -1,4 +1,6 @@
-"""The log of a partition of `__consumer_offsets` with transactions: who wrote what, and what it means by itself."""
+"""The log of a partition of `__consumer_offsets` with transactions, and the offsets that are
+committed by its entries alone.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ SECOND = TopicPartition(FIRST.topic, PartitionIndex(1))
 
 @dataclass
 class OffsetLog:
-    """A group shard, its clock and its log, in which an entry is (record or marker, producer id, epoch)."""
+    """A group coordinator's shard, its clock and its log; an entry is (record or marker, producer
+    id, epoch).
+    """
 
     catalog: TopicCatalog = field(default_factory=lambda: catalog(t=(TOPIC_ID, 2)))
     now_ms: int = 0
@@ -104,7 +108,9 @@ class OffsetLog:
         return shard
 
     def oracle(self) -> dict[tuple[str, TopicPartition], int]:
-        """Return the committed offsets that the log means: of each key, the last record that counts."""
+        """Return the committed offsets by the log alone: for each key, the last record that
+        counts.
+        """
         records: dict[tuple[str, TopicPartition], tuple[int, int | None]] = {}
         open_records: dict[ProducerId, list[tuple[int, OffsetCommitRecord]]] = {}
 
@@ -156,7 +162,9 @@ class OffsetLog:
         registered: Registered | None = None,
         **changes: Any,
     ) -> Any:
-        """Return the first response; see `write` for a commit with its registration."""
+        """Commit in a transaction, and return the first response; `write` also registers the
+        partition.
+        """
         request_id = self.ask()
         request = CommitInTransaction(
             commit=offsets_of(offset, partition, **changes),
@@ -175,7 +183,7 @@ class OffsetLog:
         return self.responses[request_id]
 
     def write(self, offset: int, partition: TopicPartition = FIRST, **changes: Any) -> ErrorCode:
-        """Commit in a transaction, with a registration if one is needed."""
+        """Commit in a transaction, and register the partition if that is needed."""
         response = self.commit_in_transaction(offset, partition, **changes)
         if isinstance(response, NeedsRegistration):
             response = self.commit_in_transaction(

@@ -1,4 +1,4 @@
-"""The classic protocol as transcripts of requests and responses."""
+"""The classic group protocol, tested by sequences of requests and responses."""
 
 from __future__ import annotations
 
@@ -314,7 +314,9 @@ def test_what_all_members_say_is_bounded_since_their_leader_is_told_all_of_it() 
 
 @pytest.mark.parametrize("is_retried", [False, True])
 def test_a_generation_that_takes_no_record_is_not_written_and_begins_anew(is_retried: bool) -> None:
-    """A batch that cannot be replicated would block its partition, and others on the same stream, for ever."""
+    """A batch that is too large to be replicated would block its partition, and others on the same
+    stream, for ever.
+    """
     talk = Conversation()
     first, second = talk.join(), talk.join()
     talk.wait(DELAY_MS)

@@ -114,7 +114,9 @@ def test_consumer_groups_forget_deleted_topics_too() -> None:
 
 
 def joined_pair(talk: Conversation, **says: Any) -> tuple[str, str]:
-    """Return a group with a leader and a follower, in the generation in which they sync."""
+    """Return a group with a leader and a follower, in a generation in which only the leader has
+    sent SyncGroup.
+    """
     first, second = talk.join(**says), talk.join(**says)
     talk.wait(DELAY_MS)
     told = talk.joined(first)

@@ -1,4 +1,6 @@
-"""KIP-848: whatever members do, no partition has two owners, and once they are calm all are owned."""
+"""The consumer protocol (KIP-848): no partition ever has two owners, and all have one once members
+stop changing.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +124,9 @@ class Group:
                 self.beat(name)
 
     def settle_with(self, name: str) -> None:
-        """Let a new member join and own the partitions that it is assigned, without steps of the others."""
+        """Let a new member join until it owns the partitions that it is assigned; the other members
+        do nothing.
+        """
         for _ in range(5):
             self.beat(name)
 

@@ -1,4 +1,6 @@
-"""Members are asked for heartbeats often while that shortens a rebalance, and seldom otherwise."""
+"""The coordinator asks members for frequent heartbeats while that shortens a rebalance, and for
+rare ones otherwise.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ CALM_MS, RESTLESS_MS = 3_000, 500
 
 
 def calm_at(now_ms: int) -> HeartbeatPace:
-    """Return the pace of a group whose last epoch began at 0."""
+    """Return the heartbeat pace of a group that is stable, and whose last epoch began at 0."""
     pace = HeartbeatPace(calm_interval_ms=CALM_MS, restless_interval_ms=RESTLESS_MS)
     pace.epoch_is(1, now_ms=0)
     pace.look(is_stable=True, session_ends_ms=now_ms + 40_000, now_ms=now_ms)
@@ -60,7 +62,9 @@ def test_members_are_told_the_pace() -> None:
 
 
 def session_of(group: Group, name: str) -> tuple[int, int]:
-    """The heartbeat interval of a calm group, and the silence after which this member is removed."""
+    """Return the heartbeat interval of a stable group, and the silence after which this member is
+    removed.
+    """
     group.settle()
     for _ in range(10):
         group.now_ms += 1_000

@@ -1,4 +1,4 @@
-"""A group goes from the classic to the consumer protocol and back, with its members alive."""
+"""A group migrates from the classic to the consumer protocol and back while its members stay."""
 
 from __future__ import annotations
 

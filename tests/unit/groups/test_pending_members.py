@@ -1,4 +1,4 @@
-"""Member ids that were handed out and not used are bounded in number and in time."""
+"""The number and the lifetime of member ids that were given out and not used are bounded."""
 
 from __future__ import annotations
 

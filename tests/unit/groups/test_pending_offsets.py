@@ -1,4 +1,6 @@
-"""Offsets in transactions: when they take effect, which members may write them, and which fetches wait for them."""
+"""Offsets in transactions: when they take effect, which members may write them, and which fetches
+wait for them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def test_a_marker_of_another_producer_changes_nothing() -> None:
 
 
 def test_two_transactions_commit_one_offset() -> None:
-    """The later record counts, not the later marker: that is what compaction keeps."""
+    """The later record counts, and not the later marker: that is what compaction keeps."""
     log = OffsetLog()
     log.write(5, producer_id=1)
     log.write(6, producer_id=2)
@@ -106,7 +108,9 @@ def test_the_first_commit_of_a_transaction_needs_a_registration_and_later_ones_d
 
 
 def test_yes_for_a_transaction_that_ended() -> None:
-    """The transaction is aborted while the coordinator's confirmation is under way, so its offsets must be refused."""
+    """The transaction is aborted while the transaction coordinator's confirmation is under way, so
+    its offsets must be refused.
+    """
     log = OffsetLog()
     needs = log.commit_in_transaction(1)
     log.end(is_commit=False)
@@ -163,7 +167,9 @@ def test_a_repeated_marker_is_written_again_and_changes_nothing() -> None:
 
 
 def grouped() -> tuple[OffsetLog, str]:
-    """Return a classic group with two members in generation 1, and the id of its leader."""
+    """Return the log of a classic group with two members in generation 1, and the id of its
+    leader.
+    """
     talk, log = Conversation(), OffsetLog()
     leader, _ = talk.stable_pair()
     log.entries = [(record, -1, -1) for record in talk.log]
@@ -326,7 +332,9 @@ def test_offsets_of_a_deleted_topic_do_not_come_back_with_the_marker() -> None:
 
 
 def test_a_rebalance_does_not_revoke_pending_offsets() -> None:
-    """The new owner's stable fetch waits for the end of the transaction of the owner before."""
+    """The new owner's fetch of stable offsets waits for the end of the previous owner's
+    transaction.
+    """
     log, leader = grouped()
     log.write(5, generation_or_epoch=1, member_id=leader)
     log.wait(60_000)

@@ -1,4 +1,8 @@
-"""Each rule of offsets in transactions, taken out, is missed by its named test. The numbers are the programme's."""
+"""Planted bugs: a patch disables one rule of offsets in transactions, and the test named for that
+rule must then fail.
+
+docs/mechanisms.md lists all planted bugs; the numbers are the same everywhere.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ Test = Callable[[], None]
 
 
 def pending_offsets_applied_on_abort(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 50."""
+    """Planted bug 50: offsets of an aborted transaction become committed."""
     original = CommittedOffsets.end_transaction
 
     def end(self: CommittedOffsets, producer_id: Any, *, is_commit: bool) -> Any:
@@ -31,7 +35,7 @@ def pending_offsets_applied_on_abort(patch: pytest.MonkeyPatch) -> None:
 
 
 def pending_offsets_ended_by_any_marker(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 50."""
+    """Planted bug 50: a marker ends the transaction of any producer."""
     original = PendingOffsets.end
 
     def end(self: PendingOffsets, producer_id: Any) -> Any:
@@ -41,7 +45,7 @@ def pending_offsets_ended_by_any_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 def stable_fetch_returns_with_pending_offsets(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 51."""
+    """Planted bug 51: OffsetFetch with require_stable does not wait for pending offsets."""
     original = OffsetShard._fetched
 
     def fetched(self: OffsetShard, fetch: Any) -> FetchedOffsets:
@@ -52,24 +56,28 @@ def stable_fetch_returns_with_pending_offsets(patch: pytest.MonkeyPatch) -> None
 
 
 def no_generation_check(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 52."""
+    """Planted bug 52: commits in transactions are accepted from old generations."""
     patch.setattr(
         OffsetShard, "_check_commit_in_transaction", lambda self, request, now_ms: ErrorCode.NONE
     )
 
 
 def load_skips_markers(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 53."""
+    """Planted bug 53: a coordinator ignores the markers in the log that it loads."""
     patch.setattr(GroupKind, "replay_marker", lambda self, shard, marker: None)
 
 
 def later_marker_wins_over_later_record(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 54."""
+    """Planted bug 54: the transaction that ends later wins, and not the one whose record is
+    later.
+    """
     patch.setattr(PendingOffsets, "supersede", lambda self, *args, **kwargs: None)
 
 
 def guard_not_voided_by_a_marker(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 42, at the group coordinator."""
+    """Planted bug 42, at the group coordinator: a registration stays valid after a marker has ended
+    the transaction.
+    """
     patch.setattr(PendingOffsets, "is_registered", lambda self, producer_id, guard: guard)
 
 

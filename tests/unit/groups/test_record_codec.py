@@ -1,4 +1,6 @@
-"""Records of `__consumer_offsets` survive the round trip, and damaged ones give one error."""
+"""Records of `__consumer_offsets` are encoded and decoded without loss, and damaged ones raise one
+error.
+"""
 
 from __future__ import annotations
 

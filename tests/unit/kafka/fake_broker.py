@@ -1,4 +1,6 @@
-"""A broker in memory for the Kafka handlers: an image, logs that are lists, a controller that says yes."""
+"""A broker in memory for tests of the Kafka handlers: metadata, logs that are lists, and a
+controller that accepts everything.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ TOPICS = {"orders": TopicId(b"o" * 16), "payments": TopicId(b"p" * 16)}
 
 
 def image() -> MetadataImage:
-    """Return an image with one broker, which leads two topics of two partitions each."""
+    """Return the metadata of one broker, which leads two topics of two partitions each."""
     made = MetadataImage()
     records: list[Any] = [
         RegisterBroker(
@@ -98,7 +100,7 @@ def image() -> MetadataImage:
 
 
 class FakePartitions:
-    """LocalPartitions over lists; `held` outcomes wait until the test releases them."""
+    """LocalPartitions over lists; outcomes in `held` wait until the test releases them."""
 
     def __init__(self) -> None:
         self.image = image()
@@ -260,7 +262,7 @@ class FakeCreation:
 
 
 class AgreeableGroups(GroupCoordinator):
-    """A group coordinator that coordinates nothing, but accepts, returns and deletes offsets."""
+    """A group coordinator without groups, which accepts, returns and deletes any offsets."""
 
     async def commit(self, request: Any) -> OffsetsAnswer:
         return OffsetsAnswer(partitions=dict.fromkeys(request.offsets, ErrorCode.NONE))
@@ -273,7 +275,7 @@ class AgreeableGroups(GroupCoordinator):
 
 
 class AgreeableTransactions(TransactionCoordinator):
-    """A transaction coordinator that coordinates nothing, but accepts every request."""
+    """A transaction coordinator without transactions, which accepts every request."""
 
     def __init__(self, settings: BrokerSettings, partitions: Any, creation: Any) -> None:
         nothing: Any = None
@@ -299,20 +301,20 @@ class AgreeableTransactions(TransactionCoordinator):
 
 
 class AgreeableOffsets(TransactionalOffsets):
-    """Accepts all offsets of transactions."""
+    """A store of offsets that accepts all offsets of transactions."""
 
     def __init__(self) -> None:
-        """Without a coordinator."""
+        """Make it without the coordinator that the real class needs."""
 
     async def commit(self, request: Any, **_: Any) -> OffsetsAnswer:
         return OffsetsAnswer(partitions=dict.fromkeys(request.commit.offsets, ErrorCode.NONE))
 
 
 class AgreeableHanging(HangingTransactions):
-    """Ends every transaction that it is asked to end."""
+    """A check for hanging transactions that ends every transaction on request."""
 
     def __init__(self) -> None:
-        """Without partitions."""
+        """Make it without the partitions that the real class needs."""
 
     async def end(self, *_: Any) -> ErrorCode:
         return ErrorCode.NONE

@@ -1,4 +1,6 @@
-"""Messages of kio's, an independent codec generated from Kafka's schemas, filled with values."""
+"""Messages of kio, an independent codec that is generated from Kafka's schemas, filled with
+values.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The largest legal requests of every API, generated from its schema.
 
-Each begins as the sensible request of `requests_to_everything`; then one of its arrays is filled
-until the request holds `request_decoding.ITEMS_MAX` items, one request for each array. Names and
-indexes differ, so that nothing is merged.
+Each begins as the valid request of `requests_to_everything`; then one of its arrays is filled until
+the request has `request_decoding.ITEMS_MAX` items. There is one request for each array. Names and
+indexes differ, so that no items are merged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NUMBERS: Final = {"int8": 1, "int16": 1, "int32": 0, "int64": 0, "float64": 1.0
 
 
 class LargeRequest(NamedTuple):
-    """`path` says which array is full."""
+    """A large request; `path` names the array that is full."""
 
     key: ApiKey
     version: int
@@ -86,7 +86,9 @@ def _array_paths(field: Any, version: int, path: tuple[str, ...]) -> Iterator[tu
 
 
 def _fill(item: Any, field: Any, path: tuple[str, ...], count: int) -> None:
-    """Make the array at `path` as long as it may be; arrays on the way to it have one item."""
+    """Fill the array at `path` with as many items as are allowed; arrays on the way to it have one
+    item.
+    """
     one = next(f for f in field.fields.values() if f.name == path[0])
     held: Any = getattr(item, one.name, None)
     if one.is_struct():
@@ -125,7 +127,7 @@ def items_in(item: Any, field: Any) -> int:
 
 
 def item_of(field: Any, mark: str) -> Any:
-    """A struct with something sensible in every field, and one item in each array of structs."""
+    """Return a struct with a valid value in every field, and one item in each array of structs."""
     values: dict[str, Any] = {}
     for one in field.fields.values():
         if one.is_struct_array():

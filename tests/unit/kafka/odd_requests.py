@@ -1,9 +1,9 @@
-"""Requests that are well-formed and hold odd values, drawn from a seed and the schema of each version.
+"""Well-formed requests with odd values, drawn from a seed and the schema of each version.
 
-A field has a sensible value, one that an earlier response told for a field of that name, or an odd one:
-a null where its schema allows one, an extreme of its integer type, no item or the same item twice, a string
-that parsers, file systems, logs and metrics trip over. How many fields are odd differs by request, so that
-some requests get past every check but one.
+A field gets a valid value, one that an earlier response had in a field of that name, or an odd one:
+a null where the schema allows it, an extreme of its integer type, an empty array, the same item
+twice, or a string that parsers, file systems, logs and metrics may fail at. The share of odd fields
+differs by request, so that some requests pass every check but one.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class OddRequests:
 
 
 def values_of(item: Any, schema: Any, version: int) -> Iterator[tuple[str, Any]]:
-    """The name and the value of each field of a message that is no struct."""
+    """Yield the name and the value of each field of a message that is not a struct."""
     for field in schema.fields.values():
         value = getattr(item, field.name, None) if field.for_version_q(version) else None
         if value is None:
@@ -234,14 +234,14 @@ def values_of(item: Any, schema: Any, version: int) -> Iterator[tuple[str, Any]]
 
 
 def framed(key: ApiKey, version: int, body: bytes) -> bytes:
-    """A request as it goes over the wire."""
+    """Return a request as bytes, with its size and header."""
     content = struct.pack(">hhih", key, version, 1, 4) + b"odd!"
     content += (b"\0" if version >= SUPPORTED[key].flexible else b"") + body
     return struct.pack(">i", len(content)) + content
 
 
 def opened(key: ApiKey, version: int, frame: bytes) -> Any:
-    """The response in a frame without its size."""
+    """Decode the response in a frame whose size was removed."""
     header_bytes = 4
     if version >= SUPPORTED[key].flexible and key is not ApiKey.API_VERSIONS:
         header_bytes = 5

@@ -1,4 +1,4 @@
-"""A sensible request of every API, and the rights that it takes: the matrix that is tested."""
+"""A valid request of every API, and the rights (operations on resources) that it needs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ BATCH = bytes(61)
 
 
 def message_of(key: ApiKey, version: int) -> Any:
-    """A message that asks for what RIGHTS says, of topic orders and group `group`."""
+    """Return a valid request; it names topic `orders` and group `group`, to which RIGHTS refers."""
     if key is ApiKey.PRODUCE:
         name = None if version >= produce.WITH_TOPIC_IDS else TopicName("orders")
         topic_id = TOPICS["orders"] if name is None else NO_TOPIC_ID

@@ -50,7 +50,7 @@ entries = st.builds(
 def model(
     found: list[AccessControlEntry], principal: str, host: str, operation: Operation, name: str
 ) -> bool:
-    """Decide by going through all entries: a DENY wins, and without a match the operation is refused."""
+    """Decide by checking all entries: a DENY wins, and without a match the operation is refused."""
     allowed = False
     for one in found:
         literal = one.pattern_type == PatternType.LITERAL
@@ -185,7 +185,9 @@ def _created_by_hand() -> Any:
 async def test_the_partitions_that_a_request_makes_or_removes_count_against_its_quota(
     key: ApiKey, message: Any, count: int
 ) -> None:
-    """controller_mutation_rate (KIP-599) is a number of partitions a second, with ten seconds' worth saved up."""
+    """controller_mutation_rate (KIP-599) counts partitions per second, and ten seconds' worth may
+    be saved up.
+    """
     served = fake_broker.services()
     rate = 0.2
     served.quotas.quotas_changed({(("client-id", "test"),): {MUTATION_RATE: rate}})

@@ -1,4 +1,6 @@
-"""DescribeGroups tells what members of a classic group read to who may describe those topics."""
+"""DescribeGroups shows the topics of a classic group's members only to clients that may describe
+those topics.
+"""
 
 from __future__ import annotations
 

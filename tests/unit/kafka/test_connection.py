@@ -122,7 +122,7 @@ async def test_acks_0_has_no_answer_and_holds_nothing_up() -> None:
 async def test_features_that_may_be_off_are_not_told_to_clients_that_fail_at_them(
     version: int, told: list[tuple[str, int, int]]
 ) -> None:
-    """Java clients before 3.9 throw on a lowest level of 0 (KAFKA-17492)."""
+    """Java clients before 3.9 throw if the lowest level of a feature is 0 (KAFKA-17492)."""
     async with listening() as server:
         client = await server.connect()
         client.send(ApiKey.API_VERSIONS, version)
@@ -315,7 +315,9 @@ async def test_several_listeners_tell_their_own_addresses(name: str) -> None:
 
 
 async def test_metadata_of_all_topics_as_librdkafka_asks_for_it() -> None:
-    """librdkafka writes four bytes for the null array, so the flags come three bytes later."""
+    """librdkafka writes four bytes for the null array, so the flags after it are shifted by three
+    bytes.
+    """
     async with listening() as server:
         client = await server.connect()
         client.send(ApiKey.METADATA, 13, bytes.fromhex("00 00 00 00 01 00 00"))

@@ -24,7 +24,9 @@ from tests.unit.kafka.wire_client import WireClient, eventually, listening
 
 
 class TestLogin:
-    """Logins on SASL listeners: requests before the login are refused; SCRAM by hand, and raw tokens."""
+    """Logins on SASL listeners: requests before the login are refused; SCRAM messages by hand, and
+    raw tokens.
+    """
 
     @staticmethod
     def serving(**settings: Any) -> Any:

@@ -38,7 +38,9 @@ GUARDED = [key for key, rights in RIGHTS.items() if rights != FREE]
 async def ask(
     key: ApiKey, rights: Iterable[Right], version: int | None = None
 ) -> tuple[set[int], Any]:
-    """Return all error codes of the response, and the broker that was asked."""
+    """Send a valid request of a caller with these rights; return all error codes of the response,
+    and the broker.
+    """
     authorizer = AclAuthorizer()
     authorizer.entries_changed(entries_for("User:alice", rights))
     served = fake_broker.services(authorizer)

@@ -17,7 +17,7 @@ from odradek_runtime.budget.refusals import DELAY_MS
 
 
 class _Refusing:
-    """An exchange that never succeeds; notes how many run at once."""
+    """A login that never succeeds; it counts how many run at once."""
 
     running = most = 0
 

@@ -208,7 +208,9 @@ async def test_on_the_wire_an_unchanged_partition_is_not_told_again() -> None:
 
 
 def test_a_session_that_is_dropped_while_it_is_made_leaves_nothing() -> None:
-    """A long request is handled over several turns of the event loop, and other requests run between them."""
+    """A long request is handled over several iterations of the event loop, and other requests run
+    in between.
+    """
     sessions = FetchSessions(sessions_max=1)
     steps = sessions.begin_steps(
         request(0, 0, dict.fromkeys(range(300), 0)),

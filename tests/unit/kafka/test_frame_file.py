@@ -1,4 +1,6 @@
-"""Large unfinished frames beyond an owner's share are kept in a file: memory is bounded, and they still arrive."""
+"""Large unfinished frames beyond an owner's share of memory are kept in a file, and are still
+received completely.
+"""
 
 from __future__ import annotations
 

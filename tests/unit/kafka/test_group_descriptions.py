@@ -127,7 +127,7 @@ async def test_old_clients_are_told_that_it_is_dead(version: int) -> None:
 
 @pytest.mark.parametrize("key", [ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE])
 async def test_a_cluster_may_do_without_the_consumer_protocol(key: ApiKey) -> None:
-    """As `kafka-features downgrade --feature group.version=0` says."""
+    """The protocol is off after `kafka-features downgrade --feature group.version=0`."""
     served = services()
     image = served.partitions.image
     image.replay(MetadataOffset(image.offset + 1), 1, FeatureLevel(name="group.version", level=0))

@@ -1,4 +1,6 @@
-"""Requests of groups at a coordinator that runs: what one of them says does not harm the others."""
+"""Group requests at a running coordinator: an invalid part of one request does not affect its other
+parts.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ INT64_MAX = (1 << 63) - 1
 
 @asynccontextmanager
 async def coordinating(authorizer: Authorizer | None = None) -> AsyncIterator[Services]:
-    """Return a broker whose group coordinator has loaded; there are topics `orders` and `payments`."""
+    """Yield a broker whose group coordinator has loaded; there are topics `orders` and
+    `payments`.
+    """
     partitions = PartitionsInMemory()
     for name, topic_id in TOPICS.items():
         partitions.create(name, topic_id, 2)
@@ -84,14 +88,18 @@ def commit(offset: int, *, member_id: str = "", epoch: int = -1, **says: Any) ->
 
 
 def fetch(topics: list[Any] | None) -> Any:
-    """Offsets of the group: each topic's fields and its `partition_indexes`."""
+    """Return a request for offsets of the group; `topics` has each topic's fields and its
+    `partition_indexes`.
+    """
     group = OffsetFetchRequest.OffsetFetchRequestGroup
     named = None if topics is None else [group.OffsetFetchRequestTopics(**one) for one in topics]
     return OffsetFetchRequest(groups=[group(group_id="g", topics=named)])
 
 
 def codes(response: Any) -> list[tuple[Any, int, int]]:
-    """(name or id, partition, error code) of each partition in a response to OffsetCommit."""
+    """Return (name or id, partition, error code) of each partition in a response to
+    OffsetCommit.
+    """
     return [
         (topic.name or topic.topic_id.bytes, one.partition_index, one.error_code)
         for topic in response.topics
@@ -113,7 +121,7 @@ async def test_an_offset_may_be_kept_for_as_long_as_a_client_likes(retention_ms:
 
 
 async def test_partitions_that_are_not_there_are_refused_before_the_member_is_judged() -> None:
-    """Kafka does the same. A group whose partitions are all refused is not asked at all."""
+    """Kafka does the same. If all partitions are refused, the group is not involved at all."""
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     async with coordinating() as served:
         named = [{"name": "orders", "indexes": [0, 9]}, {"name": "nowhere", "indexes": [0]}]
@@ -182,7 +190,10 @@ def as_received(key: ApiKey, message: Any) -> Any:
 
 
 async def test_a_pattern_gives_nobody_topics_that_they_may_not_know_of() -> None:
-    """Kafka does the same since 4.0 (KAFKA-18813). The right to see a topic may change while the group lives."""
+    """Kafka does the same since 4.0 (KAFKA-18813).
+
+    The right to see a topic may change during the life of the group.
+    """
     authorizer = AclAuthorizer()
 
     def may_describe(*topics: str) -> None:
@@ -216,7 +227,7 @@ async def test_a_pattern_gives_nobody_topics_that_they_may_not_know_of() -> None
 
 
 async def test_a_pattern_matches_internal_topics_like_others() -> None:
-    """As in Kafka, where leaving them out is the client's choice."""
+    """Kafka does the same: to exclude them is up to the client."""
     async with coordinating() as served:
         message = ConsumerGroupHeartbeatRequest(
             group_id="g",

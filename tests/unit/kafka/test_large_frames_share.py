@@ -1,5 +1,5 @@
-"""Memory for large frames that are still arriving: shares by owner, turns for connections that make progress, and a
-minimum rate.
+"""Memory for large frames that are still arriving: each owner has a share, connections take turns,
+and a minimum rate applies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SMALL = ArrivingBytes.SMALL_BYTES
 
 
 class Sender:
-    """A connection in the middle of a large frame."""
+    """A connection that is sending a large frame."""
 
     def __init__(self, arriving: ArrivingBytes, owner: str) -> None:
         self.arriving = arriving

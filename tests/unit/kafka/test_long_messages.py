@@ -1,4 +1,4 @@
-"""Long messages are decoded and encoded step by step, to exactly what one piece gives."""
+"""Long messages are decoded and encoded in steps, with exactly the same result as in one piece."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A name may be as long as a string of an old version; the error about it is longer, and is cut."""
+"""A name may have the maximum length of a string, so an error message that quotes it would be
+longer, and is cut.
+"""
 
 from __future__ import annotations
 

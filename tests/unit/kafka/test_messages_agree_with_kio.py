@@ -1,4 +1,6 @@
-"""Every request is read, and every response written, as an independent codec does it."""
+"""Our codec decodes every request, and encodes every response, in the same way as an independent
+codec.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def test_api_versions_5_adds_the_node_that_is_wanted_to_version_4() -> None:
 
 
 def with_uuid_objects(obj: Any, struct: Any, version: int) -> None:
-    """The library encodes UUID objects; our decoders give raw bytes."""
+    """Replace bytes by UUID objects, which the independent codec encodes; our decoders return
+    bytes.
+    """
     for field in struct._fields:
         if not field.for_version_q(version):
             continue

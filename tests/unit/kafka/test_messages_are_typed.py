@@ -1,4 +1,6 @@
-"""The type checker knows the fields of Kafka's messages, and which message a handler takes and returns."""
+"""The type checker knows the fields of Kafka's messages, and the request and response types of each
+handler.
+"""
 
 from __future__ import annotations
 

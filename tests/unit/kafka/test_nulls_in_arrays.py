@@ -1,4 +1,6 @@
-"""An array may be null where its schema says so; its elements may not, in any request of any version."""
+"""In requests of any version, an array may be null where its schema allows it; its elements may not
+be null.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ BY_HAND = {ApiKey.PRODUCE, ApiKey.FETCH}
 def arrays_of_sized(
     fields: Iterable[Any], version: int, above: tuple[Any, ...] = ()
 ) -> Iterator[tuple[Any, ...]]:
-    """The fields that lead to each array of strings or bytes."""
+    """Yield the path of fields that leads to each array of strings or bytes."""
     for field in fields:
         if field.is_struct_array():
             inner = field.array_of.untagged_fields(version)
@@ -40,7 +42,7 @@ CASES = [
 
 
 def request_with(key: ApiKey, version: int, path: tuple[Any, ...], element: Any) -> Any:
-    """A request whose array at the end of `path` has this one element."""
+    """Return a request whose array at the end of `path` has only this element."""
     request = message = MESSAGES[key][0](version=version)
     for field in path[:-1]:
         inner = (field.array_of if field.is_struct_array() else field).data_class(version=version)

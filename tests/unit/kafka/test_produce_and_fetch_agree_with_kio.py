@@ -1,4 +1,4 @@
-"""The two messages that are written by hand, in every version, against an independent codec."""
+"""Our hand-written codecs of Produce and Fetch agree with an independent codec in every version."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_as_many_topics_and_partitions_as_allowed_are_taken(flexible: bool) -> N
 
 @pytest.mark.parametrize("flexible", [False, True])
 def test_topics_without_partitions_are_counted(flexible: bool) -> None:
-    """A frame of 100 MiB may hold 17 million of them."""
+    """A frame of 100 MiB may contain 17 million such topics."""
     count = produce.PARTITIONS_MAX + 1
     if flexible:
         head = b"\0" + struct.pack(">hi", 1, 1000)

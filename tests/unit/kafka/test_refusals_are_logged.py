@@ -1,5 +1,5 @@
-"""Each refusal is in the audit log; many of them are summed up as a number, and texts of clients are cut to a
-maximum length.
+"""Each refusal is in the audit log; many of them are combined into a count, and texts of clients
+are cut.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 def asks(served: Services, topic: str, *, principal: str = "User:mallory") -> None:
-    """Send one request over a connection of its own."""
+    """Check a caller's right to describe a topic, over a connection of its own."""
     request = fake_broker.request(served, ApiKey.METADATA, 12, None, principal=principal)
     assert not request.allows_topic(Operation.DESCRIBE, topic)
 

@@ -1,5 +1,5 @@
-"""Names that a request repeats occur once in the response, which must not be thousands of times larger than the
-request.
+"""A name that a request repeats occurs once in the response; otherwise the response could be
+thousands of times larger.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ CONTENT = Random(11).randbytes(6 << 20)
 
 
 class RecordingTransport:
-    """A transport that queues, over a real socket."""
+    """A transport that queues all writes, over a real socket."""
 
     def __init__(self, plain: socket.socket, *, is_encrypted: bool = False) -> None:
         self.queued = bytearray()

@@ -1,4 +1,6 @@
-"""Transactional requests: which code a client of each version gets, and when the requests are served at all."""
+"""Transactional requests: which error codes clients of each version get, and when the requests are
+served at all.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ TRANSACTIONAL = (
 
 
 def with_transactions(level: int = 2, *, knows: bool = True) -> Any:
-    """The services of a broker; `knows`: its registration lists transaction.version."""
+    """Return the services of a broker; if `knows` is set, its registration lists
+    transaction.version.
+    """
     served = fake_broker.services()
     image = served.image
     image.replay(
@@ -51,7 +55,7 @@ def with_transactions(level: int = 2, *, knows: bool = True) -> Any:
 
 
 async def ask(key: ApiKey, version: int, message: Any, response: Any) -> Any:
-    """Handle a request while the coordinator gives this response, or raises it."""
+    """Handle a request while the transaction coordinator returns or raises `response`."""
     served = with_transactions()
 
     async def respond(*_: Any, **__: Any) -> Any:

@@ -103,7 +103,7 @@ async def test_metadata_0_has_no_null_list_of_topics() -> None:
 async def test_special_timestamps_are_answered_from_their_version_on(
     timestamp: int, version: int, code: ErrorCode, offset: int
 ) -> None:
-    """-5 and -6 ask for remote storage, which no topic has."""
+    """Timestamps -5 and -6 ask for offsets in remote storage, which no topic has."""
     topic = messages.ListOffsetsRequest.ListOffsetsTopic
     partition = topic.ListOffsetsPartition(
         partition_index=0, timestamp=timestamp, current_leader_epoch=-1
@@ -118,8 +118,8 @@ async def test_special_timestamps_are_answered_from_their_version_on(
 
 @pytest.mark.parametrize("version", [17, 18])
 def test_what_only_followers_send_in_a_fetch_is_skipped(version: int) -> None:
-    """These are the directory's id (tag 0 of a partition) from version 17 on, and the high watermark (tag 1) from
-    18 on.
+    """Followers send the directory id (tag 0 of a partition) from version 17 on, and the high
+    watermark (tag 1) from 18 on.
     """
     tags = {0: bytes(range(16)), 1: struct.pack(">q", 7)}
     body = bytearray(struct.pack(">iiibii", 500, 1, 1 << 20, 0, 0, -1))

@@ -1,4 +1,4 @@
-"""A listener over the fake broker on loopback, and a client that speaks raw frames to it."""
+"""A Kafka listener of the fake broker on loopback, and a client that sends raw frames to it."""
 
 from __future__ import annotations
 

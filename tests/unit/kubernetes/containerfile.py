@@ -1,4 +1,6 @@
-"""The Containerfile as instructions by stage, and what .dockerignore lets into the build."""
+"""Reads the instructions of the Containerfile by stage, and which files .dockerignore lets into the
+build.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,10 @@ PATH = K8S / "Containerfile"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """One instruction, its continued lines joined; `stage` counts from 0, -1 is before the first FROM."""
+    """One instruction with its continued lines joined.
+
+    `stage` counts from 0; it is -1 before the first FROM.
+    """
 
     stage: int
     word: str
@@ -51,7 +56,9 @@ def last_stage(path: Path = PATH) -> list[Instruction]:
 
 
 def is_ignored(path: str) -> bool:
-    """Whether .dockerignore keeps a path out of the build: the last pattern that matches decides."""
+    """Return whether .dockerignore excludes a path from the build: the last pattern that matches
+    decides.
+    """
     patterns = (ROOT / ".dockerignore").read_text().splitlines()
     ignored = False
     for line in filter(None, map(str.strip, patterns)):
@@ -63,7 +70,7 @@ def is_ignored(path: str) -> bool:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    """Go's filepath.Match, with ** for any number of folders."""
+    """Match as Go's filepath.Match does, with ** for any number of folders."""
     if pattern.startswith("**/"):
         return fnmatch.fnmatchcase(PurePosixPath(path).name, pattern.removeprefix("**/"))
     parts, wanted = path.split("/"), pattern.split("/")

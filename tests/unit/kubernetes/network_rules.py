@@ -1,4 +1,6 @@
-"""Which pods may connect to which by the NetworkPolicies, compared with the connections that are needed."""
+"""Compares the connections that the NetworkPolicies allow between pods with those that are
+needed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ EGRESS = {  # pod: {port: whom it reaches}
 
 
 def network_violations(found: list[Object]) -> Iterator[str]:
-    """Return the connections that are allowed and should not be, and those that are refused and must not be."""
+    """Return the connections that are allowed but not needed, and those that are needed but not
+    allowed.
+    """
     policies = {
         one["metadata"]["name"]: one["spec"] for one in found if one["kind"] == "NetworkPolicy"
     }

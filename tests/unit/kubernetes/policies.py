@@ -1,4 +1,6 @@
-"""The policies that the rendered objects must keep: the lines of the restricted level, and the cluster's own."""
+"""Checks the rendered objects against Kubernetes' restricted Pod Security Standard, and against
+rules of our own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ ADMINISTRATORS = ("Job/admin", "Job/apply-topics")
 
 
 def violations(found: list[Object]) -> list[str]:
-    """Return the rules of Kubernetes' restricted level, and of the cluster, that these objects violate."""
+    """Return the violations of Kubernetes' restricted Pod Security Standard, and of our own rules,
+    by these objects.
+    """
     wrong: list[str] = []
     for name, template in pods(found):
         wrong += [f"{name}: {text}" for text in _pod_violations(template)]
@@ -222,7 +226,11 @@ def _identity_violations(name: str, container: Object) -> Iterator[str]:
 
 
 def _key_violations(name: str, pod: Object) -> Iterator[str]:
-    """The keys of all pods of a set are on one volume; the sidecar copies the pod's own from it."""
+    """Check that a pod's container sees only its own keys.
+
+    The keys of all pods of a set are on one volume, and the sidecar copies the pod's own keys from
+    it.
+    """
     (container,) = pod["containers"]
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     for mount in container["volumeMounts"]:

@@ -20,7 +20,7 @@ Object = dict[str, Any]
 
 @functools.cache
 def render(overlay: str) -> str:
-    """The overlay as kubectl renders it; skips the test where there is no kubectl."""
+    """Return the overlay as kubectl renders it; skip the test if there is no kubectl."""
     need("kubectl")
     done = subprocess.run(
         ["kubectl", "kustomize", str(K8S / overlay)], capture_output=True, text=True, check=True

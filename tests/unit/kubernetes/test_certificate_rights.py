@@ -1,4 +1,6 @@
-"""The job that makes certificates reaches the secrets that it makes, and no others of the namespace."""
+"""The job that makes certificates may access the secrets that it makes, and no others of the
+namespace.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The format of `access.toml`, and its content."""
+"""The format of `access.toml`, and the rights that it declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sidecar that gives a pod its own key and no other's, as the process that it is."""
+"""The sidecar that gives a pod its own key and no other's, run as a real process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ NAMES = ("ca.crt", "tls.crt", "tls.key")
 
 
 class Volume:
-    """A projected volume as the kubelet writes it: files below `..data`, a link that is replaced."""
+    """A projected volume as the kubelet writes it: files are below `..data`, a link that is
+    replaced.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -24,7 +26,7 @@ class Volume:
         self._versions = 0
 
     def write(self, content: str) -> None:
-        """Another version, with files for two pods."""
+        """Write a new version, with files for two pods."""
         self._versions += 1
         version = self.folder / f"..version-{self._versions}"
         for pod in ("broker-1", "broker-2"):

@@ -1,4 +1,6 @@
-"""The bill of materials says what the image's lock installs, and is valid CycloneDX 1.5."""
+"""The bill of materials lists exactly what the image's lock file installs, and is valid CycloneDX
+1.5.
+"""
 
 from __future__ import annotations
 

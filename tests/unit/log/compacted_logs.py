@@ -1,4 +1,4 @@
-"""Logs that are filled, compacted and read back."""
+"""Helpers of tests that fill logs, compact them and read them back."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def mark(broker: Broker, producer_id: int, kind: ControlType) -> int:
 
 
 def fill(broker: Broker) -> None:
-    """Append records with keys of their own, until all earlier records are in closed segments."""
+    """Append records with unique keys until all earlier records are in closed segments."""
     wanted = broker.log.segment_count + 2
     number = 0
     while broker.log.segment_count < wanted:
@@ -99,7 +99,7 @@ def records(broker: Broker) -> dict[int, Record]:
 
 
 def shown(broker: Broker) -> list[tuple[int, bytes | None, bytes | None]]:
-    """Return (offset, key, value) of the records that are no filler."""
+    """Return (offset, key, value) of the records that `fill` did not write."""
     return [
         (offset, record.key, record.value)
         for offset, record in records(broker).items()

@@ -1,4 +1,6 @@
-"""Test data of the log: batches, and a broker's data directory that survives kills and restarts."""
+"""Test data for the log: batches, and a broker's data directory that is opened again after kills
+and restarts.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ def batch(
     transactional: bool = False,
     keys: Sequence[bytes | None] | None = None,
 ) -> bytes:
-    """Return a stamped batch whose records have their offsets as values. Timestamps rise by 1 ms a record."""
+    """Return a batch with offsets and leader epoch, whose values name the records' offsets.
+
+    Timestamps rise by 1 ms with each record.
+    """
     records = [
         Record(
             keys[i] if keys is not None else None,
@@ -77,8 +82,11 @@ def batch(
 
 
 def unreadable(base_offset: int, what: str) -> bytes:
-    """A batch of three records under a right CRC, as a producer may send it: what is in it is noise,
-    or a bomb that expands to more than anyone holds; or it is only too many to hold at once."""
+    """Return a batch of three records with a correct CRC that cannot be decoded.
+
+    `what` is "noise" (the records are random bytes), "bomb" (they decompress to more than is
+    allowed), or "too many" (a valid batch, which is too large only by the limit of the test).
+    """
     if what == "too many":
         return batch(base_offset, count=3)
     records = b"\xff" * 40
@@ -163,14 +171,17 @@ class Broker:
             self.log.finish(job)
 
     def checkpoint(self) -> None:
-        """Run a full sync and write the offset checkpoints, as the upkeep does."""
+        """Sync everything and write the offset checkpoints, as the periodic upkeep does."""
         self.sync(full=True)
         job = self.directory.begin_checkpoint()
         job.run()
         self.directory.finish_checkpoint(job)
 
     def remove_files(self, *, now_ms: int = 1) -> None:
-        """Delete retired segments, as the upkeep does. Errors only cost disk space."""
+        """Delete the files of removed segments, as the periodic upkeep does.
+
+        Errors are ignored, since they only cost disk space.
+        """
         for segment in self.log.take_retired(now_ms=now_ms):
             with contextlib.suppress(OSError):
                 segment.remove_files()

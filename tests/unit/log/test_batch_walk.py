@@ -1,4 +1,6 @@
-"""Walks over the batches of a file: all of them and nothing else, however large the pieces are in which it is read."""
+"""Walking over the batches of a file yields exactly its batches, for any size of the pieces in
+which it is read.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ PIECES = (HEADER_BYTES, HEADER_BYTES + 1, 200, 5_061, 1 << 20)
 
 
 def content() -> tuple[bytes, list[tuple[int, int]]]:
-    """Batches of several sizes, and (position, base offset) of each."""
+    """Return batches of several sizes, and the (position, base offset) of each."""
     data, places = b"", []
     for number, value_bytes in enumerate(SIZES):
         places.append((len(data), 2 * number))

@@ -319,7 +319,9 @@ def test_any_history_keeps_the_last_value_of_each_key(
 
 
 def test_what_only_holds_numbers_of_producers_expires_as_it_would_have_before() -> None:
-    """If all records of a segment are outdated, only the last batch's header is kept, which has no record times."""
+    """If all records of a segment are outdated, only the header of the last batch is kept, which
+    has no record times.
+    """
     config = replace(CONFIG, cleanup_delete=True, retention_ms=5000)
     broker = memory_broker(config)
     storage = broker.storage

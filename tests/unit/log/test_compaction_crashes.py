@@ -1,4 +1,4 @@
-"""A process that is killed, or a machine that loses power, at any step of a compaction."""
+"""A process is killed, or a machine loses power, at any step of a compaction."""
 
 from __future__ import annotations
 
@@ -33,11 +33,13 @@ def install(log: PartitionLog, job: CompactJob) -> None:
 
 
 class Stopped(BaseException):
-    """Raised where the process is killed."""
+    """The process was killed at this point."""
 
 
 def stopped_after(broker: Broker, operations: int, work: Callable[[], None]) -> bool:
-    """Stop `work` after this many changes of the storage; return whether it was complete before."""
+    """Stop `work` after this many changes of the storage; return whether it had completed
+    before.
+    """
     storage = broker.storage
     assert isinstance(storage, MemoryStorage)
     last = storage.operations + operations
@@ -142,7 +144,9 @@ def test_power_may_go_after_any_of_the_renames_of_a_swap() -> None:
 
 @pytest.mark.parametrize("position", [0, 7, 20, 45, -30, -1])
 def test_a_compacted_segment_that_the_disk_damaged_is_given_up(position: int) -> None:
-    """Its original segments exist as long as the first of them does; after that the log ends earlier."""
+    """The original segments are still used if the first of them exists; otherwise the log is
+    truncated there.
+    """
     outcomes = set()
     for fault_at in range(1, 100):
         broker = memory_broker(CONFIG)
@@ -177,7 +181,9 @@ def test_a_compacted_segment_that_the_disk_damaged_is_given_up(position: int) ->
 
 
 def test_a_crash_at_any_step_of_a_swap_keeps_what_was_aborted_apart() -> None:
-    """An aborted record after the end of the pass is kept, so the entry that marks it as aborted must be kept, too."""
+    """An aborted record after the end of the compaction pass is kept, so the index entry that marks
+    it as aborted must be kept, too.
+    """
     for fault_at in range(1, 100):
         broker = memory_broker(CONFIG)
         for key, value in ((b"a", b"old"), (b"a", b"new"), (b"b", b"only")):

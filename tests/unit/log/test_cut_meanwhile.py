@@ -1,5 +1,5 @@
-"""A log is truncated or deleted while a disk thread reads or compacts it: that is no disk error, and removed
-records do not come back.
+"""A log is truncated or deleted while a disk thread reads or compacts it: that is no disk error,
+and removed records do not come back.
 """
 
 from __future__ import annotations
@@ -106,8 +106,9 @@ def test_what_was_compacted_before_a_cut_does_not_come_back(
 
 
 class CutAt:
-    """Truncates a log, in another thread, at one moment of a compaction slice's disk work. The truncation waits for
-    the log's lock until the slice has ended.
+    """Truncates a log from another thread, at a chosen moment of a compaction slice.
+
+    The truncation waits for the log's lock until the slice has ended.
     """
 
     def __init__(self, log: PartitionLog, kind: str, moment: int) -> None:
@@ -184,7 +185,9 @@ def job_of(log: PartitionLog, kind: str) -> StorageJob:
 
 @pytest.mark.parametrize("kind", ["sync", "truncated", "reset"])
 def test_work_for_a_deleted_topic_leaves_its_namesake_alone(kind: str) -> None:
-    """The topic is deleted and created again while a disk thread waits for a sync of the old topic's files."""
+    """The topic is deleted and created again while a disk thread waits for a sync of the old
+    topic's files.
+    """
     number = 0
     while True:
         number += 1
@@ -214,7 +217,9 @@ def test_work_for_a_deleted_topic_leaves_its_namesake_alone(kind: str) -> None:
 
 
 class Remade:
-    """Deletes the topic and creates it again when a file is synced for the `number`-th time."""
+    """A storage that deletes the topic and creates it again when a file is synced for the
+    `number`-th time.
+    """
 
     def __init__(self, broker: Broker, number: int) -> None:
         self.is_done = False

@@ -22,7 +22,7 @@ ID, NEXT_ID = TopicId(bytes([1] * 16)), TopicId(bytes([2] * 16))
 
 
 class Killed(BaseException):
-    """Raised where the process is killed."""
+    """The process was killed at this point."""
 
 
 def make(directory: LogDirectory, topic_id: TopicId = ID, *, records: int = 3) -> PartitionLog:
@@ -85,8 +85,8 @@ def test_a_name_that_fits_no_file_refuses_its_partition_alone() -> None:
 
 @pytest.mark.parametrize("after", ["kill", "power"])
 def test_a_kill_at_any_step_leaves_the_old_log_or_none_and_the_namesake_whole(after: str) -> None:
-    """The process is killed at each step of a deletion, of the removal of files, and of the creation of a topic
-    with the same name.
+    """The process is killed at each step of the deletion, the removal of files, and the creation of
+    a topic with the same name.
     """
     step = 0
     while True:
@@ -216,7 +216,9 @@ def test_a_rename_that_the_disk_fails_takes_it_offline() -> None:
 
 
 def test_what_an_earlier_version_could_not_rename_is_a_log_like_any_other() -> None:
-    """An earlier version went offline at `<249 characters>-0.<hex>-delete`, and again at each start."""
+    """An earlier version went offline because of the name `<249 characters>-0.<hex>-delete`, and
+    again at each start.
+    """
     broker = memory_broker()
     make(broker.directory)
     broker.append(2)

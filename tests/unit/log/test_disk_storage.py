@@ -23,7 +23,7 @@ STORAGE = DiskStorage()
 
 
 class Calls:
-    """The calls of the operating system that make bytes and names durable, with the path of each."""
+    """Records the system calls that make bytes and names durable, with the path of each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, str]] = []
@@ -139,7 +139,7 @@ def test_free_space_is_what_an_ordinary_user_may_use(
 def test_a_probe_that_would_wait_says_that_a_read_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, is_resident: bool | None
 ) -> None:
-    """A file system in memory does not know the question, and never waits."""
+    """A file system in memory does not support the question, and never waits."""
     (tmp_path / "a").write_bytes(b"x" * 10)
     file = STORAGE.open(tmp_path / "a")
 
@@ -172,7 +172,7 @@ def test_both_ends_of_a_range_are_probed(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 class StuckFile:
-    """A file that takes some bytes of each write, and then none."""
+    """A file that accepts some bytes of each write, and then none."""
 
     def __init__(self, *taken: int) -> None:
         self._taken = list(taken)

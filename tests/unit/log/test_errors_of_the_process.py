@@ -1,5 +1,5 @@
-"""Errors that say nothing about the disk take no data directory offline: the call is undone, refused, and may be tried
-again.
+"""Errors that are not of the disk (such as too many open files) take no data directory offline: the
+call is undone, refused, and may be repeated.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ OUR_OWN = ["EMFILE", "ENFILE", "ENOMEM", "ENAMETOOLONG", "EINVAL", "ENOENT"]
 
 
 def refusing(number: int, code: int, kind: str, refused: list[str]) -> Callable[..., None]:
-    """Return a process in which operation `number` fails and, if lasting, all later ones of its kind. Syncs do not
-    fail, because they fail only on a disk error. `refused` is called with the failed operations.
+    """Make operation `number` fail and, if `kind` is lasting, all later ones of its type.
+
+    Syncs do not fail, because they fail only on a disk error. Each failed operation is added to
+    `refused`.
     """
     state = {"left": number, "kind": ""}
 

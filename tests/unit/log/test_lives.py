@@ -1,4 +1,6 @@
-"""A process finds the files that an earlier process left, and treats only synced bytes as durable."""
+"""A process finds the files that an earlier process wrote, and treats only synced bytes as
+durable.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tests.worlds.memory_storage import MemoryStorage
 
 
 class Killed(BaseException):
-    """Raised where the process is killed."""
+    """The process was killed at this point."""
 
 
 def storage_of(broker: Broker) -> MemoryStorage:
@@ -25,8 +27,9 @@ def storage_of(broker: Broker) -> MemoryStorage:
 
 
 def kill_within(broker: Broker, operations: int, work: Callable[[], object]) -> bool:
-    """Kill the process after this many disk operations of `work`; the last write is torn. Return whether `work` was
-    complete before.
+    """Kill the process after this many disk operations of `work`; the last write is torn.
+
+    Return whether `work` had completed before.
     """
     storage = storage_of(broker)
     last = storage.operations + operations
@@ -47,7 +50,7 @@ def kill_within(broker: Broker, operations: int, work: Callable[[], object]) -> 
 
 
 def lives(broker: Broker) -> Iterator[None]:
-    """Yield the steps of all operations that change a log's files."""
+    """Run all operations that change a log's files, and yield after each step."""
     for number in range(6):
         broker.append(3, value_bytes=200, leader_epoch=1 + number // 3)
         yield
@@ -74,8 +77,8 @@ def lives(broker: Broker) -> Iterator[None]:
 
 @pytest.mark.parametrize("syncs", [True, False])
 def test_what_a_killed_life_never_synced_the_next_does_not_vouch_for(syncs: bool) -> None:
-    """The process is killed within any operation, started again, and then the power fails, with or without a sync
-    before.
+    """The process is killed within any operation and started again; then the power fails, with or
+    without a sync before.
     """
     killed_at = 0
     finished = False
@@ -103,7 +106,7 @@ def test_what_a_killed_life_never_synced_the_next_does_not_vouch_for(syncs: bool
 
 
 def test_a_segment_that_left_unsynced_does_not_return_in_front_of_what_was_synced() -> None:
-    """After a loss of power its name would come back without its bytes, as a hole in the log."""
+    """After a power loss its name would come back without its bytes, as a hole in the log."""
     broker = memory_broker()
     broker.append(2, value_bytes=300)
     broker.checkpoint()

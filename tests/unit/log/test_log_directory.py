@@ -277,7 +277,7 @@ def test_a_truncation_is_not_undone_by_a_checkpoint_gathered_before() -> None:
 
 
 def due_flushes(directory: LogDirectory, *, now_ms: int) -> list[PartitionLog]:
-    """Return the logs that are due, as the upkeep takes them from the generator."""
+    """Return the logs whose flush is due, as the upkeep takes them from the generator."""
     steps = directory.due_flushes(now_ms=now_ms)
     while True:
         try:

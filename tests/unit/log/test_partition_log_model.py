@@ -1,4 +1,6 @@
-"""The log compared with a list of batches after random appends, restarts, truncations and losses."""
+"""The log is compared with a list of batches after random appends, restarts, truncations and
+losses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Each protection of the log, switched off by a patch, is missed by the named test that stands for it."""
+"""Planted bugs: a patch disables one protection of the log, and the test named for it must then
+fail.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def compaction_up_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def retention_up_to_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 49."""
+    """Planted bug 49: retention deletes up to the high watermark, and not only up to the last
+    stable offset.
+    """
     original = partition_log.expired_segments
 
     def expired_segments(*args: Any, high_watermark: int, **kwargs: Any) -> Any:
@@ -95,7 +99,7 @@ def transaction_index_believed_after_a_power_cut(patch: pytest.MonkeyPatch) -> N
 
 
 def cut_restores_producers_from_above_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 48."""
+    """Planted bug 48: a truncation restores producers from a snapshot above the high watermark."""
     original = log_jobs.read_newest_snapshot
 
     def read(*args: Any, offset_max: Offset) -> Any:

@@ -1,4 +1,6 @@
-"""Idempotent producers and transactions: which batches are new, repeats or refused, and snapshots of the state."""
+"""Idempotent producers and transactions: which batches are new, repeated or refused, and snapshots
+of that state.
+"""
 
 from __future__ import annotations
 
@@ -216,7 +218,7 @@ def test_a_flipped_bit_in_a_snapshot_is_refused() -> None:
 
 
 def test_unknown_content_behind_the_producers_is_refused() -> None:
-    """Its size and its checksum may be right: it is of a later format."""
+    """Its size and checksum may be right: then the file has a later format."""
     data = encode_snapshot(after(0, 2, 4).entries())
     body = data[6:].replace(b"ODRK", b"LATE")
     assert body != data[6:]

@@ -1,4 +1,6 @@
-"""Reads: whole batches, at least one, never past the bound; from memory, page cache or disk."""
+"""Reads return whole batches, at least one, never past the end of the range, from memory, page
+cache or disk.
+"""
 
 from __future__ import annotations
 

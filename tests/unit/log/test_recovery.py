@@ -1,4 +1,6 @@
-"""Opening a partition's log after a crash, after disk damage, and with files that somebody changed by hand."""
+"""Opening a partition's log after a crash, after disk damage, and with files that somebody changed
+by hand.
+"""
 
 from __future__ import annotations
 
@@ -445,7 +447,9 @@ def test_a_gap_behind_an_empty_log_does_not_move_its_start(is_clean: bool) -> No
 
 
 def test_times_of_a_segment_that_ended_at_the_recovery_point_outlive_the_power() -> None:
-    """Its indexes were last written while it was active, and not synced, so either may be cut short."""
+    """Its indexes were last written while it was active, and not synced, so either may be cut
+    short.
+    """
     broker = memory_broker(LogConfig(segment_bytes=700, index_interval_bytes=0))
     while broker.log.segment_count == 1:
         end = broker.log.log_end_offset
@@ -470,7 +474,9 @@ def test_times_of_a_segment_that_ended_at_the_recovery_point_outlive_the_power()
 def test_a_record_survives_that_takes_the_offset_of_a_deleted_one_that_was_lost(
     restart: str, has_checkpoint: bool
 ) -> None:
-    """Records are deleted, the disk loses the last of them, and a new record takes its offset."""
+    """Records are deleted, the disk loses the last of them, and a new record gets the same
+    offset.
+    """
     broker = memory_broker(CONFIG)
     broker.append(2)
     broker.sync(full=True)

@@ -1,4 +1,4 @@
-"""Retention: which segments leave a log by age, size and log start offset, and which never do."""
+"""Retention: which segments are deleted by age, size and log start offset, and which never are."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def no_room(operation: str, path: Path) -> None:
 
 @pytest.mark.parametrize("is_all_old", [True, False])
 def test_a_full_disk_does_not_keep_what_would_make_room(is_all_old: bool) -> None:
-    """There is no space for a new segment, nor for the longer name of one that is removed."""
+    """There is no space for a new segment, nor for the longer name of one that is deleted."""
     broker = filled(config(retention_ms=500), [1000, 2000, 3000])
     storage = broker.storage
     assert isinstance(storage, MemoryStorage)

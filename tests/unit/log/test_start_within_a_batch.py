@@ -1,4 +1,6 @@
-"""A new replica begins within the batch that holds the leader's log start (DeleteRecords)."""
+"""A new replica begins with the whole batch that contains the leader's log start offset (after
+DeleteRecords).
+"""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def reopen(broker: Broker) -> PartitionLog:
 
 
 def failing(storage: MemoryStorage, number: int, code: int, kind: str) -> Callable[..., int | None]:
-    """Return a disk on which operation `number` fails, and all of its kind from then on (or once)."""
+    """Make operation `number` fail, and all of its type from then on (or only this one)."""
     first = storage.operations + number
     state = {"kind": ""}
 
@@ -139,9 +139,8 @@ def test_a_failure_of_any_call_takes_the_directory_offline_and_loses_nothing_syn
 
 
 def no_room(storage: MemoryStorage, number: int, kind: str) -> Callable[..., int | None]:
-    """Return a disk that has no space from the write or creation `number` on; `kind` short: a write leaves out one
-    byte.
-    """
+    """Let the disk have no space from the write or creation `number` on; if `kind` is short, the
+    first write omits one byte."""
     state = {"left": number}
 
     def fault(operation: str, path: Path) -> int | None:
@@ -244,7 +243,8 @@ def test_an_append_that_had_room_for_its_first_segment_only_is_taken_back(kind: 
 
 @pytest.mark.parametrize("number", range(1, 6))
 def test_an_append_behind_a_gap_that_is_taken_back_leaves_the_gap_out_too(number: int) -> None:
-    """This is a follower of a compacted leader: its log end decides what it is sent next."""
+    """A follower of a compacted leader has such gaps: its log end decides which records it is
+    sent next."""
     broker = memory_broker(CONFIG)
     before = broker.append(3, value_bytes=40)
     broker.checkpoint()
@@ -287,7 +287,7 @@ def test_a_partition_is_made_once_there_is_room() -> None:
 
 
 def no_room_for(storage: MemoryStorage, *names: str) -> None:
-    """Return a disk that has space, but not for these files."""
+    """Let the disk have space, but not for these files."""
 
     def fault(operation: str, path: Path) -> None:
         if operation in ("write", "create", "rename") and path.name.endswith(names):

@@ -1,4 +1,4 @@
-"""Looking up a timestamp on a disk thread while the owner removes the segments is no disk error."""
+"""Looking up a timestamp on a disk thread while the owner deletes the segments is no disk error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ CONFIG = replace(compacted_logs.CONFIG, cleanup_delete=True, retention_ms=500)
 
 
 class Watched(MemoryStorage):
-    """Calls `on_open` once before the next file is opened, to run what the owner does at that moment."""
+    """A storage that calls `on_open` once before the next file is opened, to run what the owner
+    does at that moment.
+    """
 
     on_open: Callable[[], object] | None = None
 
@@ -32,7 +34,10 @@ class Watched(MemoryStorage):
 
 
 def filled() -> tuple[Watched, Broker]:
-    """Return a log of records 10 ms apart, two of three under a key that repeats; no index is in memory."""
+    """Return a log of records 10 ms apart; two of three have a key that repeats.
+
+    No index is in memory.
+    """
     storage = Watched()
     broker = Broker(storage, config=CONFIG)
     for number in range(30):

@@ -63,7 +63,9 @@ def test_a_transaction_whose_marker_is_not_replicated_is_not_compacted(kind: Con
 
 @pytest.mark.parametrize("kind", [ControlType.COMMIT, ControlType.ABORT])
 def test_a_marker_stays_while_an_emptied_batch_of_its_transaction_does(kind: ControlType) -> None:
-    """A replay of the batch without the marker would find a transaction that is open for ever."""
+    """A replay of the batch without the marker would find a transaction that stays open for
+    ever.
+    """
     broker = memory_broker(CONFIG)
     data = put(broker, (b"a", b"1"), producer_id=7, base_sequence=0, transactional=True)
     marker = mark(broker, 7, kind)
@@ -110,8 +112,8 @@ def test_an_abort_below_the_recovery_point_is_known_after_a_power_cut() -> None:
 
 
 def test_an_abort_of_a_segment_that_was_closed_since_is_known_after_a_power_cut() -> None:
-    """The transaction index file is created with its first entry, after the directory was synced for the new
-    segment.
+    """The transaction index file is created with its first entry, after the directory was synced
+    for the new segment.
     """
     broker = memory_broker(CONFIG)
     put(broker, (b"a", b"1"), producer_id=7, base_sequence=0, transactional=True)

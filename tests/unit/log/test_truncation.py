@@ -145,7 +145,9 @@ def test_a_batch_is_cut_whole_or_not_at_all() -> None:
 
 
 def test_a_log_begun_anew_knows_no_producers_of_before() -> None:
-    """It must not even if it begins at an offset at which the old log had begun a segment and stored its producers."""
+    """This also holds if it begins at an offset at which the old log had begun a segment and stored
+    its producers.
+    """
     broker = memory_broker(LogConfig(segment_bytes=500))
     while broker.log.segment_count < 3:
         end = broker.log.log_end_offset

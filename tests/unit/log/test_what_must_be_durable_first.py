@@ -1,4 +1,6 @@
-"""Operations that need durable bytes first: compacting a segment, and completing a sync after a new segment began."""
+"""Operations that need durable bytes first: compacting a segment, and completing a sync after a new
+segment began.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ NOW_MS = 10**12
 
 
 def test_a_segment_is_compacted_only_below_the_recovery_point() -> None:
-    """A start scans the bytes above it, and must find the bytes that were appended."""
+    """A start scans the bytes above the recovery point, and must find them as they were
+    appended.
+    """
     broker = memory_broker(CONFIG)
     for number in range(20):
         put(broker, (b"k%d" % (number % 2), b"v" * 100))
@@ -27,7 +31,7 @@ def test_a_segment_is_compacted_only_below_the_recovery_point() -> None:
 
 
 def test_a_synced_batch_behind_a_roll_survives_the_power_cut() -> None:
-    """The new segment's name is in the directory, which must be synced as well."""
+    """The name of the new segment is in the directory, which must be synced as well."""
     broker = memory_broker(LogConfig(segment_bytes=1_000))
     storage = broker.storage
     assert isinstance(storage, MemoryStorage)

@@ -1,4 +1,6 @@
-"""One byte that the disk has changed, at any position, prevents no start and hides no other batch."""
+"""If the disk changes one byte, at any position, the log still starts, and all other batches can be
+read.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def stopped_broker(*, is_clean: bool) -> tuple[Broker, list[bytes]]:
 
 
 def batches_from_each_offset(broker: Broker) -> list[bytes]:
-    """Return the batches that readers get who begin at each second offset and read one batch."""
+    """Return the batches that readers get which begin at each second offset and read one batch."""
     end = broker.log.log_end_offset
     results = [
         broker.log.read(Offset(start), bytes_max=1, end_offset=end) for start in range(0, end, 2)
@@ -102,8 +104,8 @@ def batch_positions(broker: Broker, number: int) -> list[int]:
 
 
 def test_an_index_that_leads_to_what_looks_like_a_long_batch_hides_nothing() -> None:
-    """The producer chose a value that looks like a batch header, and the disk has changed an index entry so that it
-    points there.
+    """A producer chose a value that looks like a batch header, and the disk has changed an index
+    entry so that it points there.
     """
     broker = memory_broker(LogConfig(index_interval_bytes=0))
     lookalike = bytearray(batch(1)[:HEADER_BYTES])

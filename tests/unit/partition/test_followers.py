@@ -1,4 +1,6 @@
-"""A leader's state of its followers: when the high watermark waits for one that joins, and which log starts count."""
+"""A leader's state of its followers: when the high watermark waits for one that joins the ISR, and
+which log starts count.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A follower that keeps up joins the ISR while producers do not pause, and delays no producer for long.
+"""A follower that keeps up joins the ISR while producers continue to write, and delays no producer
+for long.
 
-One leader, one append each `pace_ms`, followers with a fixed round trip: each append is pushed at
-once, and acknowledged when the round trip is over.
+There is one leader, one append each `pace_ms`, and followers with a fixed round-trip time: each
+append is pushed at once, and acknowledged after the round trip.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ PARTITION = TopicIdPartition(TopicId(b"t" * 16), PartitionIndex(0))
 
 @dataclass(slots=True, eq=False)
 class Follower:
-    """A follower whose acknowledgements take `round_trip_ms`, or do not come while it is silent."""
+    """A follower whose acknowledgements take `round_trip_ms`, or do not arrive while it is
+    silent.
+    """
 
     broker_id: int
     round_trip_ms: int
@@ -45,7 +48,10 @@ class Follower:
 
 
 class Load:
-    """Broker 1 leads. One turn takes `pace_ms` and has one append with acks=all."""
+    """A partition that broker 1 leads.
+
+    Each turn takes `pace_ms` and has one append with acks=all.
+    """
 
     def __init__(
         self,
@@ -79,7 +85,7 @@ class Load:
             self.attach(follower)
 
     def image(self, *fenced: int) -> None:
-        """Set an image with this ISR, in a new partition epoch."""
+        """Update the partition's metadata, with this ISR in a new partition epoch."""
         brokers = tuple(
             BrokerView(broker_id=b, broker_epoch=100 + b, is_fenced=b in fenced, in_shutdown=False)
             for b in self.replicas
@@ -116,8 +122,8 @@ class Load:
             self.turn()
 
     def joins(self, broker_id: int, *, within_ms: int) -> int | None:
-        """Run until the follower's joining is proposed; return after how many ms, or None if not within
-        `within_ms`.
+        """Run until the leader proposes to add the follower to the ISR; return after how many ms,
+        or None if it takes longer than `within_ms`.
         """
         began_ms = self.now_ms
         while self.now_ms < began_ms + within_ms:
@@ -191,7 +197,10 @@ def test_a_third_replica_joins_although_its_round_trip_is_longer_than_the_isrs_s
 
 
 def test_a_reassignment_completes_under_load() -> None:
-    """Broker 4 is added while 2 and 3 are in sync. It joins, and the high watermark never falls."""
+    """Broker 4 is added while 2 and 3 are in sync.
+
+    It joins the ISR, and the high watermark never falls.
+    """
     load = Load(Follower(2, 1), Follower(3, 2), isr=(1, 2, 3))
     load.run(200)
     load.replicas = (1, 2, 3, 4)

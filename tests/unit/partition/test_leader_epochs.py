@@ -1,4 +1,6 @@
-"""The leader epochs of a log: ends of epochs, truncation from both sides, the checkpoint's text."""
+"""The leader epochs of a log: where each one ends, truncation from both sides, and the text of the
+checkpoint file.
+"""
 
 from __future__ import annotations
 

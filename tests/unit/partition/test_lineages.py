@@ -74,7 +74,9 @@ _tail = st.lists(st.integers(0, 4), max_size=6).map(sorted)
 def test_cutting_and_asking_again_ends_at_the_shared_prefix(
     shared: Records, ours: Records, theirs: Records
 ) -> None:
-    """Leaders write even epochs and followers odd ones after `shared`, so nothing after it is equal."""
+    """Leaders write even epochs and followers odd ones after `shared`, so the logs have nothing in
+    common after it.
+    """
     leader_log = shared + [4 + 2 * e for e in ours]
     follower_log = shared + [5 + 2 * e for e in theirs]
     leader = log(_cache(leader_log), len(leader_log))

@@ -1,4 +1,4 @@
-"""Which markers a leader appends, when it responds, and what it reports."""
+"""Which transaction markers a leader appends, when it responds, and what it reports."""
 
 from __future__ import annotations
 

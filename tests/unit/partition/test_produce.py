@@ -1,4 +1,6 @@
-"""Producing at a leader: repeats, sequence errors, the gate, and what readers see."""
+"""Producing at a leader: repeated batches, sequence errors, the check before a response is sent,
+and what readers see.
+"""
 
 from __future__ import annotations
 

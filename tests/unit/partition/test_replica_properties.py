@@ -1,8 +1,9 @@
-"""Three replicas on a network that loses, doubles and reorders everything, one step at a time.
+"""Three replicas on a network that loses, duplicates and reorders messages, one step at a time.
 
-Hypothesis chooses each step: which message arrives next (or again, or never), who learns of which
-image, who is elected, when the disk is done. Sessions here never end, so that late messages are as
-confusing as they can be. After each step the invariants hold; a failing run shrinks to a few steps.
+Hypothesis chooses each step: which message arrives next (or again, or never), which replica
+receives which metadata, which one is elected, and when the disk is done. Sessions never end here,
+so that late messages are as harmful as they can be. The invariants must hold after each step;
+Hypothesis shrinks a failing run to a few steps.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MIN_ISR = 2
 
 
 class World:
-    """The replicas, their logs, the messages under way, and a controller that decides at once."""
+    """The replicas, their logs, the messages in flight, and a controller that decides at once."""
 
     def __init__(self, *, is_fsync: bool) -> None:
         self.is_fsync = is_fsync

@@ -1,4 +1,6 @@
-"""Each scenario of leader.txt and follower.txt, replayed: the test reads as the story it tells."""
+"""Runs each scenario of leader.txt and follower.txt, and compares the effects of each event with
+the text.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def test_transcript(name: str, lines: list[str]) -> None:
 
 @pytest.mark.parametrize(("name", "lines"), STORIES, ids=[name for name, _ in STORIES])
 def test_a_replica_that_waits_for_nothing_needs_no_ticks(name: str, lines: list[str]) -> None:
-    """Brokers leave these ticks out: with thousands of idle partitions they took a quarter of a core."""
+    """Brokers skip these ticks: for thousands of idle partitions they used a quarter of a core."""
     asleep: list[int] = []
 
     def look(replica: Replica, now_ms: int) -> None:

@@ -1,5 +1,5 @@
-"""Which produces the gate holds, in which order it releases them, and their responses when no coordinator can be
-reached.
+"""Which transactional produces the leader holds until the coordinator responds, in which order it
+releases them, and their responses if no coordinator can be reached.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Transactions of one producer on a network that delays and loses everything, while leaders and coordinators move.
+"""Transactions of one producer on a network that delays and loses messages, while leaders and
+coordinators move.
 
-Hypothesis chooses each step; the world's oracle checks each append. Once the faults are over, the transaction that was
-decided ends everywhere, and what clients were told about their batches is true.
+Hypothesis chooses each step, and the oracle of TransactionWorld checks each append. Once the faults
+are over, the transaction that was decided ends in every log, and what clients learned about their
+batches is true.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ NAMES = [name for name, weight in STEPS for _ in range(weight)]
 
 
 class Client:
-    """A producer that follows the protocol, and what is left of an earlier one on old connections."""
+    """A producer that follows the protocol, and batches of an earlier producer that arrive late
+    over old connections.
+    """
 
     def __init__(self, world: TransactionWorld) -> None:
         self.world = world
@@ -47,7 +51,7 @@ class Client:
         self.batches: list[tuple[int, int, int | None, Sent]] = []
 
     def send(self) -> None:
-        """Send the next batch of the present transaction, and begin one where there is none."""
+        """Send the next batch of the present transaction; begin a transaction if there is none."""
         coordinator = self.world.coordinator
         if self.world.mode is VERIFY and not self._add():
             return
@@ -71,10 +75,10 @@ class Client:
         self.batches.append((epoch, sequence, number, sent))
 
     def send_again(self, index: int) -> None:
-        """A copy of an earlier batch arrives.
+        """Deliver a copy of an earlier batch.
 
-        With the older protocol it arrives before its transaction ends: afterwards nothing but its sequence
-        number says that it is not of the next transaction.
+        With transaction.version 0 or 1 it arrives before its transaction ends: after that, only its
+        sequence number shows that it is not part of the next transaction.
         """
         batches = self.batches
         if self.world.mode is VERIFY:

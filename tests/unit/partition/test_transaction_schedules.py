@@ -1,6 +1,8 @@
-"""Schedules that tear or hang a transaction if one rule of the partition is missing, with each such rule taken out.
+"""Schedules of events that break or hang a transaction if one rule of the partition is missing;
+each such rule is removed by a planted bug.
 
-The world's oracle checks every append (transaction_world.py). The names are those of the programme's planted bugs.
+The oracle of TransactionWorld checks every append (transaction_world.py). docs/mechanisms.md lists
+all planted bugs.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ ADD, VERIFY = RegistrationMode.ADD, RegistrationMode.VERIFY
 
 
 def first_batch_after_the_abort_marker() -> None:
-    """The client added the partition and sent a batch, which an old connection delivers after the end."""
+    """The client registered the partition and sent a batch, which an old connection delivers after
+    the transaction ended.
+    """
     world = TransactionWorld(mode=VERIFY)
     assert world.coordinator.add(0, HERE) is ErrorCode.NONE
     world.finish(is_commit=False)
@@ -33,7 +37,9 @@ def first_batch_after_the_abort_marker() -> None:
 
 
 def yes_for_a_transaction_that_ended() -> None:
-    """The coordinator says yes, but a time-out ends the transaction before the leader hears that (ABA)."""
+    """The coordinator confirms a transaction, but a time-out ends it before the leader receives the
+    confirmation (an ABA problem).
+    """
     world = TransactionWorld(mode=VERIFY)
     assert world.coordinator.add(0, HERE) is ErrorCode.NONE
     late = world.send(0, 0, number=0)
@@ -46,7 +52,10 @@ def yes_for_a_transaction_that_ended() -> None:
 
 
 def marker_of_a_lost_coordinator() -> None:
-    """A coordinator is deposed with a marker under way. Its successor sends it too, and the next transaction begins."""
+    """A coordinator is deposed with a marker in flight.
+
+    Its successor sends the marker, too, and the next transaction begins before the old one arrives.
+    """
     world = TransactionWorld(mode=VERIFY)
     assert world.coordinator.add(0, HERE) is ErrorCode.NONE
     world.send(0, 0, number=0)
@@ -67,7 +76,9 @@ def marker_of_a_lost_coordinator() -> None:
 
 
 def marker_of_a_lost_coordinator_at_a_leader_that_moved() -> None:
-    """The same, but the producer's entry has only seen the deposed coordinator: it sent the marker twice."""
+    """The deposed coordinator sent the marker twice, and the new leader has only that coordinator's
+    epoch in its producer state.
+    """
     world = TransactionWorld(mode=VERIFY)
     assert world.coordinator.add(0, HERE) is ErrorCode.NONE
     world.send(0, 0, number=0)
@@ -87,7 +98,10 @@ def marker_of_a_lost_coordinator_at_a_leader_that_moved() -> None:
 
 
 def coordinator_moves_between_markers() -> None:
-    """The marker was appended, and its response lost. The next coordinator sends it again, which must prove it."""
+    """The marker was appended, and its response was lost.
+
+    The next coordinator sends it again, and must learn that it is there.
+    """
     world = TransactionWorld()
     world.send(0, 0)
     world.register_all()
@@ -104,7 +118,9 @@ def coordinator_moves_between_markers() -> None:
 
 
 def marker_lost_in_an_unclean_election() -> None:
-    """The committed transaction lies open in the log of the new leader when the next one begins."""
+    """The committed transaction is still open in the log of the new leader when the next one
+    begins.
+    """
     world = TransactionWorld()
     world.send(0, 0)
     world.register_all()
@@ -119,7 +135,9 @@ def marker_lost_in_an_unclean_election() -> None:
 
 
 def batch_without_replication() -> None:
-    """A batch that one replica has must not become part of a transaction that commits."""
+    """A batch with acks=1, which only one replica may have, must not become part of a
+    transaction.
+    """
     world = TransactionWorld()
     sent = world.send(0, 0, acks=1)
     world.register_all()
@@ -128,7 +146,9 @@ def batch_without_replication() -> None:
 
 
 def next_transaction_before_the_marker() -> None:
-    """The coordinator has decided, and the marker is on its way, when the next transaction's batch arrives."""
+    """The coordinator has decided, and the marker is in flight, when the next transaction's batch
+    arrives.
+    """
     world = TransactionWorld()
     world.send(0, 0)
     world.register_all()

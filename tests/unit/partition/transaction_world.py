@@ -1,8 +1,10 @@
-"""One partition, its leader's core, its log, and a coordinator, with messages that the test delivers.
+"""One partition with its leader's core and its log, and a coordinator; the test delivers the
+messages.
 
-The oracle looks at each append: T2, T3 (a marker's outcome is what was decided), T5 (a batch belongs to a transaction
-that was registered and has no marker in this log yet), T6 (no batch has an epoch below an earlier marker's), T9 (no
-marker of a coordinator after this broker has heard of a newer one).
+The oracle checks each append: T2, T3 (a marker's outcome is what was decided), T5 (a batch belongs
+to a transaction that was registered and has no marker in this log yet), T6 (no batch has an epoch
+below an earlier marker's), and T9 (no marker of a coordinator is appended after this broker has
+learned of a newer one).
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A coordinator's response to a registration, on its way to the leader of that generation."""
+    """A coordinator's response to a registration, in flight to the broker that then led the
+    partition.
+    """
 
     generation: int
     event: ev.TransactionVerified
@@ -52,7 +56,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class MarkerSent:
-    """A marker on its way to the leader of that generation."""
+    """A marker in flight to the broker that then led the partition."""
 
     generation: int
     number: int
@@ -69,7 +73,10 @@ class Sent:
 
 
 class TransactionWorld:
-    """The partition has one replica in sync, so what is appended is committed."""
+    """One partition and its coordinator.
+
+    The partition has one replica in sync, so every append is committed.
+    """
 
     def __init__(self, *, mode: RegistrationMode = RegistrationMode.ADD) -> None:
         self.mode = mode
@@ -88,7 +95,9 @@ class TransactionWorld:
         self._lead()
 
     def _lead(self) -> None:
-        """Let a broker begin to lead: its state is computed from the log, and its image is up to date."""
+        """Let a broker become leader: its state is computed from the log, and its metadata is up to
+        date.
+        """
         self.generation += 1
         self.producers = ProducerStates()
         for offset, entry in enumerate(self.log):
@@ -156,7 +165,7 @@ class TransactionWorld:
         return sent
 
     def respond(self, index: int = 0) -> None:
-        """Let the coordinator handle a registration; its response is under way then."""
+        """Let the coordinator handle a registration; its response is then in flight."""
         generation, asked = self.registrations.pop(index)
         coordinator = self.coordinator
         code = coordinator.register(asked.mode, asked.producer_epoch, HERE)
@@ -170,14 +179,14 @@ class TransactionWorld:
         self.responses.append(Response(generation, event))
 
     def hear(self, index: int = 0) -> None:
-        """Deliver a response to the leader."""
+        """Deliver a coordinator's response to the leader."""
         response = self.responses.pop(index)
         if response.generation == self.generation:
             self._heard = max(self._heard, response.event.coordinator_epoch)
             self._step(response.event)
 
     def register_all(self) -> None:
-        """Deliver all registrations and their responses, also those that follow from them."""
+        """Deliver all registrations and their responses, and those that follow from them."""
         while self.registrations or self.responses:
             if self.registrations:
                 self.respond()
@@ -185,7 +194,10 @@ class TransactionWorld:
                 self.hear()
 
     def send_markers(self) -> None:
-        """Let the coordinator send the markers that are due. It does not send an unanswered one twice."""
+        """Let the coordinator send the markers that are due.
+
+        It does not send a marker twice that has no response yet.
+        """
         marker, deciding = self.coordinator.marker(), self.coordinator.deciding()
         if marker is None or deciding is None:
             return
@@ -224,7 +236,7 @@ class TransactionWorld:
         self.mark()
 
     def move_leader(self, *, lost: int = 0) -> None:
-        """Let another broker lead, with all of the log except the last `lost` entries."""
+        """Let another broker become leader, with all of the log except the last `lost` entries."""
         if lost:
             del self.log[-lost:]
         self.replica.step(ev.PartitionRemoved(), self.now_ms)
@@ -247,8 +259,10 @@ class TransactionWorld:
             self.tick()
 
     def shown(self) -> list[str]:
-        """Return the log in short: `b0.1` is a batch of epoch 0 with sequence 1, `c1` and `a1` are markers of epoch
-        1.
+        """Return the log as short texts:
+
+        `b0.1` is a batch of epoch 0 with sequence 1, `c1` and `a1` are commit and abort markers of
+        epoch 1.
         """
         return [
             f"b{entry.batch.producer_epoch}.{entry.batch.base_sequence}"
@@ -291,13 +305,13 @@ class TransactionWorld:
                     self.reports.append(effect)
 
     def _is_of_a_deposed_one(self, message: MarkerSent) -> bool:
-        """Return whether the coordinator that gets this response can no longer write that a transaction is
-        complete.
+        """Return whether the response belongs to a deposed coordinator, which can no longer
+        complete the transaction.
         """
         return message.marker.coordinator_epoch < self.coordinator.coordinator_epoch
 
     def _number_of(self, epoch: int) -> int:
-        """Return the transaction of that epoch: with KIP-890 there is one at most."""
+        """Return the transaction of that epoch: with KIP-890 an epoch has at most one."""
         numbers = [t.number for t in self.coordinator.transactions if t.epoch == epoch]
         assert numbers, f"T5: a batch of epoch {epoch}, which has no transaction"
         return numbers[-1]
@@ -341,7 +355,7 @@ class TransactionWorld:
             self._heard = marker.coordinator_epoch
 
     def _open(self) -> Transaction | None:
-        """Return the transaction that is open in the log."""
+        """Return the transaction that is open in the log; None if there is none."""
         open_one = None
         for entry in self.log:
             open_one = entry.number if isinstance(entry, Batch) else None

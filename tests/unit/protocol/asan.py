@@ -1,8 +1,9 @@
-"""Fuzzes the C codec under AddressSanitizer and UndefinedBehaviorSanitizer, in a process of its own.
+"""Fuzzes the C codec under AddressSanitizer and UndefinedBehaviorSanitizer, in a process of its
+own.
 
     python -m tests.unit.protocol.asan CASES [SEED]
 
-Python's objects come from malloc there, so that reading past one is seen too.
+Python's objects come from malloc in that process, so that a read past the end of one is detected.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ runpy.run_module("tests.unit.protocol.fuzz", run_name="__main__", alter_sys=True
 
 
 def sanitizer_libraries() -> list[str]:
-    """Paths of the compiler's sanitizers; empty where it has none."""
+    """Return the paths of the compiler's sanitizers; empty if it has none."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     paths = []
     for library in ("libasan.so", "libubsan.so"):

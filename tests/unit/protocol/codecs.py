@@ -1,4 +1,6 @@
-"""Both codecs as values, so that a test can run once with each, or set one against the other."""
+"""The C codec and the Python codec as values, so that a test can run with each of them, or compare
+both.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ except ImportError:  # the installation found no compiler, and the Python codec 
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """One implementation. `Any`: the tests call it with wrong arguments too."""
+    """One implementation of the codec.
+
+    Its members are `Any`, because the tests also pass wrong arguments.
+    """
 
     name: str
     Record: Any
@@ -54,7 +59,7 @@ Plain = tuple[Any, ...]
 
 
 def plain(record: Any) -> Plain:
-    """A record of either implementation, to be compared with one of the other."""
+    """Return a record of either codec as a tuple, so that records of both can be compared."""
     return (
         record.key,
         record.value,
@@ -69,7 +74,7 @@ def plain(record: Any) -> Plain:
 
 
 def encoded(codec: Codec, records: list[Record], **options: Any) -> Any:
-    """The buffer with these records; a record's offset is its offset delta."""
+    """Return a buffer with these records; a record's offset is its offset delta."""
     buffer = codec.RecordBuffer(**options)
     for record in records:
         appended = buffer.append(
@@ -97,7 +102,7 @@ def read_all(codec: Codec, data: bytes, count: int, *batch: Any) -> Any:
 
 
 def columns_of(codec: Codec, data: bytes, count: int, *batch: Any, factor: int = 1) -> Any:
-    """The finished columns of one batch, or the type of the error."""
+    """Return the finished columns of one batch, or the type of the error."""
 
     def build() -> Any:
         columns = codec.RecordColumns(31, factor)
@@ -108,7 +113,7 @@ def columns_of(codec: Codec, data: bytes, count: int, *batch: Any, factor: int =
 
 
 def with_crc(batch: bytes) -> bytes:
-    """The batch with the checksum and length that its bytes have now."""
+    """Return the batch with the length and the checksum that fit its bytes."""
     if len(batch) < 61:
         return batch
     crc = _codec.crc32c(batch[21:])

@@ -1,8 +1,9 @@
-"""Throws damaged batches at every decoder, fast: 10^6 cases in a minute or two.
+"""Passes damaged batches to every decoder: 10^6 cases in one or two minutes.
 
-Whatever the bytes are, decoding ends within a second in records, columns or CorruptBatch, and holds
-no memory afterwards. What C accepts or refuses, Python does too (looked at for one case in 20).
-Cases come from the seed alone. Also a program, which `asan.py` runs against an instrumented codec:
+Whatever the bytes are, decoding ends within a second with records, columns or CorruptBatch, and
+holds no memory afterwards. Python accepts or refuses what the C codec does (checked for one case in
+20). All cases are drawn from the seed. `asan.py` runs this file as a program, against an
+instrumented codec:
 
     python -m tests.unit.protocol.fuzz CASES [SEED]
 """
@@ -70,7 +71,7 @@ class Findings:
 
 
 def fuzz(cases: int, seed: int) -> Findings:
-    """Run so many cases. Never raises: what must not happen is in `problems`, at most 10 of it."""
+    """Run this many cases. Never raises; `problems` of the result has at most 10 violations."""
     draw = random.Random(seed)
     seeds = list(_seed_batches(draw))
     findings = Findings()
@@ -211,7 +212,9 @@ def _codecs_agree(batch: bytes) -> bool:
 
 
 def _requests_agree(draw: random.Random, batch: bytes) -> bool:
-    """Give a drawn Produce, and the batch as if it were one, to the C code; whether Python takes what C takes."""
+    """Pass a drawn Produce request, and the batch as if it were one, to the C code; return whether
+    Python agrees with what C accepts.
+    """
     version = draw.randrange(3, 14)
     for data in (damaged(draw, produce_body(draw, version)), batch):
         body = memoryview(bytearray(data))

@@ -1,10 +1,12 @@
-"""Fuzzes the C codec by libFuzzer: clang counts what each input reaches, and mutates those that reach something new.
+"""Fuzzes the C codec with libFuzzer, which mutates those inputs that reach code that no input
+reached before.
 
-    python -m tests.unit.protocol.libfuzzer SECONDS          fuzz, from the corpus in codec_corpus.txt
-    python -m tests.unit.protocol.libfuzzer SECONDS --keep   and add what reaches something new to that file
+    python -m tests.unit.protocol.libfuzzer SECONDS           fuzz, from codec_corpus.txt
+    python -m tests.unit.protocol.libfuzzer SECONDS --keep    and add new inputs to that file
 
-The codec runs under AddressSanitizer and UndefinedBehaviorSanitizer, in a process of its own. Each input is read, put
-into columns and written by the C codec; one in eight by the Python codec as well, and both must agree.
+The codec runs under AddressSanitizer and UndefinedBehaviorSanitizer, in a process of its own. The C
+codec reads each input, puts it into columns and writes it. For one input in eight the Python codec
+does the same, and both must agree.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ _NUMBERS: Final = (0, 1, -1, 5, 1_700_000_000_000, (1 << 63) - 1, -(1 << 63), (1
 
 
 class Case(NamedTuple):
-    """What the codec is called with: 4 bytes of an input choose the arguments, the others are the records."""
+    """The arguments of a call of the codec:
+
+    4 bytes of an input choose the numbers, the others are the records.
+    """
 
     records: bytes
     count: int
@@ -74,7 +79,7 @@ def run_case(data: bytes, *, compares: bool | None = None) -> None:
 
 
 def _written(codec: Any, records: bytes, count: int, *numbers: int) -> Any:
-    """The records that a writer makes of an input whose bytes are keys, values and headers."""
+    """Return what a writer makes of an input whose bytes are used as keys, values and headers."""
     from tests.unit.protocol.codecs import outcome
 
     size = count % 16 + 1
@@ -89,15 +94,17 @@ def _written(codec: Any, records: bytes, count: int, *numbers: int) -> Any:
 
 
 def corpus() -> list[bytes]:
-    """The inputs that are kept; each reaches something that no other reaches."""
+    """Return the stored inputs; each reaches code that no other reaches."""
     return [bytes.fromhex(line) for line in CORPUS.read_text().splitlines()]
 
 
 def fuzz(*, seconds: int, runs: int = -1, keeps: bool = False) -> subprocess.CompletedProcess[str]:
-    """Build the instrumented codec and fuzz it. A finding makes the exit status non-zero, and is in build/fuzz-codec.
+    """Build the instrumented codec and fuzz it.
+
+    A finding makes the exit status non-zero, and is stored in build/fuzz-codec.
 
     Raises:
-        SystemExit: there is no clang with libFuzzer; the message says how to bring it.
+        SystemExit: there is no clang with libFuzzer; the message says how to install it.
     """
     found = clang_with_libfuzzer()
     if found is None:
@@ -178,9 +185,9 @@ def _write(folder: Path, inputs: Iterable[bytes]) -> None:
 
 
 def drive_here(codec: str, arguments: list[str]) -> NoReturn:
-    """Run libFuzzer, which is part of the codec's library, in this process until it ends it.
+    """Run libFuzzer, which is part of the codec's library, in this process; it ends the process.
 
-    The first argument is the program by which libFuzzer may start itself again.
+    The first argument is the program with which libFuzzer may start itself again.
     """
     library = ctypes.PyDLL(codec)
     texts = [argument.encode() for argument in arguments]

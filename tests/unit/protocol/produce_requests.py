@@ -1,4 +1,6 @@
-"""Produce requests that are drawn, most of them well-formed, for tests of the decoders and for the fuzzer."""
+"""Draws Produce requests, most of them well-formed, for tests of the decoders and for the
+fuzzer.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ NAMES = ["a", "orders", "ключ", "n" * TOPIC_NAME_BYTES_MAX, "n" * (TOPIC_NAM
 
 
 def produce_body(draw: random.Random, version: int) -> bytes:
-    """A Produce request, mostly well-formed."""
+    """Draw a Produce request, mostly a well-formed one."""
     out = bytearray()
     is_flexible = version >= produce.FLEXIBLE
 
@@ -52,7 +54,7 @@ def produce_body(draw: random.Random, version: int) -> bytes:
 
 
 def damaged(draw: random.Random, data: bytes) -> bytes:
-    """The bytes, or the bytes with one change."""
+    """Return the bytes, unchanged or with one change."""
     kind = draw.randrange(6)
     at = draw.randrange(len(data)) if data else 0
     nasty = draw.choice([b"\xff" * 5, b"\x80\0", b"\x80" * 6, b"\x7f\xff\xff\xff", b"\xff", b"\0"])

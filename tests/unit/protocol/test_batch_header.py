@@ -1,4 +1,6 @@
-"""The 61 bytes that open a batch: what is read from them, stamped into them, and refused."""
+"""The 61 bytes of a batch header: decoding them, setting offset and epoch in them, and refusing
+invalid ones.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Growing a batch record by record: bounds, order, what is refused, and what then stays as it was."""
+"""Building a batch record by record: limits, order, and refused records, which leave the batch
+unchanged.
+"""
 
 from __future__ import annotations
 

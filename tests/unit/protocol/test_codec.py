@@ -1,4 +1,6 @@
-"""Records that are written can be read; damage is always the same error; old and new versions can be read together."""
+"""Metadata records that are encoded can be decoded, damage always raises the same error, and
+versions can be mixed.
+"""
 
 from __future__ import annotations
 
@@ -146,7 +148,7 @@ def test_what_is_no_batch_is_refused(payload: bytes) -> None:
     ],
 )
 def test_what_only_a_newer_program_knows_is_refused_and_not_called_damage(batch: list[Any]) -> None:
-    """A reader that ignored it would silently have another image than the others."""
+    """A reader that ignored it would silently have other metadata than the others."""
     with pytest.raises(NewerProgramNeeded, match="a newer program is needed"):
         decode_batch(msgpack.packb(batch))
 

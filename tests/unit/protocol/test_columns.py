@@ -1,4 +1,6 @@
-"""Records as Arrow columns: against pyarrow's own idea of the same data, column by column."""
+"""Records as Arrow columns, compared column by column with columns that pyarrow builds from the
+same data.
+"""
 
 from __future__ import annotations
 
@@ -200,7 +202,7 @@ def test_a_unit_that_is_none_is_refused() -> None:
 
 @each_codec
 def test_columns_stop_before_32_bit_offsets_overflow(codec: Codec) -> None:
-    """Sparse memory: the large column is never touched, only its length counts."""
+    """The large column is sparse memory that is never touched: only its length matters."""
     builder = BatchBuilder()
     builder.append(None, bytes(64 << 20))
     data = builder.records()

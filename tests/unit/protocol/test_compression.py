@@ -1,4 +1,6 @@
-"""Compression round trips, foreign frames, damage, and bombs that must not go off."""
+"""Compression and decompression, frames of other libraries, damage, and decompression bombs, which
+are refused.
+"""
 
 from __future__ import annotations
 
@@ -202,7 +204,9 @@ print(peak() - before)
 
 
 def bomb(codec: Compression) -> bytes:
-    """10 GB of zeros, as small as the format allows; the frames are written by hand."""
+    """Return 10 GB of zeros, compressed to the smallest size that the format allows; the frames are
+    written by hand.
+    """
     if codec is Compression.GZIP:
         return gzip.compress(bytes(300_000_000), 9)  # 1000:1 is gzip's most
     if codec is Compression.SNAPPY:

@@ -1,4 +1,6 @@
-"""One table of configs: names, ranges, defaults, sources, and errors that say what to do."""
+"""The table of topic and broker configs: names, ranges, defaults, sources, and errors that say what
+to do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What we write, aiokafka and kafka-python read; what they write, we read. In every compression."""
+"""aiokafka and kafka-python read the batches that we write, and we read theirs, in every
+compression.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged batches of any kind end in CorruptBatch: soon, without a crash, without a leak."""
+"""Decoding a damaged batch of any kind raises CorruptBatch, soon, and without a crash or a leak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Apache Kafka's own codec, run by a JVM, reads what we write, and we what it writes."""
+"""Apache Kafka's own codec, run by a JVM, reads the batches that we write, and we read those that
+it writes.
+"""
 
 from __future__ import annotations
 

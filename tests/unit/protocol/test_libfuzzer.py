@@ -1,4 +1,6 @@
-"""The C codec under libFuzzer, for a moment; and what it found to reach something new, through both codecs."""
+"""Runs the C codec under libFuzzer for a short time, and the stored inputs of earlier runs through
+both codecs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Numbers, strings, arrays and tags: round trips, foreign bytes, and what is malformed."""
+"""Numbers, strings, arrays and tags of Kafka's protocol: encoding and decoding, and malformed
+bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that are encoded and decoded by hand mean the same as protobuf's."""
+"""Messages that are encoded and decoded by hand agree with protobuf's own codec."""
 
 from __future__ import annotations
 

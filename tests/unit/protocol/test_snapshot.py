@@ -1,4 +1,6 @@
-"""A snapshot contains the whole image, equal images have equal bytes, and damage is detected."""
+"""A metadata snapshot contains all metadata, equal metadata have equal bytes, and damage is
+detected.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ from tests.unit.protocol.test_image import ONE, TWO, broker, replayed, with_topi
 
 
 def full_image() -> MetadataImage:
-    """Return an image with something of everything."""
+    """Return metadata with a record of every kind."""
     image = with_topics()
     return replayed(
         FeatureLevel(name="metadata.version", level=2),
@@ -213,7 +215,7 @@ def test_a_snapshot_of_a_later_level_is_no_damage() -> None:
 
 
 def test_a_snapshot_of_an_older_program_is_read() -> None:
-    """Its header has no level."""
+    """The header of such a snapshot has no level."""
     whole = snapshot_bytes(MetadataImage(features={"metadata.version": 1}))
     head = msgpack.packb([1, -1, 0, 1])
     assert len(head) == 5

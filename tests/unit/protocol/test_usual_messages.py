@@ -1,4 +1,6 @@
-"""What the C codec takes of Kafka's protocol: equal to the Python code, for any bytes, in every version."""
+"""For the messages of Kafka's protocol that the C codec handles, it agrees with the Python code,
+for any bytes and in every version.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ CASES = 300
 
 
 def by_python(decode: Any, *arguments: Any) -> Any:
-    """What the Python code gives; None if it refuses the bytes."""
+    """Return what the Python code decodes; None if it refuses the bytes."""
     try:
         return decode(*arguments)
     except Malformed:
