@@ -20,7 +20,7 @@ settings.load_profile("odradek")
 
 @pytest.fixture(autouse=True)
 def sdk_log_level() -> Iterator[None]:
-    """Give the SDK's log its level back: a command of the program that ran in this process has quietened it."""
+    """Reset the log level of the SDK, because commands that run in this process change it."""
     logger = logging.getLogger("odradek")
     level = logger.level
     yield
@@ -28,7 +28,9 @@ def sdk_log_level() -> Iterator[None]:
 
 
 class ByFixtures(LoadScopeScheduling):
-    """Tests that share a cluster or a JVM go to one worker: a folder of e2e or integration, a file else."""
+    """Assigns tests that share a cluster or a JVM to one worker: whole folders of e2e and
+    integration tests, else files.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
@@ -41,7 +43,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFixtu
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Name what was left out because a tool is missing, and the way to bring it."""
+    """List the tests that were left out because a tool is missing, and how to install the tool."""
     skipped = terminalreporter.stats.get("skipped", [])
     lines = table(
         str(report.longrepr[2]) for report in skipped if isinstance(report.longrepr, tuple)
@@ -54,7 +56,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run that left something out where nothing may be left out."""
+    """Fail the run if tests were left out and the options forbid that."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or not os.environ.get(LEAVE_OUT_NOTHING) or session.exitstatus != 0:
         return

@@ -1,9 +1,12 @@
-"""`make soak MINUTES=60`: faults every few seconds under acks=all load; at the end all that was acknowledged is read.
+"""`make soak MINUTES=60` injects faults every few seconds under acks=all load; no acknowledged
+record may be lost.
 
     python -m tests.soak --minutes 5 --seed 7
 
-Faults, drawn from the seed: kill -9 of a broker or controller, SIGSTOP of a broker, an orderly restart. One at a time,
-so that every topic keeps an in-sync majority. Prints a progress bar and a table; status 1 for a loss.
+The faults are drawn from the seed: kill -9 of a broker or controller, SIGSTOP of a broker, or a
+controlled restart. They come one at a time, so that every topic keeps an in-sync majority. At the
+end all records are read back. The program prints a progress bar and a table; its exit status is 1
+if a record was lost.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ FAULTS = ("kill broker", "kill controller", "stop broker", "restart broker")
 
 
 class Load:
-    """Sends numbered records, notes which were acknowledged, and the longest pause."""
+    """Sends numbered records, and records which ones were acknowledged and the longest pause."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -65,7 +68,7 @@ class Load:
 
 
 async def inject(cluster: EmbeddedCluster, fault: str, chance: random.Random) -> None:
-    """One fault, and its end."""
+    """Inject one fault, and end it."""
     broker = cluster.brokers[chance.choice(list(cluster.brokers))]
     controller = cluster.controllers[chance.choice(list(cluster.controllers))]
     match fault:
@@ -90,7 +93,7 @@ async def inject(cluster: EmbeddedCluster, fault: str, chance: random.Random) ->
 
 
 async def read_back(client: Client) -> Counter[int]:
-    """How often each number stands in the topic."""
+    """Return how often each number is in the topic."""
     found: Counter[int] = Counter()
     names = [(TOPIC, index) for index in range(PARTITIONS)]
     async with client.consumer(auto_offset_reset="earliest") as consumer:

@@ -1,8 +1,9 @@
-"""Tools that some tests need beyond Python: they are found on this machine, or the test is skipped and counted.
+"""Finds the tools on this machine that some tests need beyond Python; without them, these tests are
+skipped and counted.
 
-A test says `need("kcat")`. Where that is missing it is skipped, and a table at the end of the run names what
-was left out, how many tests, and the way to bring it. With ODRADEK_TESTS_LEAVE_OUT_NOTHING=1, as in CI, a
-run that left anything out fails.
+A test calls `need("kcat")`. If the tool is missing, the test is skipped, and a table at the end of
+the run lists the missing tools, how many tests were skipped, and how to install each. With
+ODRADEK_TESTS_LEAVE_OUT_NOTHING=1, as in CI, such a run fails.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _PREFIX: Final = "left out: needs "
 
 
 class Tool(NamedTuple):
-    """Something that tests need: whether it is here, and the way to bring it."""
+    """A tool that tests need: a check whether it is on this machine, and how to install it."""
 
     is_here: Callable[[], bool]
     bring: str
@@ -37,13 +38,17 @@ def _command(name: str) -> Callable[[], bool]:
 
 
 def c_compiler() -> str | None:
-    """The C compiler that Python's own build names, else `cc` or `gcc`; None: there is none."""
+    """Return the C compiler that Python's own build names, else `cc` or `gcc`; None if there is
+    none.
+    """
     configured = (sysconfig.get_config_var("CC") or "cc").split()[0]
     return next(filter(None, map(shutil.which, (configured, "cc", "gcc"))), None)
 
 
 def clang_with_libfuzzer() -> tuple[str, str] | None:
-    """A clang that has libFuzzer, and the path of its library; the newest release if there are several."""
+    """Return a clang that has libFuzzer, and the path of its library; the newest release if there
+    are several.
+    """
     library = f"libclang_rt.fuzzer_no_main-{platform.machine()}.a"
     for name in ("clang", *(f"clang-{release}" for release in range(30, 13, -1))):
         if (compiler := shutil.which(name)) is None:
@@ -62,7 +67,7 @@ def _spark_works() -> bool:
 
 
 def _has_namespaces() -> bool:
-    """Whether this user may make network and mount namespaces."""
+    """Return whether this user may create network and mount namespaces."""
     if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "unshare", "setpriv", "nsenter"))):
         return False
     command = ["unshare", "--net", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
@@ -116,7 +121,7 @@ TOOLS: Final[dict[str, Tool]] = {
 
 
 def need(*names: str) -> None:
-    """Skip the calling test or fixture unless all of these are here, and have it counted.
+    """Skip and count the calling test or fixture unless all of these tools are on this machine.
 
     Raises:
         KeyError: a name that is not in TOOLS.
@@ -127,7 +132,7 @@ def need(*names: str) -> None:
 
 
 def leave_out_module(name: str) -> NoReturn:
-    """Leave out all tests of the module that is being imported, for want of this tool, and have that counted.
+    """Skip and count all tests of the module that is being imported, because this tool is missing.
 
     Raises:
         KeyError: a name that is not in TOOLS.
@@ -137,13 +142,15 @@ def leave_out_module(name: str) -> NoReturn:
 
 
 def tool_of(reason: str) -> str | None:
-    """The tool that a skip's reason names; None for a skip of another kind."""
+    """Return the tool that the reason of a skip names; None for a skip for another reason."""
     _, found, name = reason.partition(_PREFIX)
     return name if found else None
 
 
 def table(reasons: Iterable[str]) -> list[str]:
-    """A line for each tool that tests were left out for, the most wanted first."""
+    """Return a line for each tool for which tests were skipped; the tool that most tests need comes
+    first.
+    """
     counts = Counter(name for reason in reasons if (name := tool_of(reason)) is not None)
     return [
         f"{count:5} tests  need {name}: {TOOLS[name].bring}" for name, count in counts.most_common()

@@ -46,7 +46,9 @@ def main() -> int:
 
 
 def bench_start_up() -> None:
-    """The command line's own start, and a 1 + 1 cluster's until it acknowledges a write."""
+    """Measure the start of the command line, and of a cluster (1 controller, 1 broker) until it
+    acknowledges a write.
+    """
     waits = []
     for _ in range(START_UP_ROUNDS):
         began = time.perf_counter()

@@ -1,8 +1,8 @@
-"""The gateway over HTTP: records a second, latency of single records, a thousand consumer instances.
+"""Measures the gateway over HTTP: record rate, latency, and a thousand consumer instances.
 
     python -m tests.bench.bench_gateway [--parts produce,single,instances] [--seconds 10]
 
-One gateway process, one broker, one controller, and the load in a process of its own; all on the same cores.
+One gateway process, one broker, one controller and a process that makes the load share the cores.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def make_topic(cluster: EmbeddedCluster, url: str, name: str, partitions: int) -
 
 
 def bench_produce(cluster: EmbeddedCluster, url: str, seconds: float) -> None:
-    """Batches of 100 records of 100 bytes, 8 connections."""
+    """Measure requests of 100 records of 100 bytes over 8 connections."""
     make_topic(cluster, url, "bench-produce", PARTITIONS)
     pid = cluster.gateways[1].pid
     assert pid is not None
@@ -68,7 +68,7 @@ def bench_produce(cluster: EmbeddedCluster, url: str, seconds: float) -> None:
 
 
 def bench_single(cluster: EmbeddedCluster, url: str, seconds: float) -> None:
-    """Requests of one record at a fixed rate, acks=all."""
+    """Measure requests of one record at a fixed rate with acks=all."""
     make_topic(cluster, url, "bench-single", PARTITIONS)
     arguments = ["--rate", str(SINGLE_RATE), "--records", "1", "--connections", "16"]
     figures = load(url, "bench-single", "--seconds", str(seconds), *arguments)
@@ -83,7 +83,9 @@ def bench_single(cluster: EmbeddedCluster, url: str, seconds: float) -> None:
 
 
 def bench_instances(cluster: EmbeddedCluster, url: str) -> None:
-    """A thousand instances in a hundred groups: made, joined, and each served; every group reads every record."""
+    """Create a thousand consumer instances in a hundred groups, and read with each; every group
+    must read every record.
+    """
     make_topic(cluster, url, "bench-instances", MEMBERS_A_GROUP)
     pid = cluster.gateways[1].pid
     assert pid is not None

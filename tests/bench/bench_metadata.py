@@ -1,9 +1,10 @@
-"""What a cluster's size costs its controllers: memory, bytes and CPU by the number of partitions.
+"""Measures what the number of partitions costs the controllers: memory, bytes and CPU time.
 
     python -m tests.bench.bench_metadata [--partitions 10000,50000,200000] [--brokers 100]
 
-The production controller without a network: one batch after the other is decided, encoded, and replayed at an active
-and at a standby controller. Sizes are real. Times are CPU time of one core, so they hold for a busy machine, too.
+The production controller runs without a network: one batch after the other is decided, encoded, and
+replayed at an active and at a standby controller. Sizes are real. Times are CPU time of one core,
+so they hold for a busy machine, too.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ CLUSTER_ID = "bench"
 
 
 class Cost:
-    """CPU time of what ran, as a whole and of its longest piece."""
+    """The CPU time of pieces of work: their sum, and the longest one."""
 
     def __init__(self) -> None:
         self.total_s = 0.0
@@ -128,7 +129,7 @@ class Quorum:
             self.commit(decision)
 
     def settle(self) -> int:
-        """Tick until nothing is left to repair; return the number of ticks."""
+        """Tick until the controller has nothing left to repair; return the number of ticks."""
         ticks = 0
         while ticks == 0 or self.active.is_repairing:
             self.tick()
@@ -136,7 +137,9 @@ class Quorum:
         return ticks
 
     def measured(self) -> tuple[Cost, Cost]:
-        """Begin to measure, and return the costs of deciding and of replaying that now add up."""
+        """Start a measurement; return the costs of deciding and of replaying, which add up from now
+        on.
+        """
         self.bytes = self.batches = 0
         self.deciding, self.replaying = Cost(), Cost()
         return self.deciding, self.replaying

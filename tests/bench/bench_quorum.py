@@ -1,7 +1,8 @@
-"""The quorum: commits a second and their latency with fsync and mutual TLS; failover after kill -9.
+"""Measures the metadata quorum: commits per second and their latency, and failover after kill -9.
 
-`python -m tests.bench.bench_quorum [--kills N]` prints a JSON object a line. Three voter processes
-on loopback; the clients run in the leader's process, as the controller does.
+`python -m tests.bench.bench_quorum [--kills N]` prints one JSON object in each line. Three voter
+processes run on loopback, with fsync and mutual TLS; the clients run in the leader's process, as
+the controller does.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ LOADS = ((1, 3_000), (16, 40_000), (128, 120_000))
 
 
 def report(**figures: object) -> None:
-    """One line."""
+    """Print one line of JSON."""
     print(
         json.dumps({"bench": "quorum", **figures, "load_average": os.getloadavg()[0]}), flush=True
     )
 
 
 def measure_commits(cluster: VoterCluster) -> None:
-    """Each concurrency once, after a warm-up."""
+    """Measure once with each number of concurrent clients, after a warm-up."""
     leader = cluster.leader()
     for number, (tasks, proposals) in enumerate(((16, 5_000), *LOADS)):
         cluster.say(leader, do="load", tasks=tasks, proposals=proposals)
@@ -42,7 +43,9 @@ def measure_commits(cluster: VoterCluster) -> None:
 
 
 def measure_failover(cluster: VoterCluster, kills: int) -> None:
-    """kill -9 of the leader; the time to the first write that another one acknowledges."""
+    """Kill the leader (kill -9), and measure the time to the first write that a new leader
+    acknowledges.
+    """
     for node_id in cluster.node_ids:
         cluster.say(node_id, do="trickle")
     gaps_ms = []

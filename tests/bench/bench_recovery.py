@@ -1,10 +1,11 @@
-"""How long a broker with much data takes from its start after kill -9 to its first acknowledgement.
+"""Measures how long a broker with much data takes from a start after kill -9 to an acknowledgement.
 
     python -m tests.bench.bench_recovery [--gigabytes 10]
 
-One controller, one broker, a topic of 8 partitions with segments of 1 GiB. First as a crash leaves it: only
-what lies past the recovery point is scanned. Then without index files and checkpoints: all of it is.
-The page cache is as the writing left it.
+The cluster has one controller, one broker, and a topic of 8 partitions with segments of 1 GiB. The
+first start finds what a crash leaves, so only bytes above the recovery point are scanned. The
+second one finds no index files and checkpoints, so everything is scanned. The page cache is not
+dropped.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CHECKPOINT = "-offset-checkpoint"
 
 
 async def write(bootstrap: str, total_bytes: int) -> None:
-    """Acknowledged, and as much per partition."""
+    """Write the same amount to each partition, and wait for the acknowledgements."""
     noise = os.urandom(VALUE_BYTES * 2)
     records = total_bytes // VALUE_BYTES
     progress = Progress(console=Console(file=sys.stderr), transient=True)
@@ -58,7 +59,7 @@ async def first_acknowledgement(bootstrap: str) -> None:
 
 
 def forget_what_can_be_rebuilt(cluster: EmbeddedCluster) -> None:
-    """Index files, and where recovery might begin."""
+    """Delete index files and checkpoints, so that recovery has to scan everything."""
     for path in cluster.broker_data_dir(1).rglob("*"):
         if path.suffix in REBUILT or path.name.endswith(CHECKPOINT):
             path.unlink()

@@ -1,12 +1,15 @@
-"""How fast the SDK is against a real broker: one JSON line per path.
+"""Measures the speed of the SDK against a real broker; prints one line of JSON for each path.
 
-    python -m tests.bench.bench_sdk [--records 3000000] [--bootstrap HOST:PORT] [--paths produce,consume]
+    python -m tests.bench.bench_sdk [--records 3000000] [--bootstrap HOST:PORT]
+        [--paths produce,consume]
 
-Without --bootstrap an embedded cluster of one controller and as many brokers as --replicas is started.
-`records_per_s` and `mb_per_s` count values; `cpu_s_per_gb` is CPU time of the client and of all brokers whose
-pids are known; `limited_by` is what was busy. The bars are those of the project, with everything on two
-cores. RF 1, 100 B: produce >= 300,000/s, consume >= 1,000,000/s into Python objects and >= 5,000,000/s into
-Arrow. RF 3: produce >= 60 MB/s of 1 KiB; send to consumer at 1,000/s p99 < 10 ms.
+Without --bootstrap it starts an embedded cluster of one controller and as many brokers as
+--replicas says. `records_per_s` and `mb_per_s` count values only; `cpu_s_per_gb` is CPU time of the
+client and of all brokers whose process ids are known; `limited_by` names what was busy.
+
+The targets, with everything on two cores: with one replica and records of 100 bytes, produce >=
+300,000/s, consume >= 1,000,000/s into Python objects and >= 5,000,000/s into Arrow; with three
+replicas, produce >= 60 MB/s of 1 KiB records, and a p99 from send to consumer < 10 ms at 1,000/s.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ BUSY = 0.85
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is measured, and on whom."""
+    """The size of the values, the number of replicas, and the brokers whose CPU time is
+    measured.
+    """
 
     value_bytes: int
     replicas: int
@@ -48,7 +53,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """A moment: wall, CPU of this process, CPU of the broker (None: unknown)."""
+    """The clocks at one moment: wall clock, CPU time of this process and of the brokers (None if
+    unknown).
+    """
 
     wall_s: float
     client_cpu_s: float
@@ -105,7 +112,9 @@ def report(
 def limit_of(
     began: Clocks, ended: Clocks, client_cores: float, broker_cores: float, load: Load
 ) -> str:
-    """What was busy, most telling first; other programs' load shows as well."""
+    """Return what limited the speed: the client, the brokers or the machine, which other programs
+    may use, too.
+    """
     cores = os.cpu_count() or 1
     idle_cores = (ended.machine_idle_s - began.machine_idle_s) / (ended.wall_s - began.wall_s)
     shares = f"client {client_cores:.2f}, brokers {broker_cores:.2f} of {cores} cores"
@@ -125,7 +134,9 @@ def percentile(sorted_ms: list[float], share: float) -> float:
 
 
 async def produce(client: Client, topic: str, records: int, load: Load) -> None:
-    """`send()` a record, incompressible values, defaults otherwise; all acknowledged at the end."""
+    """Measure `send()` of single records with incompressible values and default settings, until all
+    are acknowledged.
+    """
     noise = os.urandom(1 << 20)
     values = [noise[i * 97 : i * 97 + load.value_bytes] for i in range(10_000)]
     waits_ms: list[float] = []
@@ -149,7 +160,9 @@ async def produce(client: Client, topic: str, records: int, load: Load) -> None:
 
 
 async def paced(client: Client, topic: str, seconds: float, load: Load) -> None:
-    """1,000 records a second: from send to acknowledgement, and from send to the consumer."""
+    """Measure latency at 1,000 records per second: from send to acknowledgement, and from send to
+    receipt by the consumer.
+    """
     rate = 1_000
     acks_ms: list[float] = []
     arrivals_ms: list[float] = []
@@ -195,7 +208,9 @@ async def paced(client: Client, topic: str, seconds: float, load: Load) -> None:
 
 
 async def consume(client: Client, topic: str, records: int, load: Load, path: str) -> None:
-    """Everything from the beginning: into objects (`getmany`), one by one, or into Arrow tables."""
+    """Measure reading everything from the beginning: by `getmany`, one by one, or into Arrow
+    tables.
+    """
     async with client.consumer(topic, auto_offset_reset="earliest") as consumer:
         partitions: list[TopicPartition] = consumer.assignment()
         ends = await consumer.end_offsets(partitions)
@@ -219,7 +234,7 @@ async def consume(client: Client, topic: str, records: int, load: Load, path: st
 
 
 def report_memory(load: Load) -> None:
-    """The largest broker's resident memory after the load."""
+    """Report the resident memory of the largest broker after the load."""
     if load.broker_pids:
         largest_mib = max(rss_mib([pid]) for pid in load.broker_pids)
         line = {"bench": "sdk", "path": "memory", "replicas": load.replicas}

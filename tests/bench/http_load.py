@@ -1,9 +1,12 @@
-"""A cheap load of HTTP requests from a process of its own: keep-alive connections, one request at a time on each.
+"""Sends HTTP requests cheaply from a process of its own, one at a time on each keep-alive
+connection.
 
-Requests are bytes made once; of an answer only status and length are looked at. `closed` sends the next request as
-soon as the last is answered; `paced` sends at fixed times, whatever the answers do, and counts waiting from then on.
+Requests are built once, and only the status and length of responses are checked. `closed` sends the
+next request as soon as the last one is answered. `paced` sends at fixed times, however long the
+responses take, and measures latency from those times.
 
-    python -m tests.bench.http_load --url http://... --path /topics/t --records 100 --seconds 10 --connections 8
+    python -m tests.bench.http_load --url http://... --path /topics/t --records 100
+        --seconds 10 --connections 8
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ class Connection:
         self._reader, self._writer = reader, writer
 
     async def ask(self, request: bytes) -> bytes:
-        """The answer's body; anything but 200 is an error."""
+        """Send a request and return the response's body; any status but 200 is an error."""
         self._writer.write(request)
         head = await self._reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
@@ -41,7 +44,7 @@ class Connection:
 
 
 def produce_request(host: str, path: str, records: int, value_bytes: int) -> bytes:
-    """Incompressible values, in base64."""
+    """Return a produce request with incompressible values in base64."""
     values = [base64.b64encode(os.urandom(value_bytes)).decode() for _ in range(records)]
     body = json.dumps({"records": [{"value": value} for value in values]}).encode()
     head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: {TYPE}\r\n"
@@ -51,7 +54,7 @@ def produce_request(host: str, path: str, records: int, value_bytes: int) -> byt
 async def closed(
     connection: Connection, request: bytes, until_s: float, waits: list[float]
 ) -> None:
-    """One after the other until the time is up."""
+    """Send one request after the other until the time is up."""
     while (began := time.perf_counter()) < until_s:
         body = await connection.ask(request)
         waits.append((time.perf_counter() - began) * 1000)
@@ -62,7 +65,9 @@ async def closed(
 async def paced(
     connections: list[Connection], request: bytes, rate: int, seconds: float, waits: list[float]
 ) -> None:
-    """`rate` requests a second, each on a free connection; waiting for one counts as latency."""
+    """Send `rate` requests per second, each on a free connection; waiting for one counts as
+    latency.
+    """
     free: asyncio.Queue[Connection] = asyncio.Queue()
     for connection in connections:
         free.put_nowait(connection)

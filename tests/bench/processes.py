@@ -1,4 +1,4 @@
-"""CPU time and resident memory of other processes, from /proc."""
+"""Reads CPU time and resident memory of other processes from /proc."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """User and system seconds that these processes have used together so far."""
+    """Return the user and system seconds that these processes have used together so far."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -17,12 +17,12 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def rss_mib(pids: Iterable[int]) -> float:
-    """Resident memory of these processes together, now."""
+    """Return the present resident memory of these processes together."""
     pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def machine_idle_s() -> float:
-    """Seconds that all cores together were idle so far."""
+    """Return the seconds that all cores together were idle so far."""
     fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return int(fields[4]) / os.sysconf("SC_CLK_TCK")

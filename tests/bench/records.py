@@ -1,9 +1,9 @@
-"""The record codec alone: records of 100 bytes a second on one core, as JSON lines.
+"""Measures the record codec alone: records of 100 bytes per second on one core, as JSON lines.
 
-    python -m tests.bench.records                         the codec in C
-    ODRADEK_PURE_PYTHON=1 python -m tests.bench.records   its reference in Python
+    python -m tests.bench.records                         measures the codec in C
+    ODRADEK_PURE_PYTHON=1 python -m tests.bench.records   measures the reference in Python
 
-aiokafka's codec (Cython) runs in between, on the same records, as the peer.
+For comparison, aiokafka's codec (Cython) runs in between on the same records.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ ROUNDS = 5
 
 
 def measure() -> Iterator[dict[str, object]]:
-    """One result a path: the best of some rounds, as other work on the machine only slows down."""
+    """Return one result for each path: the best of several rounds, since other work on the machine
+    only makes it slower.
+    """
     batches = build_batches()
     log = b"".join(batches)
     foreign = build_foreign_batches()

@@ -1,4 +1,6 @@
-"""A cluster with TLS, users, certificates and rights; the option that writes the table of docs/errors.md."""
+"""A fixture with a secure cluster (TLS, users, certificates, ACLs), and the option that writes the
+table in docs/errors.md.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""An honest client as a process of its own: 1,000 records a second through Kafka's protocol, timed.
+"""Runs a well-behaved client as a process of its own, which writes and reads 1,000 records per
+second over Kafka's protocol.
 
-It gets its settings as JSON, and answers each line on its standard input with the latencies since
-the line before: of acknowledgements (acks=all), and from send to consumer.
+It gets its settings as JSON. For each line on its standard input it prints the latencies since the
+line before: from send to acknowledgement (acks=all), and from send to receipt by the consumer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ RECORDS_A_TICK = 10
 
 
 class Latencies:
-    """Latencies of the current window, in ms."""
+    """The latencies of the current window, in ms."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +37,7 @@ class Latencies:
             self._failed += 1
 
     def window(self) -> dict[str, float]:
-        """The figures since the last call."""
+        """Return the figures since the last call."""
         with self._lock:
             values, self._values = self._values, {"produce": [], "consume": []}
             failed, self._failed = self._failed, 0

@@ -1,8 +1,8 @@
 """Hostile clients, one for each kind of attack that could once exhaust a broker or a gateway.
 
-Each goes on until it is cancelled, and counts what it got: responses, and connections or calls
-that were ended. `mallory` is somebody who logs in and has rights on her own topics and groups only;
-strangers do not log in.
+Each runs until it is cancelled, and counts the responses that it got, and the connections or calls
+that were ended. Some log in as user `mallory`, who has rights on her own topics and groups only;
+the others do not log in.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NAME_SETS: Final = 40
 
 @functools.cache
 def _names() -> list[list[str]]:
-    """Names of 249 characters, different in each list."""
+    """Return lists of names of 249 characters; no name occurs twice."""
     return [
         [f"{prefix}-{number}-".ljust(249, "x") for number in range(NAMES_A_REQUEST)]
         for prefix in range(_NAME_SETS)
@@ -45,7 +45,9 @@ def _names() -> list[list[str]]:
 
 @functools.cache
 def _session_requests() -> list[bytes]:
-    """Fetches of all those topics, each for a new session."""
+    """Return fetch requests for thousands of topics with long names, each for a new fetch
+    session.
+    """
     head = struct.pack(">iiiibiii", -1, 0, 1, 1 << 20, 0, 0, 0, NAMES_A_REQUEST)
     partition = struct.pack(">iiiqqi", 1, 0, -1, 0, 0, 1 << 20)
     return [
@@ -81,13 +83,13 @@ def _expanding() -> bytes:
 
 
 def make_inputs() -> None:
-    """Make what takes long to make, before anything is measured."""
+    """Build the inputs that take long to build, before anything is measured."""
     for make in (_session_requests, _name_requests, _large_requests, _large_rpcs, _expanding):
         make()
 
 
 async def long_topic_names(target: Target) -> None:
-    """Topics of 249 characters, created and deleted."""
+    """Create and delete topics with names of 249 characters."""
     numbers = itertools.count()
 
     async def attempt() -> None:
@@ -109,7 +111,7 @@ async def _unary(channel: grpc.aio.Channel, method: str, request: Any) -> bytes:
 
 
 async def fetch_sessions_of_long_names(target: Target) -> None:
-    """New fetch sessions of thousands of topics each, on a new connection each time."""
+    """Open fetch sessions of thousands of topics, each on a new connection."""
     requests = itertools.cycle(_session_requests())
 
     async def attempt() -> None:
@@ -120,7 +122,7 @@ async def fetch_sessions_of_long_names(target: Target) -> None:
 
 
 async def refused_names_over_kafka(target: Target) -> None:
-    """Names that mallory may not see, each once."""
+    """Ask for topics that mallory may not see, with new names in each request."""
     requests = itertools.cycle(_name_requests())
 
     async def attempt() -> None:
@@ -133,7 +135,9 @@ async def refused_names_over_kafka(target: Target) -> None:
 
 
 async def largest_of_every_api(target: Target) -> None:
-    """The largest legal request of every API, five in flight on each of two connections."""
+    """Send the largest legal request of every API, with five in flight on each of two
+    connections.
+    """
     requests = _large_requests()
 
     async def attempt() -> None:
@@ -154,7 +158,7 @@ def _fives(requests: list[LargeRequest]) -> Iterator[list[LargeRequest]]:
 
 
 async def compacted_batches(target: Target) -> None:
-    """Batches for a compacted topic that expand to 60 MiB each, 20 in a request."""
+    """Send batches that decompress to 60 MiB each to a compacted topic, 20 in a request."""
     records = _expanding()
     body = struct.pack(">hhii", -1, -1, 10_000, 1) + text_of("mallory-compacted")
     body += struct.pack(">iii", 1, 0, len(records)) + records
@@ -169,7 +173,7 @@ async def compacted_batches(target: Target) -> None:
 
 
 async def half_frames(target: Target) -> None:
-    """Frames of 100 MiB that stop at 64 MiB, and drip from there."""
+    """Send the first 64 MiB of frames of 100 MiB, and then single bytes."""
 
     async def attempt() -> None:
         async with target.kafka_connection() as connection:
@@ -190,7 +194,7 @@ async def half_frames(target: Target) -> None:
 
 
 async def null_subscriptions(target: Target) -> None:
-    """A null among the topics of a ConsumerGroupHeartbeat."""
+    """Send a ConsumerGroupHeartbeat with a null among its topics."""
     group = b"\x0emallory-group"
     body = group + b"\x02m" + struct.pack(">i", 0) + b"\0\0" + struct.pack(">i", 5000)
     body += b"\x02\0" + b"\0" + b"\0" + b"\0"
@@ -203,7 +207,7 @@ async def null_subscriptions(target: Target) -> None:
 
 
 async def members_without_end(target: Target) -> None:
-    """JoinGroup without a member id, by client ids of 32,000 characters."""
+    """Send JoinGroup without a member id, with client ids of 32,000 characters."""
     client = b"c" * 32_000
     body = text_of("mallory-group") + struct.pack(">ii", 1_800_000, 60_000) + text_of("")
     body += text_of("consumer") + struct.pack(">i", 1) + text_of("range") + struct.pack(">i", 0)
@@ -218,7 +222,9 @@ async def members_without_end(target: Target) -> None:
 
 
 async def crowd_before_the_login(target: Target) -> None:
-    """400 connections with 4 KiB of a frame each, made again when they are closed."""
+    """Open 400 connections that send 4 KiB of a frame each, and open them again when they are
+    closed.
+    """
 
     async def attempt() -> None:
         async with target.kafka_connection(logs_in=False) as connection:
@@ -231,7 +237,7 @@ async def crowd_before_the_login(target: Target) -> None:
 
 
 async def wrong_passwords(target: Target) -> None:
-    """PLAIN with wrong passwords, from six connections."""
+    """Log in by PLAIN with wrong passwords, over six connections."""
 
     async def attempt() -> None:
         async with target.kafka_connection(logs_in=False) as connection:
@@ -241,7 +247,7 @@ async def wrong_passwords(target: Target) -> None:
 
 
 async def crowd_of_idle_grpc_connections(target: Target) -> None:
-    """300 gRPC connections that only answer pings."""
+    """Open 300 gRPC connections that only answer pings."""
 
     async def attempt() -> None:
         async with target.http2() as connection:
@@ -252,7 +258,7 @@ async def crowd_of_idle_grpc_connections(target: Target) -> None:
 
 
 async def refused_names_over_grpc(target: Target) -> None:
-    """Names that mallory may not see, each once."""
+    """Ask for topics that mallory may not see, with new names in each request."""
     names = itertools.cycle(_names())
 
     async def attempt() -> None:
@@ -269,7 +275,7 @@ async def refused_names_over_grpc(target: Target) -> None:
 
 
 async def largest_of_every_rpc(target: Target) -> None:
-    """The largest legal request of every RPC."""
+    """Send the largest legal request of every RPC."""
     rpcs = _large_rpcs()
 
     async def attempt() -> None:
@@ -293,12 +299,14 @@ async def largest_of_every_rpc(target: Target) -> None:
 
 
 async def half_messages(target: Target) -> None:
-    """32 requests of one connection that stop before their end."""
+    """Send 32 unfinished requests over one connection."""
     await _half_messages(target, "/odradek.v1.BrokerService/Metadata", 32, 4)
 
 
 async def half_messages_on_streams(target: Target) -> None:
-    """100 Produce streams of one connection, and 31 of 32 MiB of a message on each."""
+    """Open 100 Produce streams over one connection, and send 31 MiB of a message of 32 MiB on
+    each.
+    """
     await _half_messages(target, "/odradek.v1.BrokerService/Produce", 100, 31)
 
 
@@ -321,7 +329,9 @@ async def _half_messages(target: Target, method: str, streams: int, mib: int) ->
 
 
 async def unfinished_bodies(target: Target) -> None:
-    """60 bodies at the gateway that stop before their end and drip."""
+    """Send 60 requests to the gateway whose bodies stop before their end, and then send single
+    bytes.
+    """
 
     async def attempt() -> None:
         reader, writer = await _http(target)
@@ -345,7 +355,7 @@ async def unfinished_bodies(target: Target) -> None:
 
 
 async def slots_of_requests(target: Target) -> None:
-    """300 requests at the gateway that send a byte of their body each second."""
+    """Send 300 requests to the gateway with one byte of the body each second."""
 
     async def attempt() -> None:
         reader, writer = await _http(target)
@@ -366,7 +376,7 @@ async def slots_of_requests(target: Target) -> None:
 
 
 async def wrong_passwords_at_the_gateway(target: Target) -> None:
-    """Basic credentials that are wrong, one after the other."""
+    """Send wrong Basic credentials to the gateway, one after the other."""
 
     async def attempt() -> None:
         reader, writer = await _http(target)

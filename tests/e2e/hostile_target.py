@@ -1,4 +1,4 @@
-"""The target of hostile clients: its addresses, how they connect, and the results."""
+"""The cluster that hostile clients attack: its addresses, how they connect, and the results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENDED: Final = (ConnectionError, asyncio.IncompleteReadError, ssl.SSLError, Tim
 
 @dataclass
 class Target:
-    """Where hostile clients go, and what came of it."""
+    """The addresses for hostile clients, and the counts of the outcomes."""
 
     kafka: int
     grpc: int
@@ -59,7 +59,7 @@ class Target:
             writer.transport.abort()
 
     async def again(self, attempt: Callable[[], Awaitable[None]]) -> None:
-        """Attempt it again and again, whatever ends it."""
+        """Repeat the attempt, whatever ends it."""
         while True:
             try:
                 await attempt()
@@ -72,7 +72,7 @@ class Target:
 
 
 class KafkaConnection:
-    """Kafka's frames by hand."""
+    """A Kafka connection whose frames are written by hand."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer

@@ -1,5 +1,5 @@
-"""A cluster of processes with TLS, where all clients must authenticate and access control entries decide what they
-may do.
+"""A cluster of processes with TLS, where all clients must authenticate and access control entries
+decide what they may do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ GATEWAYS = "User:CN=gateway-1;User:CN=gateway-2"
 
 
 class SecureCluster(EmbeddedCluster):
-    """`authority` issues certificates, `issuer` tokens; `admin` and the gateways are super users."""
+    """A cluster in which `authority` issues certificates and `issuer` tokens; `admin` and the
+    gateways are super users.
+    """
 
     def __init__(self, directory: Path, plan: ClusterPlan) -> None:
         self.authority = CertificateAuthority(directory / "tls")
@@ -27,7 +29,7 @@ class SecureCluster(EmbeddedCluster):
         super().__init__(plan)
 
     def certificate(self, name: str) -> tuple[Path, Path]:
-        """Paths of certificate and key, for loopback."""
+        """Return the paths of a certificate for loopback and of its key."""
         return self.authority.issue(name, hosts=["127.0.0.1", "localhost"], days=1)
 
     def tls(self, name: str) -> TlsOptions:
@@ -36,11 +38,11 @@ class SecureCluster(EmbeddedCluster):
         return TlsOptions(ca=self.ca, cert=certificate, key=key)
 
     def admin(self) -> Client:
-        """A client that may do everything."""
+        """Return a client that may do everything."""
         return Client(self.bootstrap, tls=self.tls("admin"))
 
     def user(self, name: str, password: str) -> Client:
-        """A client that logs in."""
+        """Return a client that logs in as this user."""
         endpoints = [
             f"127.0.0.1:{one.ready_line['ports']['GRPC_USERS']}" for one in self.brokers.values()
         ]
@@ -51,7 +53,7 @@ class SecureCluster(EmbeddedCluster):
         )
 
     def logged(self, process: str) -> list[dict[str, Any]]:
-        """What a process logged, as events."""
+        """Return the log events of a process."""
         path = self.data_dir / f"{process}.log"
         lines = path.read_text(errors="replace").splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]

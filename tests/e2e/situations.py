@@ -337,7 +337,7 @@ def _topic(cluster: EmbeddedCluster, name: str, *options: str) -> None:
 
 
 def _broker(cluster: EmbeddedCluster, *changes: str) -> str:
-    """What a broker with these settings says on its way out."""
+    """Return what a broker with these settings prints when it refuses to start."""
     with tempfile.TemporaryDirectory() as folder:
         settings = {
             "node.id": "1",

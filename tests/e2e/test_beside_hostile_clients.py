@@ -1,7 +1,8 @@
-"""One hostile client of each kind beside an honest one: how the honest client's latency and the broker's resources
-are affected.
+"""Runs one hostile client of each kind beside an honest one, and measures the honest client's
+latency and the broker's resources.
 
-The table is printed (`pytest -s -m long`). Latencies need a machine with a core to spare for the broker.
+`pytest -s -m long` prints the table. The latencies are valid only on a machine with a spare core
+for the broker.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ HONEST, TOPIC = "alice", "orders"
 
 @dataclass
 class Line:
-    """What one kind did."""
+    """The effects of one kind of hostile client."""
 
     kind: str
     figures: dict[str, float]
@@ -54,7 +55,7 @@ class Line:
 
     @property
     def broken(self) -> list[str]:
-        """Which bars it is above."""
+        """Return the limits that were exceeded."""
         what = []
         if self.figures["failed"] or not 0 <= self.figures["produce_p99_ms"] <= P99_MS_MAX:
             what.append(f"{self.kind}: {self.figures}")
@@ -64,13 +65,13 @@ class Line:
 
 
 class HonestClient:
-    """The process of `honest_client`."""
+    """A process of `honest_client`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def window(self) -> dict[str, float]:
-        """Its latencies since the last call."""
+        """Return the latencies since the last call."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(b"\n")
@@ -107,7 +108,7 @@ async def honest_client(cluster: SecureCluster) -> AsyncIterator[HonestClient]:
 
 
 async def prepare(cluster: SecureCluster) -> None:
-    """Users, topics and rights."""
+    """Create the users, topics and rights."""
     async with cluster.admin() as admin:
         for user in (HONEST, MALLORY):
             await admin.admin.set_scram_password(user, PASSWORD, iterations=4096)
@@ -199,7 +200,7 @@ async def test_an_honest_client_hardly_notices_a_hostile_one(tmp_path: Path) -> 
 async def measured(
     kind: str, honest: HonestClient, broker: Any, attack: Any, outcomes: dict[str, int]
 ) -> Line:
-    """Let the hostile client go on for a while."""
+    """Run a hostile client for a while, and return its effects."""
     before = peak = broker.memory_info().rss
     await honest.window()
     attacking = asyncio.ensure_future(attack)

@@ -1,6 +1,8 @@
-"""One test for each row of the table: an error message names the thing that is wrong and the way out.
+"""Each row of the table in docs/errors.md has a test: the error message names what is wrong and
+what to do.
 
-docs/errors.md has the table; it is written by `pytest tests/e2e/test_error_table.py --write-errors`, and checked here.
+`pytest tests/e2e/test_error_table.py --write-errors` writes the table; without the option, the
+tests compare it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ BEGIN, END = "<!-- errors -->\n", "<!-- end of errors -->\n"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedCluster]:
-    """One controller and one broker that creates no topic by itself."""
+    """Yield one controller and one broker that does not create topics automatically."""
     plan = ClusterPlan(brokers=1, controllers=1, settings=("auto.create.topics.enable=false",))
     with EmbeddedCluster(plan) as running:
         running.start()

@@ -1,4 +1,6 @@
-"""Another account of the machine reads nothing that services wrote: modes of all files below their directories."""
+"""Other accounts of the machine cannot read the files of services: the test checks the modes of all
+files below their directories.
+"""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ _BODIES: Final = (
 
 
 def odd_request(draw: random.Random) -> bytes:
-    """A request, mostly near to a good one."""
+    """Draw a request that is mostly close to a valid one."""
     method = draw.choice(_METHODS[:3] if draw.random() < 0.7 else _METHODS)
     version = draw.choice(_VERSIONS[:1] if draw.random() < 0.8 else _VERSIONS)
     headers = [_HEADERS[0]] if draw.random() < 0.8 else []
@@ -102,7 +102,9 @@ def odd_request(draw: random.Random) -> bytes:
 
 
 async def outcome_of(port: int, data: bytes) -> str:
-    """Send it, and the end of what is sent; the status of the response, or that the gateway closed."""
+    """Send the request and the end of the stream; return the status, or that the gateway closed the
+    connection.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(data)
@@ -122,7 +124,7 @@ async def outcome_of(port: int, data: bytes) -> str:
 
 @pytest.fixture
 def victims() -> Iterator[EmbeddedCluster]:
-    """A cluster that no other test needs afterwards."""
+    """Yield a cluster that no other test needs afterwards."""
     with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1, gateways=1)) as running:
         running.start()
         running.wait_ready()

@@ -1,7 +1,7 @@
-"""Odd messages to every RPC for clients get a response or a status; they break nothing.
+"""Odd messages to every RPC for clients get a response or a status, and have no other effect.
 
-Numbers at their ends, enums that do not exist, ids of wrong sizes, strings of every kind, repeated items,
-unknown fields, cut bytes; unary calls and streams alike.
+They have numbers at their limits, enum values that do not exist, ids of wrong sizes, strings of
+every kind, repeated items, unknown fields and missing bytes, in unary calls and in streams.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class OddMessages:
 
 
 def has_unknown_error(message: Any) -> bool:
-    """Whether an error code in a response says that the server does not know what went wrong."""
+    """Return whether an error code in a response is UNKNOWN_SERVER_ERROR."""
     for field, value in message.ListFields():
         if field.name.endswith("error_code") and not field.is_repeated and value == -1:
             return True
@@ -153,7 +153,7 @@ async def outcome_of(channel: grpc.aio.Channel, service: Any, method: Any, data:
 
 @pytest.fixture
 def victims() -> Iterator[EmbeddedCluster]:
-    """A cluster that no other test needs afterwards."""
+    """Yield a cluster that no other test needs afterwards."""
     with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as running:
         running.start()
         running.wait_ready()

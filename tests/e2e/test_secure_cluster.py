@@ -37,7 +37,9 @@ SETTLED_S = 20.0
 
 
 def settled(ask: Callable[[], httpx.Response], status: int) -> httpx.Response:
-    """Ask until every broker has heard of what was just changed, and the answer is this."""
+    """Repeat a request until it has this status, because brokers learn of a change one after the
+    other.
+    """
     deadline_s = time.monotonic() + SETTLED_S
     while (told := ask()).status_code != status and time.monotonic() < deadline_s:
         pass
@@ -47,7 +49,9 @@ def settled(ask: Callable[[], httpx.Response], status: int) -> httpx.Response:
 
 @dataclass
 class Visitor:
-    """Somebody at the gateways: `http` carries his credentials to either of them."""
+    """A user of the gateways, with an HTTP client for each gateway that sends the user's
+    credentials.
+    """
 
     principal: str
     gateways: list[httpx.Client]
@@ -81,7 +85,7 @@ async def topic(cluster: SecureCluster) -> str:
 
 
 def clients(cluster: SecureCluster, certificate: str | None = None, **options: Any) -> Any:
-    """One for each gateway."""
+    """Return one HTTP client for each gateway."""
     context = ssl.create_default_context(cafile=str(cluster.ca))
     if certificate is not None:
         context.load_cert_chain(*cluster.certificate(certificate))
@@ -135,7 +139,7 @@ def make_instance(http: httpx.Client, group: str) -> str:
 
 
 def values(http: httpx.Client, instance: str) -> list[bytes]:
-    """Asks until there is something."""
+    """Repeat the read until it returns records, and return their values."""
     for _ in range(30):
         told = http.get(f"{instance}/records", params={"timeout": 1000}, headers={"Accept": BINARY})
         assert told.status_code == 200, told.text
@@ -372,7 +376,7 @@ async def test_a_kafka_client_logs_in_over_tls(
 
 
 async def first_success(work: Callable[[], Awaitable[T]]) -> T:
-    """What it comes to once every broker knows that it is allowed."""
+    """Repeat the work until no broker refuses it for lack of rights, and return its result."""
     deadline_s = time.monotonic() + SETTLED_S
     while True:
         try:
@@ -425,7 +429,9 @@ async def test_a_wrong_password_is_told_at_once(cluster: SecureCluster) -> None:
 
 
 async def test_a_client_certificate_is_no_broker(cluster: SecureCluster) -> None:
-    """The replication listener serves registered brokers alone, whatever certificate a client has."""
+    """The replication listener serves only registered brokers, whatever certificate a client
+    has.
+    """
     ports = cluster.brokers[1].ready_line["ports"]
     for name in ("admin", "broker-99", "gateway-1"):
         tls = cluster.tls(name)

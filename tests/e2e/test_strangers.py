@@ -20,7 +20,7 @@ CLOSED_S = 30.0
 
 
 class Touch:
-    """Unpickled, it makes a file."""
+    """An object that creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,7 +40,9 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 
 def ports(cluster: EmbeddedCluster) -> dict[str, int]:
-    """All that its processes listen on, as the operating system says."""
+    """Return all ports on which the cluster's processes listen, as the operating system reports
+    them.
+    """
     return {
         f"{child.name}:{one.laddr.port}": one.laddr.port
         for child in cluster.children()
@@ -50,7 +52,9 @@ def ports(cluster: EmbeddedCluster) -> dict[str, int]:
 
 
 def payloads(planted: Path) -> list[bytes]:
-    """Yield pickles as pysyncobj's own transport accepted them, plain and in the frames of each protocol here."""
+    """Return pickles as pysyncobj's own transport accepted them, plain and in the frames of each
+    protocol here.
+    """
     raw = pickle.dumps(Touch(planted))
     packed = zlib.compress(raw)
     http2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

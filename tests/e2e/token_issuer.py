@@ -15,7 +15,7 @@ _RSA_BITS: Final = 2048
 
 
 class TokenIssuer:
-    """Has one RSA key, `rsa-1`, and one EC key, `ec-1`; `rotate` makes others."""
+    """Issues tokens with one RSA key, `rsa-1`, and one EC key, `ec-1`; `rotate` replaces them."""
 
     name = "https://issuer.test"
     audience = "odradek"
@@ -26,7 +26,7 @@ class TokenIssuer:
         self.rotate("1")
 
     def rotate(self, suffix: str) -> None:
-        """New keys, and a file with these alone."""
+        """Replace the keys, and write a JWKS file with only the new ones."""
         self.keys = {
             f"rsa-{suffix}": rsa.generate_private_key(65537, _RSA_BITS),
             f"ec-{suffix}": ec.generate_private_key(ec.SECP256R1()),
@@ -34,7 +34,7 @@ class TokenIssuer:
         self.write([self.public(kid) for kid in self.keys])
 
     def public(self, kid: str) -> dict[str, Any]:
-        """A key as the JWKS has it."""
+        """Return a public key in the form of the JWKS file."""
         key = self.keys[kid].public_key()
         algorithm = RSAAlgorithm if kid.startswith("rsa") else ECAlgorithm
         return {**json.loads(algorithm.to_jwk(key)), "kid": kid, "use": "sig"}

@@ -3,15 +3,16 @@
     python -m tests.mutants --count 100 --seed 1
     python -m tests.mutants --count 20 --paths services/broker/odradek_broker/partition
 
-Each mutant is run by the quickest tests that execute its line (a map of lines and tests is made
-first, once, which takes minutes; it is kept in `.mutants`), then by some seeds of its simulator, then
-by tests with real processes. A mutant that survives all of them is printed with its change: either a
-test is missing, or the change makes no difference that a caller could see. The latter are listed in
-`equivalents.toml` with the reason, and are neither run nor counted.
+For each mutant, these run until one of them fails: the quickest tests that execute its line, some
+seeds of its simulator, and tests with real processes. (The first run makes a map of lines and
+tests, which takes minutes and is kept in `.mutants`.) A mutant that survives all of them is printed
+with its change: either a test is missing, or the change makes no difference that a caller could
+see. Changes of the second kind are listed in `equivalents.toml` with the reason, and are neither
+run nor counted.
 
-A test that fails, or a run that does not end in time, notices the mutant only if it passes without the
-mutant: on a busy machine anything fails or hangs now and then. Otherwise the mutant is `unclear`, which
-is not noticed.
+A test that fails, or a run that does not end in time, counts as noticing the mutant only if it
+passes without the mutant, because on a busy machine any test may fail or hang. Otherwise the mutant
+is `unclear`, which does not count as noticed.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ TESTS = [
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long a mutant is looked for: seeds of its simulator, and the seconds that each run may take."""
+    """The limits for one mutant: seeds of its simulator, and the seconds that each run may take."""
 
     sim_seeds: int
     timeout_s: float
@@ -125,7 +126,7 @@ def main() -> int:
 
 
 class Runners:
-    """A warm runner for each of several runs at once."""
+    """The warm runners of several parallel runs."""
 
     def __init__(self, jobs: int) -> None:
         self._idle: queue.SimpleQueue[WarmRunner] = queue.SimpleQueue()
@@ -148,7 +149,9 @@ class Runners:
 
 
 def _judge_all(mutants: list[Mutant], judge: Judge, *, jobs: int) -> dict[Mutant, str]:
-    """Judge mutants, several at once, and print each as soon as it is judged: a run may be ended before its end."""
+    """Judge mutants, several in parallel, and print each result at once, because a run may be
+    interrupted.
+    """
     equivalents = Equivalents.read()
     outcomes: dict[Mutant, str] = {}
 
@@ -179,9 +182,11 @@ class Judge:
         self._run = run
 
     def outcome(self, mutant: Mutant) -> str:
-        """Return what notices the mutant: `tests`, `simulator` or `processes`, and `, hung` if by not ending.
+        """Return what notices the mutant: `tests`, `simulator` or `processes`, with `, hung` if the
+        run did not end.
 
-        `survived`: nothing does. `unclear`: something did not end in time, with and without the mutant.
+        `survived` means that nothing noticed it; `unclear`, that a run did not end in time with and
+        without the mutant.
         """
         outcome = "survived"
         with tempfile.TemporaryDirectory(prefix="mutant-") as directory:

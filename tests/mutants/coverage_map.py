@@ -1,4 +1,6 @@
-"""Which tests execute which lines: made once, by running the tests under a tracer, and kept in files."""
+"""A map of which tests execute which lines, made once by running the tests under a tracer, and kept
+in files.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ Run: TypeAlias = Callable[[list[str], dict[str, str], float], int | None]
 
 @dataclass(slots=True)
 class CoverageMap:
-    """Tests by the function that they call, with the lines of it that each executes."""
+    """The tests that call each function, with the lines of the function that each test executes."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[tuple[str, str], dict[str, frozenset[int]]] = field(default_factory=dict)
@@ -34,9 +36,9 @@ class CoverageMap:
                     self.lines.setdefault((path, function), {})[test] = frozenset(lines)
 
     def tests_of(self, mutant: Mutant, *, seconds_max: float) -> list[str]:
-        """Return the tests that call the mutant's function, of at most so many seconds together.
+        """Return the tests that call the mutant's function and take at most `seconds_max` together.
 
-        Those that were seen to execute the changed line come first, then the quickest.
+        Tests that execute the changed line come first, then the quickest.
         """
         lines = self.lines.get((mutant.path.as_posix(), mutant.function), {})
         place = mutant.line - mutant.function_line
@@ -51,7 +53,10 @@ class CoverageMap:
 
 
 def coverage_map(paths: list[Path], test_files: list[Path], run: Run, *, jobs: int) -> CoverageMap:
-    """Return the map of these tests over these directories. A test file is run again when it changed."""
+    """Return the map of these tests for these directories.
+
+    A test file runs again when it has changed.
+    """
     _CACHE.mkdir(exist_ok=True)
     result = CoverageMap()
     directories = os.pathsep.join(str(path.resolve()) for path in paths)

@@ -1,4 +1,6 @@
-"""Mutants that make no difference to any caller, with the reason for each, from `equivalents.toml`."""
+"""Reads from `equivalents.toml` the mutants that make no difference to any caller, with the reason
+for each.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ LIST = Path(__file__).with_name("equivalents.toml")
 
 
 class Equivalent(NamedTuple):
-    """A change that was judged. The line's number does not count, because lines move, but its text does."""
+    """A change in the list.
+
+    It is recognized by the text of its line, because line numbers change.
+    """
 
     path: str
     text: str
@@ -21,7 +26,7 @@ class Equivalent(NamedTuple):
 
 
 class Equivalents:
-    """The changes of the list."""
+    """The changes in the list."""
 
     def __init__(self, reasons: dict[Equivalent, str]) -> None:
         self.reasons = reasons

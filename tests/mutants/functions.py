@@ -1,4 +1,7 @@
-"""The functions of a source file by line. Names stay when lines move, so a map of tests outlives most edits."""
+"""Finds the functions of a source file by line.
+
+Names stay the same when lines move, so a map of tests stays valid after most edits.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function or a method: `Class.method`, and its lines, decorators included."""
+    """A function or a method (`Class.method`), and its lines with decorators."""
 
     name: str
     first_line: int
@@ -17,7 +20,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Functions:
-    """All functions of a file, an outer one before those that it defines."""
+    """All functions of a file; an outer function comes before those that it defines."""
 
     functions: list[Function]
 

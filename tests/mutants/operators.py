@@ -1,12 +1,12 @@
-"""Single mutations of a Python source: what is changed, where, and the source that comes of it.
+"""Makes single mutations of a Python source: what is changed, where, and the resulting source.
 
     comparison   < and <=, > and >=, == and !=, is and is not, in and not in
     boolean      and for or; one operand dropped; `not` dropped; a condition negated
     number       + for -, an integer one more, True for False, min for max
     statement    a call or an assignment removed; a function that returns at once
 
-What is not the program's decision is left alone: docstrings, annotations, assertions, log lines,
-metrics, names of slots, and constants of a module (mostly times, of which any other value is right).
+Code that decides nothing is not changed: docstrings, annotations, assertions, log lines, metrics,
+names of slots, and constants of a module (mostly times, for which other values are right, too).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _QUIET = ("_log.", "counters", "__slots__", "cast(", "TYPE_CHECKING", "super()._
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change of one file; `before` and `after` are what stands at `line`."""
+    """One change of one file; `before` and `after` are the texts of line `line`."""
 
     path: Path
     line: int
@@ -52,7 +52,7 @@ class Mutant:
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
-    """All mutants of a file, in the order of its lines."""
+    """Return all mutants of a file, in the order of its lines."""
     source = path.read_bytes()
     starts = [0]
     for text in source.splitlines(keepends=True):
@@ -116,7 +116,7 @@ def _changes(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
 
 
 def _decisions(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that decide something."""
+    """Yield the nodes of the syntax tree that decide something."""
     for node in ast.iter_child_nodes(tree):
         match node:
             case ast.Assert() | ast.arg() | ast.Import() | ast.ImportFrom() | ast.Raise():

@@ -1,7 +1,8 @@
 """A pytest plugin that records which test executes which lines, or which test failed.
 
-`MUTANT_COVERAGE` names the file that the map is written to, and `MUTANT_PATHS` the directories whose
-functions are recorded. `MUTANT_FAILED` names the file that the id of a failed test is written to.
+`MUTANT_COVERAGE` names the file to which the map is written, and `MUTANT_PATHS` the directories
+whose functions are recorded. `MUTANT_FAILED` names the file to which the id of a failed test is
+written.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ TRACED_CALLS_MAX = 60  # of one function
 
 
 class _Lines:
-    """The lines of the wanted files that each test executed, by function, and how long the test took."""
+    """The lines of the selected files that each test executed, by function, and how long the test
+    took.
+    """
 
     def __init__(self, directories: tuple[str, ...]) -> None:
         self._directories = directories

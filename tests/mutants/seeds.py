@@ -1,4 +1,4 @@
-"""Run simulator seeds: the status is 1 at the first violation."""
+"""Runs seeds of a simulator; the exit status is 1 at the first violation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 
 
 def main(arguments: list[str]) -> int:
-    """Run the first seeds of a simulator: `["cluster", "6"]` or `["quorum", "6"]`."""
+    """Run the first seeds of a simulator, for example `["cluster", "6"]` or `["quorum", "6"]`."""
     simulator, count = arguments[0], int(arguments[1])
     logging.disable(logging.WARNING)
     if simulator == "quorum":

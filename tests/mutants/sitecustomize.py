@@ -1,7 +1,8 @@
-"""Put a mutant in the place of its module in every Python process of a run, services included.
+"""Puts a mutant in the place of its module in every Python process of a run, services included.
 
-Python imports `sitecustomize` from PYTHONPATH before any other code; a run with a mutant puts this folder there.
-`MUTANT_MODULE` and `MUTANT_SOURCE` name the module and the file that replaces it: no file of the tree is touched.
+Python imports `sitecustomize` from PYTHONPATH before any other code; a run with a mutant puts this
+folder there. `MUTANT_MODULE` and `MUTANT_SOURCE` name the module and the file that replaces it. No
+file of the source tree is changed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class _MutantFinder:
 
 
 def install() -> None:
-    """Make the next import of the module that the environment names, if any, load the mutant."""
+    """Make the next import of the module that the environment names load the mutant, if there is
+    one.
+    """
     if module := os.environ.get("MUTANT_MODULE"):
         assert module not in sys.modules, f"{module} is imported already"
         sys.meta_path.insert(0, _MutantFinder(module, os.environ["MUTANT_SOURCE"]))  # type: ignore[arg-type]

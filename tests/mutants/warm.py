@@ -1,9 +1,11 @@
-"""A process that has imported what every test needs, and forks for each run: a run then begins at once.
+"""A process that has imported what every test needs, and forks for each run, so that a run starts
+at once.
 
-Importing pytest, hypothesis and gRPC costs seconds, many times what the quickest tests of a mutant cost. The process
-has one thread, reads jobs from its standard input, one JSON line each, and writes the exit status of each, or null
-if the run did not end in time. A run has a process group of its own, which is killed at its end: nothing that a test
-started stays behind. `WarmRunner` is the other end.
+Importing pytest, hypothesis and gRPC takes seconds, many times as long as the quickest tests of a
+mutant. The process has one thread. It reads jobs from its standard input, one in each JSON line,
+and writes the exit status of each, or null if the run did not end in time. Each run has a process
+group of its own, which is killed at its end, so that no process of a test remains. `WarmRunner` is
+the other end of the pipes.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ class WarmRunner:
     def run(
         self, arguments: list[str], environment: dict[str, str], *, timeout_s: float
     ) -> int | None:
-        """Return the exit status of pytest, or of simulator seeds, with these arguments; None after `timeout_s`."""
+        """Return the exit status of pytest, or of simulator seeds, with these arguments; None after
+        `timeout_s`.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         job = {"arguments": arguments, "environment": environment, "timeout_s": timeout_s}
@@ -107,7 +111,10 @@ def _run(arguments: list[str], environment: dict[str, str], statuses: IO[str]) -
 
 
 def _wait(child: int, timeout_s: float) -> int | None:
-    """Return the child's exit status, None if it had to be killed. Its process group is gone afterwards."""
+    """Return the child's exit status, or None if it had to be killed.
+
+    Its process group has ended afterwards.
+    """
     descriptor = os.pidfd_open(child)
     try:
         is_done, _, _ = select.select([descriptor], [], [], timeout_s)

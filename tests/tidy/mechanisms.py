@@ -79,7 +79,7 @@ def words(bug: Any) -> str:
 
 
 def simulated() -> Iterator[Row]:
-    """Yield the bugs that the simulator finds, by chance or by a schedule."""
+    """Yield the bugs that the simulator finds, by random faults or by a schedule."""
     from tests.sim.planted.bugs import BUGS
 
     for number, bug in sorted(BUGS.items()):

@@ -165,7 +165,10 @@ def test_a_lock_has_hashes_and_no_addresses(name: str) -> None:
 
 
 def test_no_grpcio_is_allowed_that_decompresses_before_it_measures() -> None:
-    """Up to 1.82 the limit of a message's size came after decompressing: 522 KB of gzip became 512 MiB."""
+    """Up to version 1.82, grpcio checked the size of a message after decompressing it:
+
+    522 KB of gzip became 512 MiB.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = [project["dependencies"], project["optional-dependencies"]["server"]]
     floors = [
@@ -198,7 +201,9 @@ def test_every_package_folder_has_a_readme_or_says_all_in_its_docstring() -> Non
 
 
 def test_no_runtime_dependency_is_gpl_or_lgpl() -> None:
-    """What `pip install odradek[server,arrow,avro,spark]` brings, and nothing that is only for tests."""
+    """The test checks what `pip install odradek[server,arrow,avro,spark]` installs, and not what
+    only tests need.
+    """
     seen: set[str] = set()
     queue = ["odradek"]
     extras = ("server", "arrow", "avro", "spark")

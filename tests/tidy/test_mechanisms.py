@@ -1,4 +1,6 @@
-"""The page of planted bugs is the registries' own, and each promise of SECURITY.md names the test that keeps it."""
+"""docs/mechanisms.md agrees with the registries of planted bugs, and each promise in SECURITY.md
+names a test that checks it.
+"""
 
 from __future__ import annotations
 

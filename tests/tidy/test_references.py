@@ -1,4 +1,6 @@
-"""Everything that documents and docstrings name exists: files, headings, metrics, settings, names in the code."""
+"""Everything that documents and docstrings refer to exists: files, headings, metrics, settings,
+names in the code.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def tracked() -> tuple[str, ...]:
 
 @functools.cache
 def places() -> frozenset[str]:
-    """Every file and folder."""
+    """Return the paths of all files and folders."""
     found = set(tracked())
     for one in tracked():
         found.update(str(parent) for parent in PurePosixPath(one).parents)
@@ -58,7 +60,9 @@ def code_spans(document: str) -> Iterator[str]:
 
 
 def leads_somewhere(document: str, name: str) -> bool:
-    """Below the document's folder, beside it, above it, or where Python imports from."""
+    """Return whether a name is a path: below the document's folder, beside it, above it, or below
+    an import root.
+    """
     folder = PurePosixPath(document).parent
     name = name.removeprefix("./").rstrip("/")
     bases = [folder, *folder.parents, *map(PurePosixPath, IMPORT_ROOTS)]
@@ -115,7 +119,7 @@ def test_documents_that_the_code_names_exist() -> None:
 
 
 def test_names_of_the_code_in_documents_exist() -> None:
-    """Metrics too, whose prefix is put before them at one place."""
+    """This includes metrics, although their prefix is added at one place in the code."""
     words: set[str] = set()
     for one in tracked():
         if one.endswith(SOURCES) and not one.endswith(".md"):

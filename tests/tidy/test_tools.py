@@ -84,6 +84,8 @@ def test_every_tool_can_be_looked_for(name: str) -> None:
 
 
 def test_no_plugin_parses_code_when_a_run_ends(pytestconfig: pytest.Config) -> None:
-    """Threads of tests may parse code at that moment, and CPython before 3.11.8 confuses the two."""
+    """Threads of tests may parse code at that moment, and CPython before 3.11.8 mixes up two
+    parsers that run at the same time.
+    """
     assert not pytestconfig.pluginmanager.has_plugin("schemathesis")
     assert "schemathesis" not in sys.modules

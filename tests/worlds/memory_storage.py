@@ -23,7 +23,7 @@ NAME_BYTES_MAX = 255  # of a file, as usual file systems have it
 
 
 class Inode:
-    """A file's content now, the content that is durable, and the changes in between."""
+    """A file's present content, its durable content, and the changes in between."""
 
     def __init__(self, modified_ms: int) -> None:
         self.modified_ms = modified_ms
@@ -68,8 +68,10 @@ def _resize(data: bytearray, size_bytes: int) -> None:
 
 
 class MemoryDirectory:
-    """Names now, the names that are durable, and the changes in between: names with what they lead to
-    from then on, None = nothing."""
+    """A directory's present names, its durable names, and the changes in between.
+
+    A change maps a name to the file that it names from then on, or to None if the name was removed.
+    """
 
     def __init__(self) -> None:
         self.entries: dict[str, Inode | MemoryDirectory] = {}
@@ -107,7 +109,7 @@ Fault = Callable[[str, Path], int | None]
 
 
 class MemoryFile:
-    """One open handle."""
+    """One open file handle."""
 
     def __init__(self, storage: MemoryStorage, inode: Inode, path: Path) -> None:
         self._storage = storage
@@ -173,8 +175,11 @@ class MemoryFile:
 
 
 class MemoryStorage:
-    """The file system. `handles` counts open files; `is_hot` is what every residency probe says, and
-    `now_ms` its clock."""
+    """The file system.
+
+    `handles` counts open files; `is_hot` is the result of every check whether bytes are in the page
+    cache; `now_ms` is its clock.
+    """
 
     def __init__(self) -> None:
         self.root = MemoryDirectory()
@@ -185,26 +190,33 @@ class MemoryStorage:
         self.operations = 0
 
     def ask(self, operation: str, path: Path) -> int | None:
-        """Count an operation and let the fault, if any, have its way."""
+        """Count an operation, and let `fault`, if it is set, fail it."""
         if operation not in ("read", "open"):
             self.operations += 1
         return self.fault(operation, path) if self.fault is not None else None
 
     def kill_process(self) -> None:
-        """Handles are gone, the page cache is whole."""
+        """Close all handles, as the end of the process does; the page cache keeps all writes."""
         self.handles = 0
         self.fault = None
         self._unlock(self.root)
 
     def lose_power(self, random: Random | None = None, *, changes_kept: int = 0) -> None:
-        """Only what was synced is left, and the first `changes_kept` of each directory's changes since
-        its sync; with `random`, as many of these as it says, and some of the unsynced writes."""
+        """Keep only what was synced, and the first `changes_kept` of each directory's changes since
+        its sync.
+
+        If `random` is given, it chooses how many of these changes, and which of the unsynced
+        writes, are kept.
+        """
         self.kill_process()
         self.root.lose_power(random, changes_kept)
 
     def durable_files(self, path: Path) -> dict[str, bytes]:
-        """What a power cut leaves of a directory's files at least: all that was synced, by names that
-        were synced as well. A directory that was renamed since keeps its earlier name."""
+        """Return the files of a directory that survive any power cut: all synced bytes under synced
+        names.
+
+        A directory that was renamed since its last sync keeps its earlier name.
+        """
         parent: Inode | MemoryDirectory | None = self.root
         for part in path.parts[1:-1]:
             parent = parent.durable.get(part) if isinstance(parent, MemoryDirectory) else None
@@ -238,7 +250,7 @@ class MemoryStorage:
         return node
 
     def inode(self, path: Path) -> Inode:
-        """The file's content, for a test to look at or to damage."""
+        """Return the file's content, which a test may read or damage."""
         node = self._directory(path.parent).entries.get(path.name)
         if not isinstance(node, Inode):
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
@@ -329,4 +341,4 @@ class MemoryStorage:
         return 4242
 
     def require_room_for_partition(self) -> None:
-        """There is always some."""
+        """Do nothing, because there is always space."""

@@ -1,4 +1,4 @@
-"""Metadata records and histories of them, for hypothesis."""
+"""Hypothesis strategies for metadata records and sequences of them."""
 
 from __future__ import annotations
 
@@ -43,12 +43,14 @@ def _instances(cls: Any) -> st.SearchStrategy[Any]:
 
 
 def records() -> st.SearchStrategy[MetadataRecord]:
-    """Any record, with any values of its fields' types: it need not make sense."""
+    """Return a strategy for any record with any values of the right types, even if they make no
+    sense.
+    """
     return st.one_of([_instances(cls) for cls in RECORD_TYPES])
 
 
 def batches() -> st.SearchStrategy[MetadataBatch]:
-    """Any batch."""
+    """Return a strategy for any batch."""
     return st.builds(
         MetadataBatch,
         controller_epoch=st.integers(0, 2**31 - 1),

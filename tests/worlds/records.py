@@ -1,4 +1,4 @@
-"""Records, batches and damage to batches, for hypothesis."""
+"""Hypothesis strategies for records, batches and damaged batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ compressions = st.sampled_from(Compression)
 
 @st.composite
 def records(draw: st.DrawFn, *, gaps: bool = False, min_size: int = 1) -> list[Record]:
-    """Records in the order of their offsets; with `gaps`, as compaction leaves them."""
+    """Draw records in order of their offsets; if `gaps` is set, with gaps as compaction leaves
+    them.
+    """
     drawn = draw(
         st.lists(
             st.tuples(payloads, payloads, headers, timestamps_ms, st.integers(1, 1_000)),
@@ -44,9 +46,9 @@ def records(draw: st.DrawFn, *, gaps: bool = False, min_size: int = 1) -> list[R
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A change to some bytes: those from `at` on, `removed` of them, become `inserted`.
+    """A change of some bytes: the `removed` bytes from `at` on are replaced by `inserted`.
 
-    `at` is a fraction of the length, so that it fits whatever it is applied to.
+    `at` is a fraction of the length, so that it fits data of any length.
     """
 
     at: float

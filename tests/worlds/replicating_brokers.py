@@ -1,9 +1,10 @@
-"""Brokers that replicate in one process: the production's table, hosts, servicer, links and streams.
+"""Brokers that replicate to each other in one process: the production code's table, hosts,
+servicer, links and streams.
 
-Only what is below and around them is replaced: directories are in memory (`MemoryStorage`), the
-disk's pool has no threads and may be held (`StepPool`), a stream is two queues (`MemoryCall`), and
-the controller is a list of metadata records that each broker replays, at once or when a test says
-so. What a follower requests and what a leader responds can be looked at, changed or dropped.
+Only their surroundings are replaced: directories are in memory (`MemoryStorage`), the disk's pool
+has no threads and may be held (`StepPool`), a stream is two queues, and the controller is a list of
+metadata records that each broker replays, at once or when a test says so. Tests may read, change or
+drop a follower's requests and a leader's responses.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ _HOUR_MS = 3_600_000
 
 
 class StepPool:
-    """The disk's pool without threads: work runs in a later turn of the loop.
+    """The pool of disk work, without threads: work runs in a later iteration of the event loop.
 
-    While it `is_held` work waits for `begin`, which does it, and `finish`, which tells that it is
-    done: whatever happens between the two happens while the disk works.
+    While `is_held` is set, work waits for `begin`, which does it, and `finish`, which reports its
+    end. What a test does between the two happens while the disk is working.
     """
 
     def __init__(self) -> None:
@@ -86,7 +87,7 @@ class StepPool:
         self._done.append(on_done)
 
     def finish(self) -> None:
-        """Tell the owner of the oldest work begun that it is done."""
+        """Report the end of the oldest work that has begun."""
         self._done.popleft()()
 
     @property
@@ -164,7 +165,7 @@ class LeaderEnd:
 
 
 class MemoryBroker:
-    """One broker: what `process.py` puts together for replication, over a directory in memory."""
+    """One broker: what `process.py` assembles for replication, over a directory in memory."""
 
     def __init__(self, cluster: MemoryCluster, broker_id: int, settings: ReplicaSettings) -> None:
         self.broker_id = BrokerId(broker_id)
@@ -209,7 +210,7 @@ class MemoryBroker:
         )
 
     def hear(self) -> None:
-        """Replay what the metadata log has beyond our image."""
+        """Replay the records of the metadata log that this broker does not have yet."""
         for offset, record in self._cluster.metadata[self.image.offset :]:
             delta = MetadataDelta()
             self.image.replay(MetadataOffset(offset), 1, record, delta)
@@ -227,7 +228,9 @@ class MemoryBroker:
         is_urgent: bool,
         on_response: Callable[[ErrorCode], None],
     ) -> None:
-        """Take a proposal as IsrProposals does; it is kept, and applied if the cluster accepts it."""
+        """Record a proposal in the place of IsrProposals, and apply it if the cluster accepts
+        proposals.
+        """
         self._cluster.proposals.append(proposal)
         if self._cluster.takes_proposals:
             isr = tuple(broker_id for broker_id, _ in proposal.isr)
@@ -242,14 +245,14 @@ class MemoryBroker:
 
     @property
     def partition(self) -> ServedPartition:
-        """The partition as clients of this broker use it."""
+        """Return the partition as clients of this broker use it."""
         partition = self.partitions.find(TOPIC, PARTITION)
         assert isinstance(partition, ServedPartition), partition
         return partition
 
     @property
     def values(self) -> bytes:
-        """All bytes that readers may see here."""
+        """Return all bytes that readers may see here."""
         host = self.host
         end = host.replica.high_watermark
         if end == 0:
@@ -258,7 +261,7 @@ class MemoryBroker:
         return b"".join(bytes(piece) for piece in plan.run().slices)
 
     def produce(self, records: int = 1, *, acks: int = -1) -> list[ProduceOutcome]:
-        """Append one batch; the outcome comes into the list, when it comes."""
+        """Append one batch; the outcome is added to the returned list when it is known."""
         outcomes: list[ProduceOutcome] = []
         self.partition.produce(
             batch(0, count=records),
@@ -270,7 +273,7 @@ class MemoryBroker:
 
 
 class MemoryCluster:
-    """Brokers 1 .. n and what the controller has committed."""
+    """Brokers 1 to n, and the metadata records that the controller has committed."""
 
     def __init__(self, brokers: int, settings: ReplicaSettings | None = None) -> None:
         self.metadata: list[tuple[int, Any]] = []  # (offset, record); offsets from 1 on
@@ -305,7 +308,7 @@ class MemoryCluster:
         return iter(self.brokers.values())
 
     def record(self, record: Any) -> None:
-        """Commit a metadata record; every broker replays it that is not deaf."""
+        """Commit a metadata record, and let every broker replay it that is not deaf."""
         self.metadata.append((len(self.metadata) + 1, record))
         for broker in self.brokers.values():
             if not broker.is_deaf:
@@ -343,7 +346,7 @@ class MemoryCluster:
         )
 
     def acks_of(self, follower: int) -> list[pb.ReplicaAckPartition]:
-        """What a follower acknowledged, in order."""
+        """Return what a follower acknowledged, in order."""
         return [
             ack
             for broker_id, request in self.requests
@@ -352,7 +355,7 @@ class MemoryCluster:
         ]
 
     async def until(self, condition: Callable[[], object]) -> None:
-        """Let the brokers work until it holds."""
+        """Let the brokers work until the condition holds."""
         async with asyncio.timeout(WAIT_S):
             while not condition():  # noqa: ASYNC110  a poll of what several brokers do
                 await asyncio.sleep(0.001)
@@ -365,7 +368,7 @@ class MemoryCluster:
 async def memory_cluster(
     brokers: int, settings: ReplicaSettings | None = None
 ) -> AsyncIterator[MemoryCluster]:
-    """So many brokers, which are closed at the end."""
+    """Yield a cluster of this many brokers, which are closed at the end."""
     cluster = MemoryCluster(brokers, settings)
     ticking = [asyncio.create_task(b.table.tick()) for b in cluster.brokers.values()]
     try:

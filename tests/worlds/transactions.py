@@ -1,8 +1,10 @@
-"""A transaction coordinator for tests: one transactional id, whose every change is committed at once.
+"""A transaction coordinator for tests: it has one transactional id, and commits every change at
+once.
 
-It follows the rules of TransactionGate's counterpart: an identity has one transaction at a time, a decision is never
-revised, and the next transaction begins when every registered partition has confirmed its marker. `fail_over` stands
-for a new coordinator: what the old one has sent is still on its way.
+It follows the coordinator's rules that TransactionGate relies on: a producer id and epoch have one
+transaction at a time, a decision is never changed, and the next transaction begins when every
+registered partition has confirmed its marker. `fail_over` makes it a new coordinator; what the old
+one has sent is still in flight.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ class Transaction:
 
 
 class Coordinator:
-    """The state of one transactional id. `responds_before_complete` is a bug that can be switched on."""
+    """The state of one transactional id.
+
+    `responds_before_complete` is a planted bug that a test can switch on.
+    """
 
     def __init__(self) -> None:
         self.epoch = 0
@@ -51,13 +56,13 @@ class Coordinator:
 
     @property
     def now(self) -> Transaction | None:
-        """The transaction that is open or not complete yet."""
+        """Return the transaction that is open or not complete yet; None if there is none."""
         last = self.transactions[-1] if self.transactions else None
         return None if last is None or last.is_complete else last
 
     @property
     def last_outcome(self) -> TransactionOutcome | None:
-        """How the last complete transaction ended."""
+        """Return how the last complete transaction ended."""
         for transaction in reversed(self.transactions):
             if transaction.is_complete:
                 assert transaction.outcome is not None
@@ -82,7 +87,7 @@ class Coordinator:
         return ErrorCode.NONE
 
     def verify(self, epoch: int, partition: Hashable) -> ErrorCode:
-        """Confirm that a partition belongs to the open transaction."""
+        """Check that a partition belongs to the open transaction."""
         if epoch != self.epoch:
             return ErrorCode.PRODUCER_FENCED
         now = self.now
@@ -97,7 +102,7 @@ class Coordinator:
         return self.verify(epoch, partition)
 
     def end(self, *, is_commit: bool, is_bumped: bool) -> bool:
-        """Decide; return whether there was a transaction to decide."""
+        """Decide the outcome; return whether there was a transaction to decide."""
         now = self.now
         if now is None or now.outcome is not None:
             return False
@@ -113,11 +118,11 @@ class Coordinator:
         self.epoch += 1
 
     def fail_over(self) -> None:
-        """Another broker coordinates from now on."""
+        """Let another broker be the coordinator from now on."""
         self.coordinator_epoch += 1
 
     def marker(self) -> Marker | None:
-        """Return what each partition in `unmarked` is to append."""
+        """Return the marker that each partition in `unmarked` has to append."""
         deciding = self.deciding()
         if deciding is None:
             return None
@@ -139,7 +144,7 @@ class Coordinator:
         return None
 
     def marked(self, number: int, partition: Hashable, code: ErrorCode) -> None:
-        """Take the response of a partition leader for the marker of that transaction."""
+        """Handle the response of a partition leader to the marker of that transaction."""
         deciding = self.deciding()
         if deciding is None or deciding.number != number or code in RETRIED:
             return
@@ -151,7 +156,9 @@ class Coordinator:
 
 
 class CoordinatorRegistrar:
-    """The way from partition leaders in one process to that coordinator: each question takes a turn of the loop."""
+    """Passes registrations of partition leaders to the coordinator in the same process, each in a
+    later iteration of the event loop.
+    """
 
     def __init__(self, coordinator: Coordinator) -> None:
         self.coordinator = coordinator

@@ -1,1 +1,4 @@
-"""Odradek beside Apache Kafka, and beside Spark's own Kafka source: `make bench-kafka`, `make bench-spark`."""
+"""Compares Odradek with Apache Kafka, and with Spark's own Kafka source:
+
+`make bench-kafka`, `make bench-spark`.
+"""

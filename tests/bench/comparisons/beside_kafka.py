@@ -1,10 +1,12 @@
-"""Odradek beside Apache Kafka 4.4.0 with the same client, confluent-kafka: `make bench-kafka PAIRS=5`.
+"""Compares Odradek with Apache Kafka 4.4.0, with the same client (confluent-kafka): `make
+bench-kafka PAIRS=5`.
 
-Both clusters are up at once on this machine, with stock settings and one partition a topic, and are measured
-by turns; every measurement is a client process of its own.
-Single requests (`--only requests`) have a client in C. One node a side with acks=1 and one replica, then
-three a side with acks=all, three replicas and min.insync.replicas=2 (Kafka: combined nodes; Odradek: brokers
-and one controller). JSON lines on standard output, progress on standard error, a table of bars at the end.
+Both clusters run at the same time on this machine, with default settings and one partition in each
+topic, and are measured in turn; each measurement is a client process of its own. The client for
+single requests (`--only requests`) is written in C. First each side has one node, with acks=1 and
+one replica; then three nodes, with acks=all, three replicas and min.insync.replicas=2 (Kafka:
+combined nodes; Odradek: brokers and one controller). JSON lines go to standard output, progress to
+standard error, and a table of the targets comes at the end.
 """
 
 from __future__ import annotations
@@ -108,7 +110,7 @@ def _compare(options: argparse.Namespace, jars: Path, nodes: int, tell: Any) -> 
 
 
 def _steps(options: argparse.Namespace) -> int:
-    """How many lines there will be."""
+    """Return how many lines the benchmark will print."""
     steps = 0
     for nodes in options.nodes:
         steps += STARTS if nodes == 1 and "start" in options.only else 1

@@ -1,9 +1,11 @@
-"""Odradek's Spark source beside Spark's own Kafka source reading Apache Kafka: `make bench-spark`.
+"""Compares Odradek's Spark source with Spark's own Kafka source, which reads from Apache Kafka:
+`make bench-spark`.
 
-Both sides on one machine, in one PySpark 4.2.0: two JVMs with local[2] that run by turns, a noop sink, the
-same records (made by the same producer, librdkafka, over the Kafka protocol, so that batches are alike) in 4
-partitions, read from segment files through the page cache, CRCs checked by both. Pairs are interleaved, the
-side that begins changes, and each figure is the median of its pairs' ratios. First a warm-up that does not count.
+Both sides run on one machine with the same PySpark 4.2.0: two JVMs with local[2], which run in
+turn, and a noop sink. Both read the same records in 4 partitions, produced by librdkafka over the
+Kafka protocol so that batches are alike, from segment files in the page cache, and check CRCs.
+Measurements come in pairs, the side that begins alternates, and each figure is the median of the
+pairs' ratios. A warm-up before does not count.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ PLANNED_PARTITIONS: Final = 1000
 
 
 class Side:
-    """One side's JVM, taking orders."""
+    """The JVM of one side, which runs commands."""
 
     def __init__(
         self, name: str, bootstrap: str, environment: Environment, log: Path, broker_pid: int
@@ -57,7 +59,7 @@ class Side:
         self._answer()
 
     def order(self, *words: object) -> dict[str, Any]:
-        """Do one thing and tell how it went, the broker's CPU included."""
+        """Run one command and return its result, with the broker's CPU time."""
         assert self._process.stdin is not None
         before = _cpu_s(self._broker_pid)
         self._process.stdin.write(" ".join(str(word) for word in words) + "\n")
@@ -80,7 +82,7 @@ class Side:
 
 
 def create(bootstrap: str, topic: str, partitions: int) -> None:
-    """A topic with one replica."""
+    """Create a topic with one replica."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -91,7 +93,9 @@ def create(bootstrap: str, topic: str, partitions: int) -> None:
 def fill(
     bootstrap: str, topic: str, count: int, size: int, *, partitions: int = PARTITIONS
 ) -> None:
-    """`count` records of `size` bytes, by librdkafka: the same batches on both sides."""
+    """Write `count` records of `size` bytes with librdkafka, so that both sides have the same
+    batches.
+    """
     from confluent_kafka import Producer
 
     create(bootstrap, topic, partitions)
@@ -124,7 +128,7 @@ def fill(
 
 
 def compare(sides: dict[str, Side], label: str, order: str, pairs: int) -> float:
-    """The median ratio of records per second, Odradek to Kafka."""
+    """Measure pairs, and return the median ratio of records per second, Odradek to Kafka."""
     count, _ = SIZES[label]
     rates: dict[str, list[float]] = {name: [] for name in sides}
     ratios = []
@@ -156,7 +160,7 @@ def compare(sides: dict[str, Side], label: str, order: str, pairs: int) -> float
 
 
 def overheads(side: Side, kafka_bootstrap: str) -> None:
-    """What triggers and plans cost on our side."""
+    """Measure what triggers and planning cost with Odradek's source."""
     fill(kafka_bootstrap, "bench-small", TRIGGERS * 40, 100)
     print(json.dumps(side.order("triggers", "bench-small", TRIGGERS)), flush=True)
     fill(kafka_bootstrap, "bench-wide", PLANNED_PARTITIONS, 100, partitions=PLANNED_PARTITIONS)

@@ -1,12 +1,13 @@
-"""The client of both sides: confluent-kafka, in a process of its own for each measurement.
+"""Measures one side with confluent-kafka, in a process of its own for each measurement.
 
-    python -m tests.bench.comparisons.kafka_client produce BOOTSTRAP TOPIC --acks 1 --records 1000000 --size 100
+    python -m tests.bench.comparisons.kafka_client produce BOOTSTRAP TOPIC --acks 1 --size 100 ...
     ... consume BOOTSTRAP TOPIC --records 1000000
-    ... paced BOOTSTRAP TOPIC --acks all --seconds 5      1,000 records a second, from send to arrival
-    ... first BOOTSTRAP TOPIC                            until a record is acknowledged, whatever it takes
+    ... paced BOOTSTRAP TOPIC --acks all --seconds 5   1,000 records/s, from send to arrival
+    ... first BOOTSTRAP TOPIC                          repeat until a record is acknowledged
 
-Prints one JSON object. Settings are the library's defaults, but that the paced producer does not linger, and
-that a consumer whose queue was full fetches again after 1 ms: the default second would be all that is measured.
+It prints one JSON object. It uses the library's default settings with two exceptions: the paced
+producer does not linger, and a consumer whose queue was full fetches again after 1 ms, because with
+the default of one second nothing else would be measured.
 """
 
 from __future__ import annotations
@@ -80,7 +81,9 @@ def consume(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def paced(options: argparse.Namespace) -> dict[str, Any]:
-    """1,000 records/s: from send to acknowledgement, and from send to the consumer's hands."""
+    """Measure latency at 1,000 records/s: from send to acknowledgement, and from send to receipt by
+    the consumer.
+    """
     producer = Producer(
         {"bootstrap.servers": options.bootstrap, "acks": options.acks, "linger.ms": 0}
     )
@@ -126,7 +129,7 @@ def paced(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def first(options: argparse.Namespace) -> dict[str, Any]:
-    """Create the topic and have one record acknowledged, trying until the cluster is there."""
+    """Create the topic and write one record; repeat until the cluster is up and acknowledges it."""
     producer = Producer(
         {
             "bootstrap.servers": options.bootstrap,

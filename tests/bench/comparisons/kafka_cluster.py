@@ -1,4 +1,7 @@
-"""A real Apache Kafka cluster: KRaft, combined nodes, stock settings and JVM options, 1 GiB heap each."""
+"""Runs a real Apache Kafka cluster:
+
+KRaft, combined nodes, default settings and JVM options, 1 GiB heap each.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,11 @@ _POM: Final = Path(__file__).with_name("kafka_pom.xml")
 
 
 class KafkaCluster:
-    """`start` it, ask for `pids`; use as a context, which stops it."""
+    """A Kafka cluster for benchmarks.
+
+    `start` starts it, and `pids` are the process ids of its nodes. It is a context manager that
+    stops the cluster on exit.
+    """
 
     name: Final = "kafka"
 
@@ -65,26 +72,26 @@ class KafkaCluster:
                 raise RuntimeError(f"Apache Kafka's storage is not formatted: see {directory}")
 
     def start(self) -> None:
-        """Start every node; does not wait."""
+        """Start every node without waiting for it."""
         self._processes = [self._run(node, "kafka.Kafka") for node in self._nodes]
 
     def kill(self, index: int) -> None:
-        """SIGKILL to one node."""
+        """Kill one node (SIGKILL)."""
         self._processes[index].kill()
         self._processes[index].wait()
 
     def start_again(self, index: int) -> None:
-        """Start a node that was killed; does not wait."""
+        """Start a node that was killed, without waiting for it."""
         self._processes[index] = self._run(self._nodes[index], "kafka.Kafka")
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the nodes; each is a broker and a controller."""
+        """Return the process ids of the nodes; each is a broker and a controller."""
         return [process.pid for process in self._processes]
 
     @property
     def broker_pids(self) -> list[int]:
-        """The same."""
+        """Return the process ids of the nodes, since each of them is a broker."""
         return self.pids
 
     def __enter__(self) -> Self:
@@ -141,7 +148,10 @@ def _properties(
 
 
 def fetch_jars(directory: Path) -> Path:
-    """Return the directory with Kafka's jars. The first time `mvn` fetches them, which needs a JDK and the network."""
+    """Return the directory with Kafka's jars.
+
+    The first call fetches them with `mvn`, which needs a JDK and the network.
+    """
     done = directory / ".done"
     if not done.exists():
         if shutil.which("mvn") is None or shutil.which("java") is None:

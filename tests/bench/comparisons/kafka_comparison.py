@@ -1,5 +1,5 @@
-"""Runs both clusters and measures them in turn: pairs of runs of the same client, in which the sides begin
-alternately.
+"""Runs both clusters and measures them in turn, in pairs of runs with the same client; the side
+that begins alternates.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Pairs = list[tuple[float, float]]
 
 
 def run_client(what: str, bootstrap: str, topic: str, **options: object) -> dict[str, Any]:
-    """One measurement in a fresh process."""
+    """Run one measurement in a fresh process."""
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
     told = subprocess.run(
         [
@@ -63,7 +63,10 @@ def run_client(what: str, bootstrap: str, topic: str, **options: object) -> dict
 
 
 class Comparison:
-    """Two clusters of `nodes` brokers; topics get `nodes` replicas. Use as a context."""
+    """A comparison of two clusters of `nodes` brokers each, whose topics have `nodes` replicas.
+
+    It is a context manager that stops both clusters on exit.
+    """
 
     def __init__(
         self,
@@ -98,7 +101,9 @@ class Comparison:
             side.__exit__(kind, error, trace)
 
     def start(self) -> dict[str, float]:
-        """Start one side after the other; seconds from process start to the first acknowledgement."""
+        """Start one side after the other; return the seconds from process start to the first
+        acknowledgement.
+        """
         waits_s = {}
         for side in self.sides:
             began_s = time.time()
@@ -109,7 +114,9 @@ class Comparison:
         return waits_s
 
     def throughput(self, size: int, records: int) -> list[Row]:
-        """Produce and consume pairs; at 1 KiB also what they cost the brokers."""
+        """Measure pairs of produce and consume; with records of 1 KiB also the brokers' CPU
+        time.
+        """
         rates: dict[str, Pairs] = {"produce": [], "consume": []}
         costs: dict[str, Pairs] = {"produce": [], "consume": []}
         for pair in range(-1, self._pairs):
@@ -151,7 +158,9 @@ class Comparison:
         ]
 
     def paced(self, seconds: float) -> list[Row]:
-        """p99 at 1,000 records/s: until acknowledged, and until the consumer has it."""
+        """Measure the p99 latency at 1,000 records/s: to the acknowledgement, and to receipt by the
+        consumer.
+        """
         waits: dict[str, Pairs] = {"ack_ms_p99": [], "arrival_ms_p99": []}
         for pair in range(-1, self._pairs):
             told = {}
@@ -171,7 +180,9 @@ class Comparison:
         ]
 
     def requests(self, seconds: float, program: Path) -> list[Row]:
-        """Single requests by turns: their rate, and the brokers' CPU time for each."""
+        """Measure single requests in turn: their rate, and the brokers' CPU time for each
+        request.
+        """
         loads = {side.name: Requests(side, nodes=self._nodes) for side in self.sides}
         for load in loads.values():
             load.prepare()
@@ -215,7 +226,10 @@ class Comparison:
         return rows
 
     def memory(self) -> Row:
-        """Resident memory after the load: our controller counts, as Kafka's nodes hold theirs."""
+        """Measure resident memory after the load.
+
+        Odradek's controller is included, because Kafka's combined nodes include theirs.
+        """
         ours, theirs = (rss_mib(side.pids) for side in self.sides)
         self._tell(
             {"measure": "memory", "nodes": self._nodes, "odradek_mib": round(ours)}
@@ -264,7 +278,7 @@ class Comparison:
 
 
 def start_row(waits_s: list[dict[str, float]]) -> Row:
-    """Start to first acknowledgement, one node."""
+    """Return the row for the time from start to first acknowledgement with one node."""
     pairs = [(one["odradek"], one["kafka"]) for one in waits_s]
     return ratio_row(
         "start to first acknowledgement, 1 node", pairs, ratio_max=START_RATIO_MAX, unit="s"

@@ -1,8 +1,10 @@
-"""Single requests beside Apache Kafka: their rate, their latency, and the brokers' CPU time for each.
+"""Compares single requests with Apache Kafka: their rate, their latency, and the brokers' CPU time
+for each.
 
-Each case is a load of `request_load.c`: connections that send one prepared frame again and again. The client takes 5 to
-10 us of CPU for a request, most of it in the kernel, so the brokers have the machine. The CPU time for each request is
-steadier than rates where other processes share the machine.
+Each case is a load of `request_load.c`: connections that send one prepared frame again and again.
+The client uses 5 to 10 us of CPU time for a request, most of it in the kernel, so nearly all CPU
+time is left to the brokers. Where other processes share the machine, the CPU time for each request
+varies less than the rate.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ Cluster = KafkaCluster | OdradekCluster
 
 
 class Load(NamedTuple):
-    """One frame for each connection, and where an error code is in a response, after its size."""
+    """The frame that each connection sends, and the position of an error code in the response."""
 
     frames: Sequence[tuple[int, bytes]]  # port and frame
     error_at: int
@@ -50,7 +52,7 @@ class Load(NamedTuple):
 
 
 def compiled(directory: Path) -> Path:
-    """Return the client, compiled."""
+    """Compile the client, and return its path."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise SystemExit("the benchmark of requests needs a C compiler (cc)")
@@ -60,7 +62,7 @@ def compiled(directory: Path) -> Path:
 
 
 def measured(program: Path, side: Cluster, load: Load, seconds: float) -> dict[str, Any]:
-    """Run a load against one side; the brokers' CPU is that after the warm-up."""
+    """Run a load against one side; the brokers' CPU time is counted after the warm-up."""
     lines = "".join(f"{port} {int(load.reopens)} {frame.hex()}\n" for port, frame in load.frames)
     command = [str(program), str(seconds), str(load.error_at)]
     with subprocess.Popen(
@@ -81,7 +83,7 @@ def measured(program: Path, side: Cluster, load: Load, seconds: float) -> dict[s
 
 
 class Requests:
-    """The loads for one side, which make their topics and groups there."""
+    """The loads for one side; they create their topics and groups there."""
 
     def __init__(self, side: Cluster, *, nodes: int) -> None:
         self._side = side
@@ -142,7 +144,7 @@ class Requests:
         return Load([(self._ports[0], _request(request, 8))] * 8, -1)
 
     def connect(self) -> Load:
-        """Return a load that opens a connection for each request, eight at a time."""
+        """Return a load that opens a new connection for each request, with eight at a time."""
         request = messages.ApiVersionsRequest()
         return Load([(self._ports[0], _request(request, 0))] * 8, 4, reopens=True)
 
@@ -178,7 +180,9 @@ class Requests:
         return {index: ports[partition.leader] for index, partition in partitions.items()}
 
     def _until_done(self, request: tuple[int, bytes], error_at: int) -> None:
-        """Repeat a request until its response has no error: coordinators load at their first use."""
+        """Repeat a request until its response has no error, because coordinators load when they are
+        first used.
+        """
         port, frame = request
         with socket.create_connection(("127.0.0.1", port)) as connection:
             for _ in range(ATTEMPTS_MAX):

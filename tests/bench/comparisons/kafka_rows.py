@@ -13,7 +13,7 @@ WORST_RATIO_MIN: Final = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure beside its bar, both as they are to be read, and Kafka's figure for comparison."""
+    """One figure with its target, both as text, and the figures of both sides."""
 
     what: str
     figure: str
@@ -40,7 +40,7 @@ def throughput_row(what: str, pairs: Sequence[tuple[float, float]]) -> Row:
 def ratio_row(
     what: str, pairs: Sequence[tuple[float, float]], *, ratio_max: float, unit: str
 ) -> Row:
-    """Where less is better: the median of ours over the median of Kafka's."""
+    """Return a row for figures where less is better: the ratio of Odradek's median to Kafka's."""
     ours = statistics.median(one for one, _ in pairs)
     theirs = statistics.median(one for _, one in pairs)
     return Row(
@@ -54,7 +54,10 @@ def ratio_row(
 
 
 def cost_row(what: str, pairs: Sequence[tuple[float, float]], *, cpu_s_per_gb_max: float) -> Row:
-    """Return a row for broker CPU. The median over the pairs is judged alone; Kafka's is only reported."""
+    """Return a row for the brokers' CPU time.
+
+    Only Odradek's median over the pairs is compared with the target; Kafka's is reported.
+    """
     ours = statistics.median(one for one, _ in pairs)
     return Row(
         what=what,
@@ -79,7 +82,7 @@ def as_json(row: Row) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """All rows, aligned."""
+    """Return all rows as an aligned table."""
     lines = [("what", "odradek", "kafka", "figure", "bar", "")]
     lines += [
         (row.what, row.odradek, row.kafka, row.figure, row.bar, "met" if row.is_met else "NOT MET")

@@ -1,4 +1,4 @@
-"""Odradek as a side of the comparison: brokers and one controller, stock settings."""
+"""Runs Odradek as one side of the comparison: brokers and one controller with default settings."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class OdradekCluster:
         self.bootstrap = self._cluster.kafka_bootstrap
 
     def start(self) -> None:
-        """Start every process; does not wait."""
+        """Start every process without waiting for it."""
         self._cluster.start()
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of brokers and controller."""
+        """Return the process ids of the brokers and the controller."""
         return [child.pid for child in self._cluster.children() if child.pid is not None]
 
     @property
     def broker_pids(self) -> list[int]:
-        """Process ids of the brokers alone."""
+        """Return the process ids of the brokers."""
         return [child.pid for child in self._cluster.brokers.values() if child.pid is not None]
 
     def __enter__(self) -> Self:

@@ -1,4 +1,7 @@
-"""The benchmark's own environment: PySpark 4.2.0 in a venv, and jars from Maven Central, made once."""
+"""The benchmark's own environment:
+
+PySpark 4.2.0 in a venv, and jars from Maven Central, which are installed once.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +22,28 @@ _WITH: Final = ("pyarrow", "pandas", "numpy", "grpcio", "protobuf", "google-crc3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What was made, under `root`."""
+    """The paths of an installed environment under `root`."""
 
     root: Path
 
     @property
     def python(self) -> Path:
-        """The venv's interpreter."""
+        """Return the path of the venv's interpreter."""
         return self.root / "venv" / "bin" / "python"
 
     def jars(self, profile: str) -> Path:
-        """The directory with a profile's jars."""
+        """Return the directory with a profile's jars."""
         return self.root / "jars" / profile
 
     def variables(self) -> dict[str, str]:
-        """Environment variables for the processes of both sides; PYTHONPATH names the packages of this tree."""
+        """Return the environment variables for the processes of both sides; PYTHONPATH names the
+        packages of this source tree.
+        """
         return os.environ | {"PYTHONPATH": os.pathsep.join(_source_roots())}
 
 
 def make(root: Path) -> Environment:
-    """Make what is missing. Needs `mvn`, a JDK and the network, the first time."""
+    """Install what is missing. The first call needs `mvn`, a JDK and the network."""
     made = Environment(root=root)
     root.mkdir(parents=True, exist_ok=True)
     if not made.python.exists():
@@ -64,7 +69,9 @@ def make(root: Path) -> Environment:
 
 
 def _source_roots() -> list[str]:
-    """Where this interpreter finds our packages: the editable install's path files."""
+    """Return the directories of our packages, from the path files of this interpreter's editable
+    install.
+    """
     site = Path(sysconfig.get_paths()["purelib"])
     roots = []
     for path_file in site.glob("*odradek*.pth"):

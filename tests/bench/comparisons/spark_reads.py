@@ -1,8 +1,10 @@
-"""One side's reads in one JVM: `python reads.py SIDE BOOTSTRAP TOPIC...`; an order a line on standard input.
+"""Runs the reads of one side in one JVM: `python reads.py SIDE BOOTSTRAP TOPIC...`, with one
+command in each line of standard input.
 
-An order is `batch TOPIC` or `now TOPIC` (AvailableNow); the answer is a line of JSON with the records, seconds
-and CPU seconds (this process tree: JVM and Python workers apart). `plan TOPIC` and `triggers N TOPIC` measure
-overheads. Runs in the benchmark's environment, so it imports nothing of the tests.
+`batch TOPIC` reads a topic as a batch, and `now TOPIC` as a stream with AvailableNow. The output is
+a line of JSON with the records, seconds and CPU seconds (of the JVM and of Python workers). `plan
+TOPIC` and `triggers N TOPIC` measure overheads. The program runs in the benchmark's own
+environment, so it imports nothing from the tests.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_by_kind() -> dict[str, float]:
-    """CPU seconds of this process' descendants: the JVM, and Python workers (dead ones included)."""
+    """Return the CPU seconds of this process's descendants: of the JVM, and of Python workers (also
+    those that ended).
+    """
     used = {"jvm": 0.0, "python": 0.0}
     parents: dict[int, tuple[int, str, float]] = {}
     for entry in Path("/proc").iterdir():
@@ -48,7 +52,11 @@ def cpu_by_kind() -> dict[str, float]:
 
 
 def session(side: str, jars: str) -> SparkSession:
-    """Settings are the same; ours comes from the connector's own helper, which also chooses the workers' Python."""
+    """Start a Spark session; both sides have the same settings.
+
+    Odradek's side is started by the connector's own helper, which also chooses the interpreter of
+    the workers.
+    """
     settings = {
         "spark.app.name": f"bench {side}",
         "spark.ui.enabled": "false",
@@ -79,14 +87,14 @@ class Reads:
         self.options = {"kafka.bootstrap.servers": bootstrap, "startingOffsets": "earliest"}
 
     def batch(self, topic: str) -> dict[str, Any]:
-        """All of a topic into the noop sink."""
+        """Read all of a topic into the noop sink."""
         frame = self._frame(self.spark.read, topic)
         began_s, before = time.perf_counter(), cpu_by_kind()
         frame.write.format("noop").mode("overwrite").save()
         return self._took(began_s, before)
 
     def now(self, topic: str) -> dict[str, Any]:
-        """The same as a stream with Trigger.AvailableNow."""
+        """Read all of a topic as a stream with Trigger.AvailableNow."""
         began_s, before = time.perf_counter(), cpu_by_kind()
         progress = self._stream(topic, {"availableNow": True}, {})
         return self._took(began_s, before) | {
@@ -95,7 +103,9 @@ class Reads:
         }
 
     def triggers(self, topic: str, count: int) -> dict[str, Any]:
-        """Many triggers of few records: what a trigger costs besides addBatch."""
+        """Read in many triggers of few records, to measure what a trigger costs besides
+        addBatch.
+        """
         total = self._frame(self.spark.read, topic).count()
         per_trigger = str(max(1, total // count))
         progress = self._stream(
@@ -116,7 +126,7 @@ class Reads:
         }
 
     def plan(self, topic: str) -> dict[str, Any]:
-        """Planning a read of many partitions."""
+        """Measure the planning of a read of many partitions."""
         seconds = []
         for _ in range(5):
             began_s = time.perf_counter()

@@ -1,1 +1,3 @@
-"""Processes are killed, stopped and started again under load: how clients are affected."""
+"""Processes are killed, stopped and restarted under load, and the tests measure how clients are
+affected.
+"""

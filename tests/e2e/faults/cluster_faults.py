@@ -18,7 +18,7 @@ _POLL_S = 0.1
 
 
 async def new_topic(client: Client, *, replicas: int = 3, partitions: int = PARTITIONS) -> str:
-    """A topic of its own for a round; survives the loss of all but a majority of its replicas."""
+    """Create a new topic, which survives the loss of all but a majority of its replicas."""
     name = f"faults-{uuid.uuid4().hex[:12]}"
     await client.admin.create_topic(
         name,
@@ -30,19 +30,19 @@ async def new_topic(client: Client, *, replicas: int = 3, partitions: int = PART
 
 
 async def leader_of(client: Client, topic: str, partition: int = 0) -> int:
-    """Id of the broker that leads it."""
+    """Return the id of the broker that leads the partition."""
     described = await client.admin.describe_topic(topic)
     return next(p.leader_id for p in described.partitions if p.partition == partition)
 
 
 async def active_controller(client: Client, cluster: EmbeddedCluster) -> ChildProcess:
-    """The process of the quorum's leader."""
+    """Return the process of the active controller."""
     described = await client.admin.describe_cluster()
     return cluster.controllers[described.active_controller_id]
 
 
 def kill_at_once(victims: Sequence[ChildProcess]) -> None:
-    """SIGKILL to all before any is waited for."""
+    """Send SIGKILL to all processes, then wait until all have ended."""
     for victim in victims:
         victim.signal(signal.SIGKILL)
     for victim in victims:
@@ -50,7 +50,7 @@ def kill_at_once(victims: Sequence[ChildProcess]) -> None:
 
 
 async def restart(victims: Sequence[ChildProcess]) -> None:
-    """Start all, then wait until all serve."""
+    """Start all processes, then wait until all are ready."""
     for victim in victims:
         victim.start()
     for victim in victims:
@@ -58,10 +58,10 @@ async def restart(victims: Sequence[ChildProcess]) -> None:
 
 
 async def wait_for_full_isr(client: Client, topic: str) -> None:
-    """Every replica of the topic is in sync.
+    """Wait until every replica of the topic is in sync.
 
     Raises:
-        TimeoutError: they were not within `SETTLE_S_MAX`.
+        TimeoutError: they were not in sync within `SETTLE_S_MAX`.
     """
     deadline_s = time.monotonic() + SETTLE_S_MAX
     while True:
@@ -75,7 +75,7 @@ async def wait_for_full_isr(client: Client, topic: str) -> None:
 
 
 def resident_mb(child: ChildProcess) -> float:
-    """Resident memory of a running process, in 10^6 bytes."""
+    """Return the resident memory of a running process, in 10^6 bytes."""
     status = Path(f"/proc/{child.pid}/status").read_text()
     kib = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
     return kib * 1024 / 1e6

@@ -1,4 +1,4 @@
-"""Clusters that tests may kill, and the figures that they measure."""
+"""Fixtures: clusters that tests may kill, and reports of the figures that tests measure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ Report = Callable[..., None]
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[EmbeddedCluster]:
-    """Three controllers, three brokers; every test leaves all of them running."""
+    """Yield a cluster of three controllers and three brokers; every test leaves all of them
+    running.
+    """
     with EmbeddedCluster(ClusterPlan(brokers=3, controllers=3)) as running:
         running.start()
         running.wait_ready()
@@ -23,7 +25,9 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> Report:
-    """`report(gap_s=..., bar_s=...)` prints one line of JSON, captured or not."""
+    """Return a function `report(gap_s=..., bar_s=...)` that prints one line of JSON, even if pytest
+    captures output.
+    """
 
     def write(**figures: object) -> None:
         with capfd.disabled():

@@ -1,4 +1,4 @@
-"""The program of the first release, checked out of git, from which upgrade tests start."""
+"""Checks out the first release from git, from which upgrade tests start."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _PACKAGES = (
 
 
 def first_release(directory: Path) -> dict[str, str]:
-    """Put its source tree into a directory; the environment that makes a process run it.
+    """Extract the source tree of the first release into a directory; return the environment that
+    makes a process run it.
 
-    Skips the test where the commit is not there: a shallow clone, or a tree without git.
+    Skips the test if git does not have the commit: in a shallow clone, or in a tree without git.
     """
     archive = subprocess.run(
         ["git", "-C", str(_ROOT), "archive", COMMIT], capture_output=True, check=False

@@ -1,14 +1,15 @@
-"""Disks that forget what was not synced: power loss for real processes, without a machine to unplug.
+"""Disks that lose unsynced bytes: a power loss for real processes, on a machine that keeps running.
 
-    fragile = FragileDisks(root, workspace)     compiles power_loss_shim.c
-    fragile.plug_in()                           all that is there now is durable
-    ... processes run with `environment()` in theirs, and are killed, at any moment or `kill_within` a change ...
-    fragile.cut_power()                         `root` becomes what its disks held
+    fragile = FragileDisks(root, workspace)   compiles power_loss_shim.c
+    fragile.plug_in()                         treats all present files as durable
+    ... processes run with the variables of `environment()`, and are killed ...
+    fragile.cut_power()                       leaves in `root` what its disks held
 
-The shim keeps a journal a process; here they are replayed. A file holds what its last fsync covered, a directory
-the entries of its last fsync (a file that was synced, in a directory that was not, is gone, as POSIX allows).
-With a `chance` the disk may also have written some of the rest by itself: any sectors of 512 bytes of any unsynced
-write, and a prefix of a directory's changes.
+Processes may be killed at any moment, or in the middle of a change by `kill_within`. The shim
+writes a journal for each process; these journals are replayed here. A file holds what its last
+fsync covered, and a directory the entries of its last fsync (a synced file in an unsynced directory
+is gone, as POSIX allows). With a `chance` the disk may also have written some of the rest: any
+sectors of 512 bytes of any unsynced write, and a prefix of the changes of a directory.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ _MAGIC = 0x0FF0FF01
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """What is durable, and what came since: (offset, data), or (size, None) for a truncation."""
+    """The durable bytes of a file, and its later changes:
+
+    (offset, data), or (size, None) for a truncation.
+    """
 
     synced: bytearray = field(default_factory=bytearray)
     unsynced: list[tuple[int, bytes | None]] = field(default_factory=list)
@@ -44,7 +48,7 @@ class _File:
         self.unsynced.clear()
 
     def after_power_loss(self, chance: random.Random | None) -> bytes:
-        """What the disk holds."""
+        """Return the bytes that the disk holds after a power loss."""
         content = bytearray(self.synced)
         if chance is None:
             return bytes(content)
@@ -62,14 +66,17 @@ class _File:
 
 @dataclass(slots=True, eq=False)
 class _Directory:
-    """Durable entries, and changes since: (name, what it names now, or None)."""
+    """The durable entries of a directory, and its later changes:
+
+    (name, file or directory, or None if removed).
+    """
 
     synced: dict[str, _Node] = field(default_factory=dict)
     unsynced: list[list[tuple[str, _Node | None]]] = field(default_factory=list)
     now: dict[str, _Node] = field(default_factory=dict)
 
     def change(self, *entries: tuple[str, _Node | None]) -> None:
-        """One change, of one name or, for a rename, of two."""
+        """Record one change, of one name or, for a rename, of two names."""
         self.unsynced.append(list(entries))
         _enter(self.now, entries)
 
@@ -78,7 +85,7 @@ class _Directory:
         self.unsynced.clear()
 
     def after_power_loss(self, chance: random.Random | None) -> dict[str, _Node]:
-        """The entries that the disk holds."""
+        """Return the entries that the disk holds after a power loss."""
         entries = dict(self.synced)
         survivors = 0 if chance is None else chance.randint(0, len(self.unsynced))
         for change in self.unsynced[:survivors]:
@@ -91,14 +98,17 @@ _Node = _File | _Directory
 
 @dataclass(frozen=True, slots=True)
 class PowerLoss:
-    """What a power cut took: bytes written and never synced, and changes of directories."""
+    """What a power cut lost: the number of unsynced bytes, and of changes in directories."""
 
     unsynced_bytes: int
     unsynced_entries: int
 
 
 class FragileDisks:
-    """Everything below `root` as its disks see it. `workspace` is on the same machine, outside of `root`."""
+    """The disks that hold everything below `root`.
+
+    `workspace` is a directory outside of `root` for the journals.
+    """
 
     def __init__(self, root: Path, workspace: Path) -> None:
         self.root = root
@@ -111,9 +121,9 @@ class FragileDisks:
         self._root_node = _Directory()
 
     def environment(self, *, lies: str = "", sync_ms: int = 0) -> dict[str, str]:
-        """Environment variables for processes whose files are to be lost.
+        """Return the environment variables for processes whose unsynced files are to be lost.
 
-        Files whose names end in `lies` are synced in vain; each sync takes `sync_ms` at least.
+        Syncs of files whose names end in `lies` do nothing; each sync takes at least `sync_ms`.
         """
         return {
             "LD_PRELOAD": str(self._shim),
@@ -126,7 +136,7 @@ class FragileDisks:
         }
 
     def plug_in(self) -> None:
-        """Take the present files as durable, and boot. No process may run."""
+        """Treat the present files as durable, and simulate a boot. No process may run."""
         for folder in (self._journals, self._stops):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
@@ -135,13 +145,17 @@ class FragileDisks:
         self._root_node = self._found(self.root)
 
     def kill_within(self, pid: int, changes: int) -> None:
-        """Have a running process killed within its n-th change from now: a write, a sync, a rename, ..."""
+        """Let a running process be killed in the middle of its n-th change from now, such as a
+        write, a sync or a rename.
+        """
         assert changes > 0
         with (self._stops / str(pid)).open("r+b", buffering=0) as stops:
             stops.write(struct.pack("=I", changes))
 
     def cut_power(self, chance: random.Random | None = None) -> PowerLoss:
-        """Leave what the disks held, and boot again; all processes were killed before."""
+        """Leave what the disks held, and simulate a boot; all processes must have been killed
+        before.
+        """
         self._replay()
         loss = PowerLoss(
             sum(len(data or b"") for file in self._files() for _, data in file.unsynced),
@@ -155,7 +169,9 @@ class FragileDisks:
         return loss
 
     def differences(self) -> list[str]:
-        """Where the journals do not account for what lies below the root: nowhere, or the shim is blind."""
+        """Return where the files below the root differ from the journals; any difference means that
+        the shim missed a change.
+        """
         self._replay()
         return list(_differences(self.root, self._root_node))
 
@@ -175,7 +191,9 @@ class FragileDisks:
         return directory
 
     def _replay(self) -> None:
-        """Take what all processes noted, by time: an inode that one freed may be another's by now."""
+        """Replay the journals of all processes in order of time, because one process may reuse an
+        inode that another one freed.
+        """
         journals = sorted(self._journals.iterdir())
         for entry in heapq.merge(*map(_entries, journals), key=lambda entry: entry[0]):
             self._take(*entry[1:])
@@ -216,7 +234,7 @@ class FragileDisks:
 
 
 def build_shim(workspace: Path) -> Path:
-    """Compile the shim; skips the test where there is no C compiler.
+    """Compile the shim; skip the test if there is no C compiler.
 
     Raises:
         RuntimeError: the compiler refused the source.
@@ -232,7 +250,7 @@ def build_shim(workspace: Path) -> Path:
 
 
 def _entries(path: Path) -> Iterator[tuple[int, str, int, int, int, str, str, bytes]]:
-    """(time, kind, inode, parent, offset, name, target, data) of each entry of a journal."""
+    """Yield (time, kind, inode, parent, offset, name, target, data) of each entry of a journal."""
     journal, position = path.read_bytes(), 0
     while position + _ENTRY.size <= len(journal):
         magic, kind, *sizes, inode, parent, offset, time_ns = _ENTRY.unpack_from(journal, position)

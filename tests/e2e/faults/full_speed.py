@@ -1,8 +1,8 @@
-"""A producer that sends as fast as it can, in a process of its own.
+"""Runs a producer that sends as fast as it can, in a process of its own.
 
     python -m tests.e2e.faults.full_speed BOOTSTRAP TOPIC PARTITIONS SECONDS
 
-Prints one line of JSON when it is done: records sent, and errors by name.
+At the end it prints one line of JSON: the number of records sent, and errors by name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RUN_RECORDS = 64  # to one partition, then to the next
 async def produce(
     bootstrap: str, topic: str, partitions: int, seconds: float
 ) -> tuple[int, Counter[str]]:
-    """Send for so long; how many, and what went wrong."""
+    """Send for this many seconds; return the number of records, and the errors by name."""
     values = [os.urandom(VALUE_BYTES) for _ in range(RUN_RECORDS)]  # incompressible
     errors: Counter[str] = Counter()
     sent = 0

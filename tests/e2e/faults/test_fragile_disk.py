@@ -1,4 +1,4 @@
-"""The test disk that loses its power drops the bytes that were not synced, and no others."""
+"""The simulated power loss of FragileDisks drops the bytes that were not synced, and no others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def disks(tmp_path: Path) -> FragileDisks:
 
 @pytest.fixture
 def run(disks: FragileDisks) -> Run:
-    """Run a program whose working directory is a directory of the disk."""
+    """Return a function that runs a program in a directory of the disk."""
 
     def run_program(program: str, *, lies: str = "") -> None:
         code = _BEGIN.format(root=str(disks.root / "data")) + program
@@ -163,7 +163,9 @@ def test_a_change_that_the_shim_cannot_follow_ends_the_process(
 def test_a_process_is_killed_within_any_change(
     disks: FragileDisks, run: Run, changes: int, found: dict[str, bytes] | None, durable: object
 ) -> None:
-    """A file that is replaced as it should be: made, written, synced, renamed, its directory synced."""
+    """The program replaces a file in the safe way: create, write, sync, rename, sync the
+    directory.
+    """
     run("put('a', b'old', sync=True); sync('.')")
     disks.cut_power()
     code = (

@@ -1,7 +1,7 @@
-"""The disk of one broker becomes full under load and then has space again: the broker does not restart, and no
-record is lost.
+"""The disk of one broker fills up under load and then has space again: the broker does not restart,
+and no record is lost.
 
-The broker's data directory is a small tmpfs of its own; a file of another program takes the space.
+The broker's data directory is a small tmpfs of its own, which a file of another program fills.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _POLL_S = 0.1
 
 @pytest.fixture
 def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """The root of a cluster one of whose nodes, broker `VICTIM` or the parameter's, has a small disk."""
+    """Return the root of a cluster in which one node has a small disk: broker `VICTIM`, or the
+    parameter's.
+    """
     need("mounts")
     disk = tmp_path / "cluster" / getattr(request, "param", f"broker-{VICTIM}")
     disk.mkdir(parents=True)
@@ -65,7 +67,7 @@ async def cluster_on(
 
 
 def fill(disk: Path, left_bytes: int = LEFT_BYTES) -> Path:
-    """Take the room but for a little; the file that takes it."""
+    """Fill the disk except for a little space; return the file that fills it."""
     filler = disk / "filler"
     stats = os.statvfs(disk)
     with filler.open("wb") as file:
@@ -81,7 +83,9 @@ async def until(condition: Callable[[], Awaitable[bool]], what: str) -> None:
 
 
 async def answer_to_large_record(endpoint: str, topic: str, partition: int) -> tuple[int, str]:
-    """Error code and message for a record that there is no room for, straight from the broker."""
+    """Send a record that does not fit on the disk, without the SDK; return error code and
+    message.
+    """
     builder = BatchBuilder()
     builder.append(None, PROBE + bytes(2 * LEFT_BYTES))
     request = pb.ProduceRequest(request_id=1, acks=1, timeout_ms=2_000)
@@ -95,7 +99,7 @@ async def answer_to_large_record(endpoint: str, topic: str, partition: int) -> t
 
 
 async def fill_and_heal(client: Client, cluster: EmbeddedCluster, report: Report) -> None:
-    """One round."""
+    """Run one round: fill the disk and free it again."""
     victim, disk = cluster.brokers[VICTIM], cluster.broker_data_dir(VICTIM)
     endpoint = cluster.bootstrap.split(",")[VICTIM - 1]
     topic, alone = await new_topic(client), await new_topic(client, replicas=1)
@@ -133,7 +137,7 @@ async def fill_and_heal(client: Client, cluster: EmbeddedCluster, report: Report
 
 
 async def led_by(client: Client, topic: str, broker_id: int) -> list[int]:
-    """The partitions that a broker leads."""
+    """Return the partitions that a broker leads."""
     described = await client.admin.describe_topic(topic)
     return [p.partition for p in described.partitions if p.leader_id == broker_id]
 
@@ -161,7 +165,9 @@ async def test_a_disk_that_is_full_five_times(small_disk: Path, report: Report) 
 
 @pytest.mark.parametrize("small_disk", ["controller-1"], indirect=True)
 async def test_a_controller_whose_disk_is_full_ends_and_the_others_go_on(small_disk: Path) -> None:
-    """A log that cannot be written is never acknowledged: who starts it again needs room first."""
+    """A controller that cannot write its log ends, and can be restarted only when the disk has
+    space.
+    """
     async with cluster_on(small_disk, brokers=1, controllers=3) as cluster:
         victim = cluster.controllers[1]
         async with Client(cluster.bootstrap) as client:

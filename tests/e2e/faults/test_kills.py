@@ -1,7 +1,8 @@
-"""SIGKILL under acks=all load: how long acknowledgements pause, and that nothing acknowledged is lost.
+"""Processes are killed (SIGKILL) under acks=all load: how long acknowledgements pause, and that no
+acknowledged record is lost.
 
-Gaps are between two acknowledgements of one partition, the worst of all partitions; those that go on
-under another leader do not hide them.
+A gap is the time between two acknowledgements of one partition; the longest gap of all partitions
+counts, so partitions that continue under another leader do not hide it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ RECORDS_BETWEEN = 300  # a partition's, before the dead return
 
 
 async def kill_leader(cluster: EmbeddedCluster, *, with_controller: bool) -> float:
-    """One round; the longest gap in s."""
+    """Run one round: kill the leader; return the longest gap in seconds."""
     async with Client(cluster.bootstrap) as client:
         topic = await new_topic(client)
         await wait_for_full_isr(client, topic)
@@ -52,7 +53,9 @@ async def kill_leader(cluster: EmbeddedCluster, *, with_controller: bool) -> flo
 
 
 async def kill_everything(cluster: EmbeddedCluster) -> float:
-    """One round; the longest gap in s, from before the kill to after the restart."""
+    """Run one round: kill and restart all processes; return the longest gap in seconds, from before
+    the kill to after the restart.
+    """
     async with Client(cluster.bootstrap) as client:
         topic = await new_topic(client)
         await wait_for_full_isr(client, topic)

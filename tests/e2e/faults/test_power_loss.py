@@ -1,9 +1,9 @@
-"""All machines lose power at once: records that were acknowledged with `durability=fsync` are still there after the
-restart.
+"""All machines lose power at once: records that were acknowledged with `durability=fsync` are still
+there after the restart.
 
-All controllers and brokers run on disks that forget what was not synced (fragile_disk.py). Each round has a control:
-a topic of `durability=replicated`, which promises nothing when all copies lose power, must lose records that
-were acknowledged; else the power loss was none.
+All controllers and brokers run on disks that lose unsynced bytes (fragile_disk.py). Each round has
+a control: a topic with `durability=replicated`, which promises nothing when all copies lose power.
+It must lose acknowledged records, otherwise the simulated power loss lost nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ IDLE_S_MAX = 3.0  # a process that changes no file for so long is killed as it i
 async def fragile_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, lies: str = ""
 ) -> AsyncIterator[tuple[EmbeddedCluster, FragileDisks]]:
-    """Three controllers and three brokers whose disks are `FragileDisks`."""
+    """Yield three controllers and three brokers whose disks are `FragileDisks`."""
     (tmp_path / "workspace").mkdir()
     with EmbeddedCluster(
         ClusterPlan(brokers=3, controllers=3, data_dir=tmp_path / "cluster")
@@ -60,7 +60,7 @@ async def fragile_cluster(
 
 
 async def create(client: Client, name: str, durability: str) -> str:
-    """A topic with three replicas, all of them in sync."""
+    """Create a topic with three replicas, and wait until all of them are in sync."""
     await client.admin.create_topic(
         name,
         partitions=PARTITIONS,
@@ -72,7 +72,7 @@ async def create(client: Client, name: str, durability: str) -> str:
 
 
 async def fill(client: Client, topic: str) -> None:
-    """Control records, all of them acknowledged."""
+    """Write the control records, and wait until all of them are acknowledged."""
     async with client.producer(acks="all") as producer:
         futures = [await producer.send(topic, b"%d" % n) for n in range(CONTROL_RECORDS)]
         await asyncio.gather(*futures)
@@ -81,7 +81,7 @@ async def fill(client: Client, topic: str) -> None:
 def lose_power(
     cluster: EmbeddedCluster, disks: FragileDisks, chance: random.Random | None
 ) -> PowerLoss:
-    """Everywhere at once."""
+    """Kill all processes and cut the power of all machines."""
     kill_at_once(cluster.children())
     return disks.cut_power(chance)
 
@@ -89,7 +89,10 @@ def lose_power(
 async def lose_power_under_load(
     cluster: EmbeddedCluster, disks: FragileDisks, number: int, seed: int | None
 ) -> dict[str, object]:
-    """One round: whatever was acknowledged before or after is there once, in order; figures of it."""
+    """Run one round, and return its figures.
+
+    Every record that was acknowledged before or after the power loss must be there once, in order.
+    """
     chance = None if seed is None else random.Random(seed)
     async with Client(cluster.bootstrap) as client:
         kept = await create(client, f"kept-{number}", "fsync")
@@ -137,7 +140,9 @@ async def test_nothing_acknowledged_is_lost_when_the_power_fails_everywhere(
 async def test_five_power_losses_under_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
-    """The first and the last lose all that was not synced, those between keep parts of it by chance."""
+    """The first and the last power loss lose all unsynced bytes; those in between keep a random
+    part of them.
+    """
     async with fragile_cluster(tmp_path, monkeypatch) as (cluster, disks):
         for number, seed in enumerate((None, 1, 2, 3, None)):
             report(round=number, **await lose_power_under_load(cluster, disks, number, seed))
@@ -145,7 +150,9 @@ async def test_five_power_losses_under_load(
 
 @asynccontextmanager
 async def making_topics(client: Client, prefix: str) -> AsyncIterator[set[str]]:
-    """Make topics until the end of the block: those whose creation was acknowledged."""
+    """Create topics until the end of the `with` block; yield the set of those whose creation was
+    acknowledged.
+    """
     made: set[str] = set()
     is_over = asyncio.Event()
 
@@ -170,10 +177,10 @@ async def making_topics(client: Client, prefix: str) -> AsyncIterator[set[str]]:
 
 
 async def wait_for_topics(client: Client, names: set[str]) -> None:
-    """All are there, when the broker that is asked has read the metadata.
+    """Wait until a broker lists all these topics, once it has read the metadata.
 
     Raises:
-        TimeoutError: some were not within `SETTLE_S_MAX`: they are lost.
+        TimeoutError: some were not listed within `SETTLE_S_MAX`: they are lost.
     """
     deadline_s = time.monotonic() + SETTLE_S_MAX
     while missing := names - {topic.name for topic in await client.admin.list_topics()}:
@@ -185,7 +192,9 @@ async def wait_for_topics(client: Client, names: set[str]) -> None:
 async def kill_within_changes(
     victims: list[ChildProcess], disks: FragileDisks, chance: random.Random
 ) -> int:
-    """Kill each within a write, sync or rename of its own; how many found one to be killed in."""
+    """Kill each process in the middle of a write, sync or rename; return how many made such a
+    change.
+    """
     for victim in victims:
         disks.kill_within(victim.pid, chance.randint(1, 30))
     found = 0
@@ -200,10 +209,11 @@ async def kill_within_changes(
 async def lose_power_within_changes(
     cluster: EmbeddedCluster, disks: FragileDisks, number: int, seed: int
 ) -> dict[str, object]:
-    """One round: brokers and controllers killed within changes of their files, then a power loss.
+    """Run one round: brokers and controllers are killed in the middle of changes of their files,
+    then the power fails.
 
-    In every other round those that were killed come back first, on what the page cache holds: what they
-    find there, and vouch for, must survive as well.
+    In every other round the killed processes restart before, from what the page cache holds: what
+    they find there and report must survive as well.
     """
     chance = random.Random(seed)
     children = cluster.children()
@@ -273,7 +283,7 @@ async def test_twenty_power_losses_after_kills_within_writes(
 async def test_a_disk_that_lies_about_syncs_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, report: Report
 ) -> None:
-    """The planted bug: a sync of segments does nothing. The same checks must find the loss."""
+    """With the planted bug, a sync of segments does nothing. The same checks must find the loss."""
     async with fragile_cluster(tmp_path, monkeypatch, lies=".log") as (cluster, disks):
         async with Client(cluster.bootstrap) as client:
             topic = await create(client, "kept", "fsync")

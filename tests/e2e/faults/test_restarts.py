@@ -29,7 +29,9 @@ STOP_S_MAX = 30.0
 
 
 async def shut_leader_down(cluster: EmbeddedCluster) -> float:
-    """One round; the longest gap in s while the leader hands over and goes."""
+    """Run one round: the leader shuts down in a controlled way; return the longest gap in
+    seconds.
+    """
     async with Client(cluster.bootstrap) as client:
         topic = await new_topic(client)
         await wait_for_full_isr(client, topic)

@@ -1,4 +1,6 @@
-"""How long clients wait while a cluster is upgraded, or restarted, process by process under load."""
+"""How long clients wait while the processes of a cluster are upgraded or restarted one by one under
+load.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ EXIT_FATAL = 70  # of a controller that cannot go on
 
 
 class Roll:
-    """Stops and starts the processes of a cluster one by one, and measures each one's pause."""
+    """Stops and starts the processes of a cluster one by one, and measures the pause of clients for
+    each.
+    """
 
     def __init__(
         self, cluster: EmbeddedCluster, client: Client, topic: str, load: Workload
@@ -37,7 +41,9 @@ class Roll:
         self.pauses_s: dict[str, float] = {}
 
     async def restart(self, child: ChildProcess) -> None:
-        """Restart the processes as a rolling upgrade does: each one when the one before it is ready."""
+        """Restart one process as in a rolling upgrade, and wait until it is ready and all replicas
+        are in sync.
+        """
         self.load.begin_gap()
         child.signal(signal.SIGTERM)
         assert await asyncio.to_thread(child.wait, SETTLE_S_MAX), f"{child.name} does not stop"
@@ -53,12 +59,14 @@ class Roll:
         await self.restart(child)
 
     async def downgrade(self, child: ChildProcess, environment: dict[str, str]) -> None:
-        """Go back to an older program, as is possible before a level is raised."""
+        """Restart a process with an older program, which is possible until a feature level is
+        raised.
+        """
         child.environment = environment
         await self.restart(child)
 
     async def refuses(self, child: ChildProcess, environment: dict[str, str]) -> int | None:
-        """Go back to an older program: the status that its process ends with."""
+        """Restart a process with an older program, which must end; return its exit status."""
         child.signal(signal.SIGTERM)
         assert await asyncio.to_thread(child.wait, SETTLE_S_MAX)
         child.environment = environment
@@ -73,7 +81,9 @@ class Roll:
 
 @asynccontextmanager
 async def rolling(cluster: EmbeddedCluster) -> AsyncIterator[Roll]:
-    """Under acks=all; afterwards nothing is lost, doubled or out of order."""
+    """Yield a rolling upgrade under acks=all load; afterwards no record may be lost, duplicated or
+    out of order.
+    """
     async with Client(cluster.bootstrap) as client:
         topic = await new_topic(client)
         await wait_for_full_isr(client, topic)
@@ -88,7 +98,7 @@ async def level(client: Client) -> int:
 
 
 async def raise_level(client: Client) -> str:
-    """Raise metadata.version to 2; why not, or nothing."""
+    """Raise metadata.version to 2; return the error text, or an empty text."""
     try:
         await client.admin.update_feature("metadata.version", 2)
     except OdradekError as error:
@@ -97,7 +107,7 @@ async def raise_level(client: Client) -> str:
 
 
 def topics_by_rest(cluster: EmbeddedCluster) -> str:
-    """What the gateway answers."""
+    """Return the gateway's list of topics."""
     url = f"{cluster.describe()['gateway']}/topics"
     with urllib.request.urlopen(url, timeout=SETTLE_S_MAX) as response:
         text: str = response.read().decode()
@@ -155,7 +165,9 @@ async def test_a_cluster_of_the_first_release_is_upgraded_under_load(
 async def test_a_cluster_of_the_first_release_is_upgraded_brokers_first(
     old_cluster: EmbeddedCluster, old_program: dict[str, str], report: Report
 ) -> None:
-    """The documents say controllers first; whoever does it the other way round loses nothing either."""
+    """The documentation says to upgrade controllers first; nothing is lost in the other order
+    either.
+    """
     cluster = old_cluster
     async with rolling(cluster) as roll:
         client = roll.client
@@ -180,7 +192,9 @@ async def test_a_cluster_of_the_first_release_is_upgraded_brokers_first(
 async def raised_without_a_way_back(
     roll: Roll, old_program: dict[str, str], report: Report
 ) -> None:
-    """Raise the level of a cluster that is upgraded as a whole; from then on older programs are refused."""
+    """Raise the metadata level of a completely upgraded cluster; from then on older programs are
+    refused.
+    """
     cluster, client = roll.cluster, roll.client
     assert await level(client) == 1, "a level is raised by command only"
     roll.load.begin_gap()

@@ -23,24 +23,24 @@ _TOPIC = "saturated"
 
 
 def cpu_s(child: ChildProcess) -> float:
-    """What the process has used so far."""
+    """Return the CPU seconds that the process has used so far."""
     fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def idle_and_all_s() -> tuple[float, float]:
-    """What all cores together were idle, and were there, since the boot."""
+    """Return the idle seconds and the total seconds of all cores since the boot."""
     ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return float(ticks[3] + ticks[4]), float(sum(ticks))
 
 
 def events(child: ChildProcess, event: str) -> list[str]:
-    """The lines of its log that tell of an event."""
+    """Return the lines of the process's log for an event."""
     return [line for line in child.log_path.read_text().splitlines() if f'"{event}' in line]
 
 
 async def produce_at_full_speed(bootstrap: str) -> list[dict[str, object]]:
-    """What the producers said at the end."""
+    """Run the producers, and return what they printed at the end."""
     command = [sys.executable, "-m", "tests.e2e.faults.full_speed"]
     running = [
         await asyncio.create_subprocess_exec(
@@ -54,7 +54,7 @@ async def produce_at_full_speed(bootstrap: str) -> list[dict[str, object]]:
 
 
 async def leaders(client: Client) -> dict[int, tuple[int, int]]:
-    """Leader and leader epoch of each partition."""
+    """Return the leader and the leader epoch of each partition."""
     described = await client.admin.describe_topic(_TOPIC)
     return {p.partition: (p.leader_id, p.leader_epoch) for p in described.partitions}
 

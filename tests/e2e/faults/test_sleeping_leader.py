@@ -1,7 +1,9 @@
-"""A leader is stopped (SIGSTOP) under load and wakes up in a cluster that went on without it.
+"""A leader is stopped (SIGSTOP) under load, and resumes in a cluster that has elected another
+leader.
 
-Records that wait in the sleeper's sockets when it wakes are the danger: it still believes that it leads, and
-would acknowledge them with acks=1 at once, to be truncated afterwards. Probes are such records.
+The danger is in records that wait in the old leader's sockets when it resumes. It still believes
+that it leads; if it acknowledged them with acks=1 at once, they would be truncated afterwards.
+Probes are such records.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ UNANSWERED = -1
 
 
 def probe(topic: str, acks: int) -> pb.ProduceRequest:
-    """A record for partition 0 that belongs to no producer."""
+    """Return a produce request with a record for partition 0 that has no producer id."""
     builder = BatchBuilder()
     builder.append(None, PROBE + b" acks=%d" % acks)
     request = pb.ProduceRequest(request_id=1, acks=acks, timeout_ms=PROBE_TIMEOUT_MS)
@@ -41,10 +43,12 @@ def probe(topic: str, acks: int) -> pb.ProduceRequest:
 async def answer_to_probe(
     endpoint: str, topic: str, acks: int, is_open: asyncio.Event, *, go: asyncio.Event
 ) -> int:
-    """The error code of the answer to a probe sent on `go` over a stream that is open by then.
+    """Send a probe when `go` is set, over a stream that was opened before; return the error code of
+    the response.
 
-    `UNANSWERED` when the broker ended the stream instead. A channel of its own, because the SDK's gives
-    up on a broker that does not answer pings, and the probe has to be there when the sleeper wakes.
+    It is `UNANSWERED` if the broker ended the stream instead. The channel is not the SDK's, which
+    drops a broker that does not answer pings: the probe has to be in the socket when the broker
+    resumes.
     """
     async with grpc.aio.insecure_channel(endpoint) as channel:
         call = BrokerServiceStub(channel).Produce()

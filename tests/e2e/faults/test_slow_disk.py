@@ -1,4 +1,4 @@
-"""On a disk with slow syncs, a broker that must sync much still stops cleanly."""
+"""A broker with many unsynced bytes stops in a controlled way even if its disk syncs slowly."""
 
 from __future__ import annotations
 

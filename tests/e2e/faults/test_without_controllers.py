@@ -1,4 +1,6 @@
-"""Without any controller writers with acks=all continue, and requests that need the lease are refused."""
+"""While no controller is available, producers with acks=all continue to write, and requests that
+need a valid broker lease are refused.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ SETTING = "acks.all.without.controller.enable"
 
 
 async def produce(endpoint: str, topic: str, acks: int, value: bytes) -> ErrorCode:
-    """The broker's own answer: no client that would retry until the controllers are back."""
+    """Produce one record without the SDK, which would retry until the controllers are back; return
+    the broker's response.
+    """
     builder = BatchBuilder()
     builder.append(None, value)
     request = pb.ProduceRequest(request_id=1, acks=acks, timeout_ms=10_000)

@@ -1,8 +1,10 @@
-"""Produces numbered records with acks=all, records when each was acknowledged, and checks what is read back.
+"""Produces numbered records with acks=all, records when each was acknowledged, and checks what is
+read back.
 
-`under_load` keeps an idempotent producer sending while the caller does its worst; `faults_of` compares what
-was acknowledged with what is read back: nothing lost, nothing doubled, every partition in the order of
-its sends, and each record at the offset that its acknowledgement named.
+`under_load` runs an idempotent producer while the test injects faults. `faults_of` compares the
+acknowledged records with those that are read back: none may be lost or duplicated, each partition
+must have the order in which records were sent, and each record must be at the offset that its
+acknowledgement named.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ _READ_MS_MAX = 30_000
 
 
 class Place(NamedTuple):
-    """Where a record is; an offset of -1 is one that the acknowledgement did not tell."""
+    """The partition and offset of a record; the offset is -1 if the acknowledgement did not name
+    it.
+    """
 
     partition: int
     offset: int
@@ -33,7 +37,10 @@ class Place(NamedTuple):
 
 @dataclass(slots=True)
 class Workload:
-    """Record `n` goes to partition `n % partitions`; owned by `under_load`, read by tests."""
+    """The state of a load, in which record `n` goes to partition `n % partitions`.
+
+    `under_load` writes it, and tests read it.
+    """
 
     partitions: int
     sent: int = 0
@@ -45,11 +52,13 @@ class Workload:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def begin_gap(self) -> None:
-        """Forget gaps that ended before now; those that are open count from where they began."""
+        """Forget gaps that ended before now; gaps that are still open count from their
+        beginning.
+        """
         self.longest_gap_s = 0.0
 
     def note(self, sequence: int, future: DeliveryFuture) -> None:
-        """A record was acknowledged, or given up."""
+        """Record that a record was acknowledged or failed."""
         self._changed.set()
         error = future.exception()
         if error is not None:
@@ -62,10 +71,10 @@ class Workload:
         self._last_s[told.partition] = now_s
 
     async def progress(self, records: int, timeout_s: float = SETTLE_S_MAX) -> None:
-        """Wait until the next so many records of every partition are acknowledged.
+        """Wait until the next `records` records of every partition are acknowledged.
 
         Raises:
-            TimeoutError: they were not within `timeout_s`.
+            TimeoutError: they were not acknowledged within `timeout_s`.
         """
         first = self.sent
         wanted = set(range(first, first + records * self.partitions))
@@ -80,7 +89,9 @@ class Workload:
 async def under_load(
     client: Client, topic: str, *, partitions: int, rate: int = RATE
 ) -> AsyncIterator[Workload]:
-    """Sends from now to the end of the block, which is when every record has its answer."""
+    """Send records until the end of the `with` block, and then wait until every record is
+    acknowledged or failed.
+    """
     load = Workload(partitions=partitions)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_send(client, topic, load, rate))
@@ -110,7 +121,9 @@ async def _send(client: Client, topic: str, load: Workload, rate: int) -> None:
 
 
 async def read_all(client: Client, topic: str, partitions: int) -> list[tuple[Place, bytes]]:
-    """Every record of the topic up to its high watermarks, in the order of each partition."""
+    """Return every record of the topic up to its high watermarks, in the order of each
+    partition.
+    """
     names = [(topic, index) for index in range(partitions)]
     read: list[tuple[Place, bytes]] = []
     async with client.consumer() as consumer:
@@ -127,7 +140,7 @@ async def read_all(client: Client, topic: str, partitions: int) -> list[tuple[Pl
 def faults_of(
     acknowledged: Mapping[int, Place], sent: int, read: Iterable[tuple[Place, bytes]]
 ) -> list[str]:
-    """What is wrong with the log; empty when all is well."""
+    """Return what is wrong with the log; empty if nothing is."""
     faults: list[str] = []
     seen: dict[int, Place] = {}
     last: dict[int, int] = {}

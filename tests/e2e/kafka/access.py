@@ -27,7 +27,7 @@ MECHANISMS = {
 
 
 def done(futures: dict[Any, Any]) -> list[Any]:
-    """Their results; raises what failed."""
+    """Return the results of futures; raises the error of one that failed."""
     return [one.result(TIMEOUT_S) for one in futures.values()]
 
 
@@ -53,20 +53,20 @@ def allow(
     pattern: ResourcePatternType = ResourcePatternType.LITERAL,
     permission: AclPermissionType = AclPermissionType.ALLOW,
 ) -> None:
-    """An entry that allows it, or denies it."""
+    """Create an access control entry that allows the operation, or denies it."""
     entry = AclBinding(kind, name, pattern, f"User:{user}", "*", operation, permission)
     done(admin.create_acls([entry]))
 
 
 def static_members(bootstrap: str, group: str) -> list[str]:
-    """The instance ids of a group's members."""
+    """Return the instance ids of a group's members."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     [described] = done(admin.describe_consumer_groups([group]))
     return [one.group_instance_id for one in described.members]
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes], *, timestamps_ms: list[int]) -> None:
-    """Records with these timestamps, to partition 0."""
+    """Write records with these timestamps to partition 0."""
     producer = ck.Producer({"bootstrap.servers": bootstrap})
     for value, timestamp_ms in zip(values, timestamps_ms, strict=True):
         producer.produce(topic, value, partition=0, timestamp=timestamp_ms)

@@ -1,4 +1,4 @@
-"""One cluster of processes for all of these tests."""
+"""Fixtures: one cluster of processes for all tests of unmodified Kafka clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.e2e.kafka.lines import releases
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[EmbeddedCluster]:
-    """One controller, one broker."""
+    """Yield a cluster of one controller and one broker."""
     settings = (
         "group.initial.rebalance.delay.ms=0",
         "group.min.session.timeout.ms=1000",
@@ -33,19 +33,19 @@ def cluster() -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def bootstrap(cluster: EmbeddedCluster) -> str:
-    """host:port,... of the Kafka listeners."""
+    """Return the addresses host:port,... of the Kafka listeners."""
     return cluster.kafka_bootstrap
 
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A name that no other test uses."""
+    """Return a topic name that no other test uses."""
     return f"t-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
 def three() -> Iterator[EmbeddedCluster]:
-    """Three controllers, three brokers, three replicas."""
+    """Yield a cluster of three controllers and three brokers, whose topics have three replicas."""
     settings = ("group.initial.rebalance.delay.ms=0", "default.replication.factor=3")
     with EmbeddedCluster(ClusterPlan(brokers=3, controllers=3, settings=settings)) as running:
         running.start()
@@ -55,14 +55,14 @@ def three() -> Iterator[EmbeddedCluster]:
 
 @dataclass(frozen=True, slots=True)
 class Guarded:
-    """A broker with two listeners that require a login, and with ACLs."""
+    """A broker with ACLs and two listeners that require a login."""
 
     ports: dict[str, int]  # KAFKA: open to a super user; KAFKA_SASL: in plain text; KAFKA_TLS
     ca: Path
 
 
 class GuardedCluster(EmbeddedCluster):
-    """All of its processes have certificates."""
+    """A cluster whose processes all have certificates."""
 
     def __init__(self, directory: Path, plan: ClusterPlan) -> None:
         self._authority = CertificateAuthority(directory)
@@ -102,13 +102,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 
 @pytest.fixture
 def guarded_ports(guarded: Guarded) -> dict[str, int]:
-    """Its ports by the names of its listeners."""
+    """Return the guarded broker's ports by the names of its listeners."""
     return guarded.ports
 
 
 @pytest.fixture
 def open_admin(guarded: Guarded) -> AdminClient:
-    """An administrator of it."""
+    """Return an admin client of the guarded broker that needs no login."""
     return AdminClient({"bootstrap.servers": f"127.0.0.1:{guarded.ports['KAFKA']}"})
 
 

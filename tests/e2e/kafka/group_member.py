@@ -1,7 +1,8 @@
-"""One member of a group, a process that can be killed: `python -m tests.e2e.kafka.group_member`.
+"""Runs one group member as a process that can be killed: `python -m tests.e2e.kafka.group_member`.
 
-Arguments: topic, and librdkafka's configuration as JSON. It says `ready`, waits for a line, subscribes, and prints what
-it owns, a JSON list, whenever that changes. The end of its input ends it.
+Its arguments are the topic, and librdkafka's configuration as JSON. It prints `ready`, waits for a
+line of input, subscribes, and prints its assignment as a JSON list whenever that changes. It ends
+at the end of its input.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Two members of a group share a topic's partitions, and the one that stays takes over: the same for every client."""
+"""Two group members share a topic's partitions, and one takes over all when the other leaves; the
+test is the same for every client.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,22 @@ from tests.e2e.kafka.access import TIMEOUT_S, make_topic
 
 
 class Member(Protocol):
-    """One that runs by itself, in a thread or process; `owned` is how many partitions it has now."""
+    """A member that runs by itself in a thread or process; `owned` is the number of its
+    partitions.
+    """
 
     owned: int
 
     def close(self) -> None:
-        """Leave the group; waits until it has."""
+        """Leave the group, and wait until that is done."""
 
 
 def assert_shared_and_taken_over(
     bootstrap: str, topic: str, member: Callable[[str, str], Member]
 ) -> None:
-    """`member` joins the group of the topic."""
+    """Assert that two members share the partitions, and that the one that stays takes over all;
+    `member` starts a member.
+    """
     make_topic(AdminClient({"bootstrap.servers": bootstrap}), topic, 4)
     members = [member(bootstrap, topic) for _ in range(2)]
     try:

@@ -1,4 +1,6 @@
-"""Members of a group that are replaced one by one while records flow, and who owned and read what."""
+"""Group members that are replaced one by one while records flow, with a record of which member
+owned and read what.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ Partition = tuple[str, int]
 
 
 class Ledger:
-    """What all members of a group own and have read. Any thread."""
+    """The partitions that all members of a group own and the records that they have read.
+
+    It may be used from any thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -40,14 +45,14 @@ class Ledger:
             self.read[number] = self.read.get(number, 0) + 1
 
     def shares(self) -> dict[str, int]:
-        """How many partitions each member owns."""
+        """Return how many partitions each member owns."""
         with self._lock:
             owners = list(self._owners.values())
         return {member: owners.count(member) for member in owners}
 
 
 class MemberThread:
-    """A consumer that polls, records what it got and commits, until it is asked to leave."""
+    """A consumer that polls, records what it got and commits, until `leave` is called."""
 
     def __init__(self, name: str, topic: str, ledger: Ledger, config: dict[str, Any]) -> None:
         self.name = name
@@ -88,7 +93,7 @@ class MemberThread:
         self._consumer.close()
 
     def leave(self) -> None:
-        """Close it, and wait for that."""
+        """Close the consumer, and wait for that."""
         self._leaves.set()
         self._thread.join(TIMEOUT_S)
         assert not self._thread.is_alive(), f"{self.name} does not close"
@@ -128,7 +133,7 @@ class Load:
             self._failures.append(error)
 
     def finish(self) -> set[int]:
-        """What was acknowledged, all of it."""
+        """Stop, and return the numbers that were acknowledged, which are all that were sent."""
         self._stops.set()
         self._thread.join(TIMEOUT_S)
         assert self._producer.flush(TIMEOUT_S) == 0
@@ -137,7 +142,7 @@ class Load:
 
 
 def until_shared(ledger: Ledger, members: list[MemberThread], partitions: int) -> None:
-    """Wait until exactly these members own all partitions, each at least one."""
+    """Wait until exactly these members own all partitions, with at least one partition each."""
     names = {member.name for member in members}
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
@@ -149,7 +154,7 @@ def until_shared(ledger: Ledger, members: list[MemberThread], partitions: int) -
 
 
 def until_read(ledger: Ledger, numbers: set[int]) -> None:
-    """Wait until all of these were read."""
+    """Wait until all of these numbers were read."""
     deadline = time.monotonic() + TIMEOUT_S
     while numbers - ledger.read.keys():
         missing = numbers - ledger.read.keys()

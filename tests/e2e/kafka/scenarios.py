@@ -1,4 +1,6 @@
-"""The table of clients and scenarios in docs/clients.md: what it must hold, and how it is written."""
+"""The table of clients and scenarios in docs/clients.md: its expected content, and how it is
+written.
+"""
 
 from __future__ import annotations
 
@@ -51,19 +53,22 @@ Cell = tuple[str, str]
 
 @dataclass(slots=True)
 class Results:
-    """Outcomes of the tests of each cell."""
+    """The outcomes of the tests for each cell of the table."""
 
     passed: dict[Cell, list[bool]] = field(default_factory=dict)
 
     def add(self, client: str, names: Sequence[str], *, passed: bool) -> None:
-        """One test's, for all its scenarios. Raises AssertionError for a name that is not in the table."""
+        """Record the outcome of one test for all its scenarios.
+
+        Raises AssertionError for a client or scenario that is not in the table.
+        """
         assert client in CLIENTS, f"no client {client!r} in the table"
         for name in names:
             assert name in SCENARIOS, f"no scenario {name!r} in the table"
             self.passed.setdefault((client, name), []).append(passed)
 
     def told(self, client: str, name: str) -> str:
-        """A cell as it is written."""
+        """Return the text of a cell."""
         outcomes = self.passed.get((client, name))
         if outcomes is None:
             return CANNOT.get((client, name), "")
@@ -72,7 +77,7 @@ class Results:
 
 
 def table(results: Results) -> list[str]:
-    """Markdown, a row a scenario."""
+    """Return the table in Markdown, with one row for each scenario."""
     rows = [" | ".join(["", "scenario", *CLIENTS.values(), ""]).strip()]
     rows.append("|" + "---|" * (len(CLIENTS) + 1))
     for name, title in SCENARIOS.items():
@@ -81,7 +86,7 @@ def table(results: Results) -> list[str]:
 
 
 def put_in(path: Path, begin: str, rows: Sequence[str], end: str) -> None:
-    """Replace what is between two lines of a file."""
+    """Replace the text between two lines of a file."""
     before, found_begin, rest = path.read_text().partition(begin)
     _, found_end, after = rest.partition(end)
     assert found_begin, f"{path} has no line {begin!r}"

@@ -1,4 +1,4 @@
-"""aiokafka, unmodified."""
+"""Tests with the unmodified client aiokafka."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Every client writes while the leader of three brokers is killed and restarted: all acknowledged records are still
-there.
+"""Every client writes while the leader of three brokers is killed and restarted: all acknowledged
+records are still there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Write = Callable[[str, str, Numbers], list[int]]
 
 
 class Feed:
-    """Numbers at a steady pace until it is stopped."""
+    """Yields numbers at a steady rate until it is stopped."""
 
     def __init__(self) -> None:
         self.stops = threading.Event()
@@ -46,7 +46,9 @@ class Feed:
 
 
 def write_by_process(command: list[str], numbers: Numbers) -> list[int]:
-    """A program that reads lines and ends with 0 when all are acknowledged, without a word of failures."""
+    """Feed numbers to a program, which must exit with status 0 and without error output once all
+    are acknowledged.
+    """
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         assert program.stdin is not None
         assert program.stderr is not None

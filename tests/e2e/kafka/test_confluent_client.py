@@ -1,4 +1,6 @@
-"""librdkafka, as Python's confluent-kafka has it, unmodified: produce, consume, groups, administration."""
+"""Tests with unmodified librdkafka, through Python's confluent-kafka: produce, consume, groups,
+administration.
+"""
 
 from __future__ import annotations
 

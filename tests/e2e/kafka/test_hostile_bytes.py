@@ -29,7 +29,7 @@ GROWTH_BYTES_MAX = 64 << 20
 
 
 class Victim:
-    """A broker process, watched from outside."""
+    """A broker process that the test attacks, and whose memory it watches from outside."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         pid = cluster.brokers[1].pid
@@ -63,7 +63,7 @@ def victim(cluster: EmbeddedCluster) -> Victim:
 
 
 def latency_s(victim: Victim) -> float:
-    """How long a produce takes a client that behaves."""
+    """Return how long a produce of a well-behaved client takes."""
     producer = ck.Producer(
         {"bootstrap.servers": f"{victim.host}:{victim.port}", "linger.ms": 0, "acks": 1}
     )
@@ -116,7 +116,7 @@ async def test_mutated_requests(victim: Victim, frames: int) -> None:
 async def send_mutated(
     victim: Victim, draw: random.Random, corpus: list[tuple[Any, int, bytes]]
 ) -> None:
-    """Some frames over one connection, which the broker may end at any of them."""
+    """Send some damaged frames over one connection, which the broker may close at any of them."""
     reader, writer = await victim.connect()
     try:
         with contextlib.suppress(ConnectionError, TimeoutError):
@@ -157,7 +157,10 @@ def framed(key: ApiKey, version: int, body: bytes) -> bytes:
 
 
 async def test_a_name_that_is_repeated_ten_thousand_times(victim: Victim) -> None:
-    """60,000 took 500 MiB, and the broker for half a minute; so many are refused now, and these are answered."""
+    """A request with 60,000 names once took 500 MiB and half a minute of the broker.
+
+    So many are refused now, and 10,000 are still answered.
+    """
     before, times = victim.rss, ITEMS_MAX // 2
     reader, writer = await victim.connect()
     topics = bytearray()
@@ -173,7 +176,9 @@ async def test_a_name_that_is_repeated_ten_thousand_times(victim: Victim) -> Non
 
 
 async def test_answers_that_nobody_takes(victim: Victim) -> None:
-    """A dozen readers who took nothing of 50 MiB each cost a broker as much each."""
+    """Before, each of a dozen clients that did not read their responses of 50 MiB cost the broker
+    as much memory.
+    """
     count, size = 30, 900_000
     admin = AdminClient({"bootstrap.servers": f"{victim.host}:{victim.port}"})
     admin.create_topics([NewTopic("untaken", count, 1)])["untaken"].result(20)
@@ -199,7 +204,7 @@ async def test_answers_that_nobody_takes(victim: Victim) -> None:
 
 
 def arrived_bytes(writer: asyncio.StreamWriter) -> int:
-    """What the socket holds for who reads it."""
+    """Return how many bytes have arrived in the socket and were not read."""
     room = bytearray(4)
     fcntl.ioctl(writer.get_extra_info("socket").fileno(), termios.FIONREAD, room)
     return int.from_bytes(room, sys.byteorder)
@@ -220,7 +225,7 @@ async def test_counts_that_promise_more_than_there_is(victim: Victim) -> None:
 
 @pytest.fixture
 def roomy() -> Iterator[Victim]:
-    """A broker of its own, that takes some more connections than it does by default."""
+    """Yield a broker that accepts somewhat more connections than by default."""
     plan = ClusterPlan(brokers=1, controllers=1, settings=("max.connections=12000",))
     with EmbeddedCluster(plan) as running:
         running.start()
@@ -267,7 +272,9 @@ async def test_ten_thousand_idle_connections_and_a_thousand_partitions(
 
 
 def produce_p99_s(victim: Victim, topic: str, count: int = 2_000) -> float:
-    """Return the 99th percentile of records produced one after the other, each to another partition."""
+    """Return the 99th percentile latency of records that are produced one after the other, each to
+    another partition.
+    """
     config = {"bootstrap.servers": f"{victim.host}:{victim.port}", "linger.ms": 0, "acks": 1}
     producer = ck.Producer(config)
     took_s = []

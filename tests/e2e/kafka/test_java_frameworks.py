@@ -1,4 +1,4 @@
-"""Frameworks on Kafka's Java client, unmodified: Streams, Connect and MirrorMaker."""
+"""Tests with unmodified frameworks on Kafka's Java client: Streams, Connect and MirrorMaker."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ rootLogger.appenderRef.file.ref = FILE
 def java(
     jars: Path, folder: Path, name: str, main_class: str, config: dict[str, Any]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`main_class` with that configuration file, until the end of the block; its log is beside it."""
+    """Run `main_class` with that configuration file until the end of the `with` block; its log is
+    in the same folder.
+    """
     properties = folder / f"{name}.properties"
     properties.write_text("".join(f"{key}={value}\n" for key, value in config.items()))
     (folder / "log4j2.properties").write_text(LOGGING)
@@ -57,7 +59,7 @@ def java(
 
 
 def until(condition: Callable[[], object], what: str, folder: Path) -> None:
-    """Wait for another process's work, bounded; a failure shows what the Java processes said."""
+    """Wait until the condition holds; a failure shows the logs of the Java processes."""
     deadline = time.monotonic() + SETTLED_S
     while not condition():
         if time.monotonic() > deadline:
@@ -74,7 +76,7 @@ def write(bootstrap: str, topic: str, values: list[str]) -> None:
 
 
 def read_all(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | None]]:
-    """Keys and values of all partitions, each in its order."""
+    """Return keys and values of all partitions, in order within each partition."""
     reader = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -100,7 +102,7 @@ def read_all(bootstrap: str, topic: str) -> list[tuple[bytes | None, bytes | Non
 
 
 def test_kafka_streams_counts_words(three: EmbeddedCluster, jars: Path, tmp_path: Path) -> None:
-    """A repartition topic, a changelog and a group of its own, all made by the framework."""
+    """The framework creates a repartition topic, a changelog topic and a group."""
     bootstrap = three.kafka_bootstrap
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for topic in ("streams-plaintext-input", "streams-wordcount-output"):
@@ -132,7 +134,9 @@ def test_kafka_streams_counts_words(three: EmbeddedCluster, jars: Path, tmp_path
 
 
 def call(url: str, document: dict[str, Any] | None = None) -> Any:
-    """Return the JSON of Connect's response; None while Connect does not respond, or refuses for now."""
+    """Return the JSON of Connect's response; None if Connect does not respond, or refuses the
+    request for now.
+    """
     body = None if document is None else json.dumps(document).encode()
     request = urllib.request.Request(url, data=body, headers={"Content-Type": "application/json"})
     try:
@@ -145,7 +149,9 @@ def call(url: str, document: dict[str, Any] | None = None) -> Any:
 def test_connect_goes_on_without_a_worker_and_a_broker(
     three: EmbeddedCluster, jars: Path, tmp_path: Path
 ) -> None:
-    """Its workers form a group of another kind, and keep all they know in compacted topics."""
+    """Connect's workers form a group of type `connect`, and keep their state in compacted
+    topics.
+    """
     source, sink = tmp_path / "in.txt", tmp_path / "out.txt"
     lines = [str(number) for number in range(1000)]
     source.write_text("".join(f"{line}\n" for line in lines[:500]))

@@ -1,4 +1,6 @@
-"""Apache Kafka's Java tools: headers, nulls, groups, time, configuration, logins and rights."""
+"""Apache Kafka's Java tools in the scenarios of docs/clients.md: headers, nulls, groups, time,
+configuration, logins and ACLs.
+"""
 
 from __future__ import annotations
 

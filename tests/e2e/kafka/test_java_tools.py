@@ -1,4 +1,4 @@
-"""Apache Kafka's own Java tools, from Maven Central, against a cluster of ours."""
+"""Apache Kafka's own Java tools, from Maven Central, against an Odradek cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ TIMEOUT_S = 90
 
 @pytest.fixture(scope="session")
 def jars() -> Path:
-    """The tools' class path; fetched once, kept under build/. ODRADEK_KAFKA_TOOLS names another."""
+    """Return the folder with the tools' jars, which are fetched once and kept under build/.
+
+    The environment variable ODRADEK_KAFKA_TOOLS names another folder.
+    """
     told = os.environ.get("ODRADEK_KAFKA_TOOLS")
     folder = Path(told) if told else ROOT / "build" / "kafka-tools"
     return fetched("pom.xml", folder, "connect-mirror-*.jar")
@@ -29,12 +32,14 @@ def jars() -> Path:
 
 @pytest.fixture(scope="session")
 def jars_3_7() -> Path:
-    """The jars of Kafka 3.7, the last clients that fail at responses which later ones understand (KAFKA-17492)."""
+    """Return the folder with the jars of Kafka 3.7, the last clients that fail at responses which
+    later ones accept (KAFKA-17492).
+    """
     return fetched("kafka_3_7.xml", ROOT / "build" / "kafka-tools-3.7", "kafka_2.13-*.jar")
 
 
 def fetched(project: str, folder: Path, last: str) -> Path:
-    """The folder with what the project depends on."""
+    """Return the folder with the dependencies of the Maven project, which are fetched if needed."""
     if not any(folder.glob(last)):
         need("Maven and a JDK")
         subprocess.run(
@@ -54,14 +59,16 @@ def fetched(project: str, folder: Path, last: str) -> Path:
 
 
 class Tools:
-    """Runs one tool at a time."""
+    """Runs Kafka's tools, one at a time."""
 
     def __init__(self, jars: Path, bootstrap: str) -> None:
         self._jars = jars
         self.bootstrap = bootstrap
 
     def command(self, tool: str, *arguments: str, remote: bool = True) -> list[str]:
-        """`tool` is a class; of org.apache.kafka.tools if it has no package of its own."""
+        """Return the command that runs `tool`, a class; its package is org.apache.kafka.tools
+        unless the name has another.
+        """
         where = ["--bootstrap-server", self.bootstrap] if remote else []
         name = tool if tool.startswith("kafka.") else f"org.apache.kafka.tools.{tool}"
         java = ["java", "-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
@@ -75,7 +82,9 @@ class Tools:
         remote: bool = True,
         complains: bool = False,
     ) -> str:
-        """What it prints; with what it complains of, where that is expected."""
+        """Run a tool and return its standard output; if `complains` is set, also its error
+        output.
+        """
         ran = subprocess.run(
             self.command(tool, *arguments, remote=remote),
             input=stdin,
@@ -88,7 +97,7 @@ class Tools:
         return ran.stdout + ran.stderr if complains else ran.stdout
 
     def consume(self, topic: str, count: int, *arguments: str) -> str:
-        """So many records from the beginning, by the console consumer."""
+        """Return this many records from the beginning, read by the console consumer."""
         how = ["--topic", topic, "--from-beginning", "--max-messages", str(count)]
         return self.run("consumer.ConsoleConsumer", *how, *arguments)
 

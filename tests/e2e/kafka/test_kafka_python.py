@@ -1,4 +1,4 @@
-"""kafka-python, unmodified."""
+"""Tests with the unmodified client kafka-python."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_nulls(bootstrap: str, topic: str) -> None:
 
 
 class Polled:
-    """A consumer that a thread polls."""
+    """A consumer that is polled by a thread."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._consumer = consumer(

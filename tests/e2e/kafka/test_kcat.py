@@ -1,4 +1,4 @@
-"""kcat, Debian's, unmodified."""
+"""Tests with the unmodified client kcat, as Debian packages it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMEOUT_S = 20
 
 
 def kcat(*arguments: str, stdin: str = "", refused: bool = False) -> str:
-    """Its output; what it complains of when it is refused."""
+    """Run kcat and return its output; if it is `refused`, its error output."""
     need("kcat")
     ran = subprocess.run(
         ["kcat", *arguments],
@@ -68,7 +68,7 @@ def test_in_a_group(bootstrap: str, topic: str) -> None:
 
 
 class GroupMember:
-    """A kcat that stays in a group; it tells each rebalance."""
+    """A kcat process that stays in a group; it prints each rebalance."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.owned = 0
@@ -122,7 +122,9 @@ def test_seeking_by_time(bootstrap: str, topic: str) -> None:
 
 @pytest.mark.scenario("kcat", "sasl over tls", "acl denied")
 def test_login_and_rights(open_admin: AdminClient, guarded: Guarded, topic: str) -> None:
-    """PLAIN over TLS: its SCRAM repeats the nonce (librdkafka before 2.6.1), which Kafka 4 refuses as well."""
+    """The login is by PLAIN over TLS, because its SCRAM repeats the nonce (librdkafka before
+    2.6.1), which Kafka 4 refuses as well.
+    """
     user = f"u-{uuid.uuid4().hex[:8]}"
     make_user(open_admin, user)
     make_topic(open_admin, topic)

@@ -1,4 +1,4 @@
-"""Members of librdkafka roll over between the protocols one by one while records flow."""
+"""Members with librdkafka change the group protocol one by one while records flow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COORDINATOR_MOVES = (
 
 
 class Group:
-    """A group that is rolled over from one protocol to the other, and back."""
+    """A group that migrates from one group protocol to the other, and back."""
 
     def __init__(self, bootstrap: str, topic: str, strategy: str) -> None:
         self.ledger = Ledger()
@@ -65,7 +65,9 @@ class Group:
         until_shared(self.ledger, self.members, PARTITIONS)
 
     def coordinator(self) -> int:
-        """Its broker; asked again while it moves, by a client that remembers no other."""
+        """Return the broker that coordinates the group; retry while it moves, with a new client
+        each time.
+        """
         name = f"g-{self._topic}"
         deadline = time.monotonic() + TIMEOUT_S
         while True:

@@ -1,4 +1,6 @@
-"""Well-formed requests with odd values get a response or end their connection; they break nothing."""
+"""Well-formed requests with odd values get a response or end their connection; they have no other
+effect.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ RESPONSE_S = 30.0
 
 @pytest.fixture
 def victims() -> Iterator[EmbeddedCluster]:
-    """A cluster that no other test needs afterwards."""
+    """Yield a cluster that no other test needs afterwards."""
     settings = ("group.initial.rebalance.delay.ms=0", "auto.create.topics.enable=true")
     with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1, settings=settings)) as running:
         running.start()
@@ -50,7 +52,9 @@ def victims() -> Iterator[EmbeddedCluster]:
 
 
 class Attack:
-    """One connection after the other to the broker; `answered` counts responses by API."""
+    """Sends odd requests over one connection after the other; `answered` counts responses by
+    API.
+    """
 
     def __init__(self, cluster: EmbeddedCluster, seed: int) -> None:
         host, port = cluster.kafka_bootstrap.split(":")
@@ -103,7 +107,7 @@ class Attack:
 
 
 def errors_in_logs(cluster: EmbeddedCluster) -> list[dict[str, Any]]:
-    """What the processes logged as an error."""
+    """Return the errors that the processes logged."""
     lines = [
         json.loads(line)
         for child in cluster.children()

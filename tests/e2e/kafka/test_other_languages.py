@@ -1,4 +1,4 @@
-"""Clients with protocol code of their own: three in Go, two in JavaScript.
+"""Clients with their own protocol code: three in Go, two in JavaScript.
 
 They need `go` and `npm`; their modules are fetched once, below build/.
 """
@@ -23,7 +23,7 @@ TIMEOUT_S = 150
 
 
 def run(*command: str | Path, folder: Path, timeout_s: float = TIMEOUT_S) -> str:
-    """What it prints on standard output; a failure shows the rest."""
+    """Run a command and return its standard output; a failure shows all of its output."""
     ran = subprocess.run(
         [str(part) for part in command],
         cwd=folder,
@@ -42,7 +42,7 @@ def objects(printed: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def go_clients() -> Path:
-    """A folder with a program for each client."""
+    """Return a folder with a program for each Go client."""
     need("Go")
     folder = BUILD / "go-clients"
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ def go_clients() -> Path:
 
 @pytest.fixture(scope="session")
 def node_clients() -> Path:
-    """A folder with the programs and their modules."""
+    """Return a folder with the JavaScript programs and their modules."""
     need("npm")
     folder = BUILD / "node-clients"
     shutil.copytree(HERE / "node_clients", folder, dirs_exist_ok=True)

@@ -1,4 +1,4 @@
-"""A consumer that says where it is reads from the in-sync replica in its rack (KIP-392)."""
+"""A consumer that sets client.rack reads from the in-sync replica in its rack (KIP-392)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 30.0
 
 
 class RackedCluster(EmbeddedCluster):
-    """Broker N is in rack N."""
+    """A cluster in which broker N is in rack N."""
 
     def _child(self, name: str, module: str, settings: dict[str, Any], *more: str) -> ChildProcess:
         if name.startswith("broker-"):
@@ -38,7 +38,7 @@ def racked() -> Iterator[EmbeddedCluster]:
 
 
 def fetches_by_broker(bootstrap: str, topic: str, rack: str) -> dict[int, int]:
-    """Read all of the topic, and a while more; how many fetches went to which broker."""
+    """Read all of the topic, and a while longer; return how many fetches each broker got."""
     statistics: list[str] = []
     config: dict[str, Any] = {
         "bootstrap.servers": bootstrap,

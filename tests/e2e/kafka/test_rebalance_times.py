@@ -1,6 +1,7 @@
-"""How long groups take to settle, with the broker's default settings; each test prints its figure.
+"""How long groups take to rebalance with the broker's default settings; each test prints its
+figure.
 
-pytest -m long -s tests/e2e/kafka/test_rebalance_times.py
+    pytest -m long -s tests/e2e/kafka/test_rebalance_times.py
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TIMEOUT_S = 90.0
 
 @pytest.fixture(scope="module")
 def defaults() -> Iterator[str]:
-    """Kafka's address of a broker with default settings."""
+    """Yield the Kafka address of a broker with default settings."""
     with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as running:
         running.start()
         running.wait_ready()
@@ -38,7 +39,7 @@ def defaults() -> Iterator[str]:
 
 
 class Member:
-    """A process, and what it last said that it owns."""
+    """A member process, and the assignment that it last printed."""
 
     def __init__(self, topic: str, config: dict[str, Any]) -> None:
         self.owned: list[int] = []
@@ -62,19 +63,19 @@ class Member:
                     self.owned = json.loads(line)
 
     def go(self) -> None:
-        """Subscribe."""
+        """Let the member subscribe."""
         assert self.ready.wait(TIMEOUT_S)
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the member (SIGKILL)."""
         self._process.kill()
         self._end()
 
     def leave(self) -> None:
-        """Close in order."""
+        """Let the member close its consumer."""
         self._end()
 
     def _end(self) -> None:
@@ -89,7 +90,7 @@ class Member:
 def group(
     bootstrap: str, topic: str, protocol: str, count: int = MEMBERS
 ) -> Iterator[list[Member]]:
-    """Members that are ready, and have not subscribed."""
+    """Start members, which are ready and have not subscribed yet."""
     client = admin.AdminClient({"bootstrap.servers": bootstrap})
     new = admin.NewTopic(topic, PARTITIONS, 1)
     client.create_topics([new])[topic].result(TIMEOUT_S)
@@ -111,7 +112,9 @@ def group(
 
 
 def seconds_until_settled(members: list[Member], began_s: float) -> float:
-    """Return the seconds until each member owns its share, and all members together own everything."""
+    """Return the seconds until each member owns its share, and all members together own all
+    partitions.
+    """
     small, larger = divmod(PARTITIONS, len(members))
     shares = sorted([small] * (len(members) - larger) + [small + 1] * larger)
     deadline = began_s + TIMEOUT_S

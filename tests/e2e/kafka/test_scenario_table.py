@@ -1,4 +1,6 @@
-"""docs/clients.md has every client in every scenario, and no cell that failed or was not tested."""
+"""The table in docs/clients.md has every client and every scenario, and no cell that failed or was
+not tested.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ DOCUMENT = HERE.parents[2] / "docs/clients.md"
 
 
 def cells_with_tests() -> set[tuple[str, str]]:
-    """What the marks of all tests here name."""
+    """Return the cells that the marks of all tests in this folder name."""
     cells = set()
     for path in HERE.glob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""Users and rights, made and used by unmodified clients: SCRAM and access control entries."""
+"""Unmodified clients create and use SCRAM users and access control entries."""
 
 from __future__ import annotations
 

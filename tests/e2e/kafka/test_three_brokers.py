@@ -1,4 +1,6 @@
-"""Three brokers, three replicas: records acknowledged to unmodified clients survive the death of any broker."""
+"""With three brokers and three replicas, records acknowledged to unmodified clients survive the
+death of any broker.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def leader_of(client: admin.AdminClient, topic: str) -> int:
 
 
 class Ledger:
-    """Produces numbers with acks=all and an idempotent producer, and knows which were acknowledged."""
+    """An idempotent producer with acks=all that sends numbers, and remembers which were
+    acknowledged.
+    """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.topic = topic

@@ -1,4 +1,4 @@
-"""Flights as `format-adaptation` should write them, and how its values are read."""
+"""Flights as the pipeline `format-adaptation` should write them, and decoders of its values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from tests.e2e.spark.flight_facts import Flight
 
 
 def adapted(flight: Flight) -> tuple[object, ...]:
-    """Its key, and its sorted fields, as `format-adaptation` writes them by default."""
+    """Return the key of a flight and its sorted fields, as `format-adaptation` writes them by
+    default.
+    """
     row = {
         "id": flight["seq"],
         "carrier": flight["carrier"],
@@ -37,7 +39,10 @@ def adapted(flight: Flight) -> tuple[object, ...]:
 
 
 def decoder(format_name: str) -> Callable[[bytes], dict[str, Any]]:
-    """Value -> fields. Foreign readers of each format, with the pipeline's schema."""
+    """Return a function that decodes a value to fields.
+
+    Each format is read by a foreign library with the pipeline's schema.
+    """
     adaptation = parse_adaptation(ARRIVALS | {"format": format_name})
     names = [field.name for field in adaptation.fields]
     if format_name == "avro":

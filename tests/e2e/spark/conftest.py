@@ -1,4 +1,4 @@
-"""One cluster, one JVM and one topic of all flights for every test here."""
+"""Fixtures: one cluster, one JVM and one topic with all flights for every test in this folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ SAMPLE_STEP = 20
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything here needs a JDK, and a first Spark job takes its time on a busy machine."""
+    """Mark all tests here as Spark tests, with a long time-out, because a first Spark job is slow
+    on a busy machine.
+    """
     here = Path(__file__).parent
     for item in items:
         if here in Path(item.path).parents:
@@ -38,13 +40,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark_works() -> None:
-    """Leaves the test out where Spark cannot run."""
+    """Skip the test where Spark cannot run."""
     need("Java 17 or 21")
 
 
 @pytest.fixture(scope="session")
 def cluster(spark_works: None) -> Iterator[EmbeddedCluster]:
-    """One broker, one controller."""
+    """Yield a cluster of one broker and one controller."""
     with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1)) as running:
         running.start()
         running.wait_ready()
@@ -58,7 +60,9 @@ def topics(cluster: EmbeddedCluster) -> Topics:
 
 @pytest.fixture(scope="session")
 def spark(spark_works: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Two threads, few shuffle partitions, the state store that transformWithState needs."""
+    """Yield a Spark session with two threads, few shuffle partitions, and the state store that
+    transformWithState needs.
+    """
     from pyspark_odradek.spark_session import session
 
     scratch = tmp_path_factory.mktemp("spark")
@@ -83,36 +87,38 @@ def spark(spark_works: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="session")
 def raw_flights() -> list[bytes]:
-    """All 336,776 of them, as the JSON that is sent."""
+    """Return all 336,776 flights as the JSON that is sent."""
     return [flight.value for flight in read_flights()]
 
 
 @pytest.fixture(scope="session")
 def flights(raw_flights: list[bytes]) -> list[Flight]:
-    """All of them, parsed."""
+    """Return all flights, parsed."""
     return [json.loads(value) for value in raw_flights]
 
 
 @pytest.fixture(scope="session")
 def sample(raw_flights: list[bytes]) -> list[Flight]:
-    """Every SAMPLE_STEP-th flight, over the whole year."""
+    """Return every SAMPLE_STEP-th flight, over the whole year."""
     return [json.loads(value) for value in raw_flights[::SAMPLE_STEP]]
 
 
 @pytest.fixture(scope="session")
 def flights_topic(topics: Topics, flights: list[Flight]) -> str:
-    """A topic with all flights."""
+    """Return the name of a topic with all flights."""
     return _flights_in("flights", topics, flights)
 
 
 @pytest.fixture(scope="session")
 def sample_topic(topics: Topics, sample: list[Flight]) -> str:
-    """A topic with the sample."""
+    """Return the name of a topic with the sample."""
     return _flights_in("flights-sample", topics, sample)
 
 
 def _flights_in(name: str, topics: Topics, flights: list[Flight]) -> str:
-    """Keyed by tail number, each stamped with its scheduled departure."""
+    """Create a topic with these flights, keyed by tail number; timestamps are the scheduled
+    departures.
+    """
     topics.create(name, partitions=PARTITIONS, retention_ms="-1")
     sent = topics.send(
         name,
@@ -131,7 +137,9 @@ def _flights_in(name: str, topics: Topics, flights: list[Flight]) -> str:
 
 @pytest.fixture(params=["sample", pytest.param("all", marks=pytest.mark.long)])
 def filled(request: pytest.FixtureRequest) -> tuple[str, list[Flight]]:
-    """A topic with flights, and those flights: the sample, with `long` all of them too."""
+    """Return a topic with flights, and those flights: the sample, and in tests marked `long` also
+    all flights.
+    """
     names = {"sample": ("sample_topic", "sample"), "all": ("flights_topic", "flights")}
     topic, flights = (request.getfixturevalue(name) for name in names[request.param])
     return topic, flights
@@ -139,7 +147,9 @@ def filled(request: pytest.FixtureRequest) -> tuple[str, list[Flight]]:
 
 @pytest.fixture
 def scene(request: pytest.FixtureRequest, topics: Topics, tmp_path: Path) -> Iterator[Scene]:
-    """Where a pipeline runs: on the sample, or with the parameter "all" on all flights."""
+    """Yield the surroundings in which a pipeline runs: on the sample, or with the parameter "all"
+    on all flights.
+    """
     is_whole = getattr(request, "param", "sample") == "all"
     flights, source = ("flights", "flights_topic") if is_whole else ("sample", "sample_topic")
     served = tmp_path / "ftp"
@@ -157,7 +167,9 @@ def scene(request: pytest.FixtureRequest, topics: Topics, tmp_path: Path) -> Ite
 
 @pytest.fixture
 def read_batch(spark: SparkSession, cluster: EmbeddedCluster) -> Callable[..., DataFrame]:
-    """A batch read with these options, of all columns or those of `schema`."""
+    """Return a function that reads a batch with these options, with all columns or those of
+    `schema`.
+    """
 
     def read(*, schema: str | None = None, **options: str) -> DataFrame:
         reader = spark.read.format("odradek").option("kafka.bootstrap.servers", cluster.bootstrap)

@@ -1,4 +1,4 @@
-"""A Spark driver as a process of its own, so that it can be killed."""
+"""Runs a Spark driver as a process of its own, so that it can be killed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _LOOK_S = 0.1
 
 
 class DriverProcess:
-    """`python -m MODULE ...`, which is a runner of pipelines, and what it prints. Use as a context."""
+    """A process `python -m MODULE ...` that runs pipelines, and what it prints.
+
+    It is a context manager that ends the process on exit.
+    """
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class DriverProcess:
         self._log.close()
 
     def wait_for_batches(self, count: int, *, timeout_s: float = 240) -> None:
-        """Wait until the driver has reported so many batches with rows."""
+        """Wait until the driver has reported this many batches with rows."""
         self.wait_until(lambda: self.batches() >= count, timeout_s=timeout_s)
 
     def wait_until(self, condition: Callable[[], bool], *, timeout_s: float = 240) -> None:
@@ -75,39 +78,39 @@ class DriverProcess:
             )
 
     def batches(self) -> int:
-        """Batches with rows so far."""
+        """Return the number of batches with rows so far."""
         return sum(1 for event in self._progress() if event["rows"])
 
     def milestones(self) -> list[str]:
-        """The lines of the driver that are not progress."""
+        """Return the events that the driver printed, except those of progress."""
         return [event["event"] for event in self.events if event["event"] != "progress"]
 
     def rows(self) -> int:
-        """Rows read so far."""
+        """Return the number of rows read so far."""
         return sum(event["rows"] for event in self._progress())
 
     def dropped(self) -> int:
-        """Rows that came too late for the watermark."""
+        """Return the number of rows that were too late for the watermark."""
         return sum(event["dropped_by_watermark"] for event in self._progress())
 
     def kill(self) -> None:
-        """kill -9 of the driver, its JVM and its workers at once."""
+        """Kill the driver, its JVM and its workers at once (kill -9)."""
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(30)
         self._reader.join(30)
 
     def terminate(self) -> None:
-        """SIGTERM to the driver alone."""
+        """Send SIGTERM to the driver only."""
         self._process.send_signal(signal.SIGTERM)
 
     def wait(self, timeout_s: float = 300) -> int:
-        """Its exit status."""
+        """Wait for the end of the driver, and return its exit status."""
         status = self._process.wait(timeout_s)
         self._reader.join(30)
         return status
 
     def log(self) -> str:
-        """The end of what it said on standard error."""
+        """Return the end of its standard error output."""
         return Path(self._log.name).read_text(errors="replace")[-3000:]
 
     def _progress(self) -> list[dict[str, Any]]:

@@ -1,9 +1,11 @@
-"""`python -m tests.e2e.spark.exactly_once_rounds`: processes killed at each step of a staged delivery.
+"""Kills processes at each step of a staged delivery: `python -m
+tests.e2e.spark.exactly_once_rounds`.
 
-In each round records are sent, a point of the delivery is armed, and when a Python worker stands at it, SIGKILL hits
-the driver with all its processes, which is started again from its checkpoint, or the worker's executor. A round is over
-when the query's checkpoint says that all records are written. In the end, readers of committed records must find each
-record once.
+In each round, records are sent and one point of the delivery is armed. When a Python worker reaches
+this point, it stops there, and SIGKILL hits either the driver with all its processes, which is then
+restarted from its checkpoint, or the worker's executor. A round ends when the query's checkpoint
+says that all records are written. At the end, readers of committed records must find each record
+once.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ Kill = tuple[str, str]
 
 
 def kills(driver: int, executor: int) -> list[Kill]:
-    """So many kills of each kind, in turns over the points."""
+    """Return this many kills of each kind, which go through the points in turn."""
     return [
         *(("driver", DRIVER_POINTS[number % len(DRIVER_POINTS)]) for number in range(driver)),
         *(
@@ -59,7 +61,7 @@ def kills(driver: int, executor: int) -> list[Kill]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What readers of committed records found, and how many rows were written more often than once."""
+    """What readers of committed records found, and how many rows were written more than once."""
 
     sent: int
     lost: int
@@ -74,7 +76,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Rounds:
-    """One run of rounds."""
+    """One run of several rounds."""
 
     cluster: EmbeddedCluster
     directory: Path
@@ -88,7 +90,7 @@ class Rounds:
         return self.directory / "stops"
 
     def run(self, plan: Sequence[Kill]) -> Outcome:
-        """All rounds and the comparison. Raises AssertionError for a driver that stops by itself."""
+        """Run all rounds and the comparison. Raises AssertionError if a driver stops by itself."""
         self.topics = Topics(self.cluster.bootstrap)
         replicas = len(self.cluster.brokers)
         for name in (SOURCE, TARGET):
@@ -162,7 +164,7 @@ def kill_if_left(worker: int) -> None:
 
 
 def _executor_of(worker: int) -> int:
-    """The JVM that a Python worker belongs to."""
+    """Return the process id of the JVM that a Python worker belongs to."""
     pid = worker
     while pid > 1:
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -172,7 +174,7 @@ def _executor_of(worker: int) -> int:
 
 
 def play(directory: Path, plan: Sequence[Kill], *, brokers: int, master: str) -> Outcome:
-    """Start a cluster, play the rounds on it, print what came of them."""
+    """Start a cluster, run the rounds on it, and print the results."""
     settings = (f"transaction.staged.lease.ms={LEASE_MS}",)
     with EmbeddedCluster(ClusterPlan(brokers=brokers, controllers=1, settings=settings)) as cluster:
         cluster.start()

@@ -1,7 +1,9 @@
-"""The driver of the fault rounds: `python -m tests.e2e.spark.fault_driver --from T --to T --rows DIRECTORY ...`.
+"""The driver of the fault rounds: `python -m tests.e2e.spark.fault_driver --from T --to T --rows
+DIRECTORY ...`.
 
-A pipeline of two queries on one topic: its rows go to Parquet, which holds each batch once, and to a topic, by
-the sink. Each is named by partition and offset, and by the CRC-32 of its value.
+It runs a pipeline of two queries on one topic: one writes the rows to Parquet files, which hold
+each batch once, the other one to a topic by the sink. Each row is identified by partition, offset,
+and the CRC-32 of its value.
 """
 
 from __future__ import annotations

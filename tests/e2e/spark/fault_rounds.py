@@ -1,10 +1,12 @@
-"""`python -m tests.e2e.spark.fault_rounds --rounds 20`: a fault a round under a query; every row once.
+"""Injects one fault in each round while a query runs; every row must be written once: `python -m
+tests.e2e.spark.fault_rounds --rounds 20`.
 
-Three brokers, three replicas, a driver as a process of its own. In each round records are sent, and when the query
-has read a part of them a fault strikes: a broker is killed, a broker is stopped in good order, all leaders move
-while nothing stops, or the driver is killed with its JVM and its workers, and started again from the checkpoint. Every
-four rounds have all four. A round is over when both queries have read to the end of what was sent. After the last,
-the rows in files and those of the sink's topic are compared with a direct read, per offset and value.
+There are three brokers, three replicas, and a driver as a process of its own. In each round,
+records are sent, and when the query has read a part of them, a fault happens: a broker is killed, a
+broker is stopped in a controlled way, all leaders move while nothing stops, or the driver is killed
+with its JVM and its workers and restarted from the checkpoint. Each fault occurs once in every four
+rounds. A round ends when both queries have read all that was sent. At the end, the rows in files
+and in the sink's topic are compared with a direct read, by offset and value.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ Row = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of the rounds. `faults` has the kind of each."""
+    """The results of the rounds. `faults` has the kind of fault of each round."""
 
     faults: tuple[str, ...]
     sent: int
@@ -54,14 +56,16 @@ class Outcome:
 
     @property
     def is_exact(self) -> bool:
-        """The source's rows are those of a direct read, and the sink has each once."""
+        """Return whether the source's rows equal those of a direct read, and the sink has each row
+        once.
+        """
         of_sink = self.sink_missing or self.sink_made_up or self.sink_duplicates
         return not (self.missing or self.made_up or self.twice or of_sink)
 
 
 @dataclass(slots=True)
 class Rounds:
-    """One run of rounds; closed by `run`."""
+    """One run of several rounds; `run` closes it."""
 
     cluster: EmbeddedCluster
     directory: Path
@@ -72,7 +76,7 @@ class Rounds:
     driver: DriverProcess = field(init=False)
 
     def run(self, count: int) -> Outcome:
-        """All rounds and the comparison. Raises AssertionError for a driver that stops by itself."""
+        """Run all rounds and the comparison. Raises AssertionError if a driver stops by itself."""
         self.dice = random.Random(self.seed)
         self.topics = Topics(self.cluster.bootstrap)
         for name in (SOURCE, TARGET):
@@ -171,7 +175,9 @@ class Rounds:
 
 
 def end_of(checkpoint: Path, topic: str) -> dict[int, int]:
-    """How far a query's last whole batch went, as its checkpoint has it."""
+    """Return the offsets up to which a query's last complete batch has read, from its
+    checkpoint.
+    """
     if not (checkpoint / "commits").exists():
         return {}
     batches = [int(p.name) for p in (checkpoint / "commits").iterdir() if p.name.isdigit()]
@@ -201,7 +207,7 @@ def _parquet_rows(directory: Path) -> list[Row]:
 
 
 def play(directory: Path, *, rounds: int, master: str, seed: int | None = None) -> Outcome:
-    """Start a cluster, play the rounds on it, print what came of them."""
+    """Start a cluster, run the rounds on it, and print the results."""
     seed = random.randrange(1 << 32) if seed is None else seed
     print(f"seed {seed}, {rounds} rounds on {master}", flush=True)
     with EmbeddedCluster(ClusterPlan(brokers=3, controllers=3)) as cluster:

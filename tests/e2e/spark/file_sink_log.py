@@ -1,5 +1,5 @@
-"""The files that Spark's streaming file sink has committed, from its own log: a killed driver leaves other files
-beside them.
+"""Finds the files that Spark's streaming file sink has committed in its own log, because a killed
+driver leaves other files, too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 
 def committed_files(directory: Path) -> list[Path]:
-    """The files of whole batches, as Spark reads them from `_spark_metadata`."""
+    """Return the files of complete batches, as Spark reads them from `_spark_metadata`."""
     entries = (directory / "_spark_metadata").iterdir()
     logs = {p.name: p for p in entries if not p.name.startswith(".")}
     compacted = [name for name in logs if name.endswith(".compact")]

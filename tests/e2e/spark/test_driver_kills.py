@@ -1,4 +1,6 @@
-"""Pipelines as processes, on all flights: killed, stopped in good order, and started again from the checkpoint."""
+"""Pipelines run as processes over all flights, and are killed, stopped in a controlled way, and
+restarted from the checkpoint.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The sink delivers each row once to readers of committed records, whatever is killed when."""
+"""The sink delivers each row once to readers of committed records, whichever process is killed at
+any time.
+"""
 
 from __future__ import annotations
 
@@ -159,7 +161,7 @@ def test_a_step_of_foreach_batch_is_written_once(
 def test_a_batch_of_a_query_is_written_once_although_it_fails_behind_the_write(
     spark: SparkSession, cluster: EmbeddedCluster, topics: Topics, tmp_path: Path
 ) -> None:
-    """`write_step` takes the id of the query that calls it, which is that of the checkpoint."""
+    """`write_step` uses the id of the query that calls it, which is that of the checkpoint."""
     source, target = topics.new(partitions=2), topics.new(partitions=2)
     topics.send(source, [Output(b"%d" % number) for number in range(100)])
     options = {"kafka.bootstrap.servers": cluster.bootstrap}

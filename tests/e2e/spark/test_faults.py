@@ -1,4 +1,6 @@
-"""Reads and writes while brokers die, leaders move and the driver is killed; executors are processes of their own."""
+"""Spark reads and writes while brokers die, leaders move and the driver is killed; executors are
+processes of their own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The demo's pipeline: windows over a topic that flights still stream into, written back once although it is killed."""
+"""The demo's pipeline computes windows over a topic into which flights still stream; it is killed,
+and writes each result once.
+"""
 
 from __future__ import annotations
 

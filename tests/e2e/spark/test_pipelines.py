@@ -1,4 +1,6 @@
-"""Each pipeline over the flights, against plain Python: a sample by default, all 336,776 of them with `long`."""
+"""The output of each pipeline over the flights is compared with plain Python: a sample by default,
+all 336,776 flights with `long`.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def test_a_pipeline_makes_what_plain_python_makes(
 def test_a_batch_that_spark_has_not_noted_is_run_again_and_written_once(
     spark: SparkSession, cluster: EmbeddedCluster, scene: Scene, name: str, tmp_path: Path
 ) -> None:
-    """The driver dies when the cluster has completed the batch, and Spark's commit log does not have it yet."""
+    """The driver dies when the cluster has completed the batch, but Spark's commit log does not
+    have it yet.
+    """
     case = CASES[name]
     arguments = (*case.arguments(scene), *case.limit(scene))
     checkpoint = tmp_path / "checkpoint"

@@ -17,7 +17,7 @@ RECORDS = 2_000
 
 
 class RackedCluster(EmbeddedCluster):
-    """Broker N stands in rack-N."""
+    """A cluster in which broker N is in rack-N."""
 
     def _child(self, name: str, module: str, settings: dict[str, Any], *more: str) -> ChildProcess:
         if module == "odradek_broker":
@@ -26,7 +26,7 @@ class RackedCluster(EmbeddedCluster):
         return super()._child(name, module, settings, *more)
 
     def bytes_read(self) -> dict[int, int]:
-        """Bytes read for consumers, by broker."""
+        """Return the bytes that consumers have read, by broker."""
         return {broker_id: self._bytes_of(broker_id) for broker_id in self.brokers}
 
     def _bytes_of(self, broker_id: int) -> int:

@@ -24,7 +24,9 @@ PREFIX = "spark-"
 
 @pytest.fixture(scope="module")
 def secured(spark_works: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
-    """One broker; a topic that alice may read and write, and bob, who may nothing."""
+    """Yield a cluster of one broker with a topic that user alice may read and write; user bob has
+    no rights.
+    """
     plan = ClusterPlan(brokers=1, controllers=1)
     with SecureCluster(tmp_path_factory.mktemp("secured"), plan) as running:
         running.start()

@@ -1,5 +1,5 @@
-"""Pipelines run on a standalone cluster: a master and a worker of Spark, whose executors have only what the driver
-sends them.
+"""Pipelines run on a standalone cluster: a Spark master and a worker, whose executors have only
+what the driver sends them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _CLASSES = "org.apache.spark.deploy"
 
 @contextmanager
 def daemon(log: Path, ready: str, *command: str) -> Iterator[str]:
-    """A process of Spark's, once its log says `ready`; what the pattern's group found there."""
+    """Run a Spark process; once a line of its log matches the pattern `ready`, yield the pattern's
+    group.
+    """
     spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
     process = subprocess.Popen(
         [str(spark_class), *command],

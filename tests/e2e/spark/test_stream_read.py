@@ -1,4 +1,4 @@
-"""Streaming reads: limits, restarts from the checkpoint, partitions that come, lag, data loss."""
+"""Streaming reads: limits, restarts from the checkpoint, new partitions, lag, and lost data."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_options_that_make_no_sense_are_told_at_load(stream: Callable[..., DataF
 
 @contextmanager
 def counting(frame: DataFrame, directory: Path) -> Iterator[StreamingQuery]:
-    """A query that throws its rows away, until the context ends."""
+    """Run a query that discards its rows, until the end of the `with` block."""
     query = (
         frame.writeStream.format("noop")
         .option("checkpointLocation", str(directory / "checkpoint"))

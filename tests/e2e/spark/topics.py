@@ -1,4 +1,4 @@
-"""Topics of a test: made, filled and read by the SDK, not by Spark."""
+"""Creates, fills and reads the topics of a test with the SDK, not with Spark."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _loop: list[asyncio.AbstractEventLoop] = []
 
 
 def _run(work):  # type: ignore[no-untyped-def]
-    """Run on one event loop for all tests, in a thread of its own: gRPC does not work with several loops one after the
-    other.
+    """Run a coroutine on one event loop for all tests, in its own thread, because gRPC does not
+    work with several loops one after the other.
     """
     if not _loop:
         _loop.append(asyncio.new_event_loop())
@@ -59,7 +59,7 @@ class Topics:
         _run(self._with_client(work))
 
     def new(self, *, partitions: int = 4) -> str:
-        """Make a topic with a name of its own; the name."""
+        """Create a topic with a new name, and return the name."""
         name = f"t{next(_numbers)}"
         self.create(name, partitions=partitions)
         return name
@@ -83,7 +83,7 @@ class Topics:
         _run(self._with_client(work))
 
     def ends(self, name: str) -> dict[int, int]:
-        """The end of each partition, as a reader sees it."""
+        """Return the end offset of each partition, as a reader sees it."""
 
         async def work(client: Client) -> dict[int, int]:
             topic = await client.admin.describe_topic(name)
@@ -94,7 +94,7 @@ class Topics:
         return dict(_run(self._with_client(work)))
 
     def steps(self, query: str) -> StepsDescription:
-        """The last complete step of a query of staged writes."""
+        """Return the last complete step of a query with staged writes."""
 
         async def work(client: Client) -> StepsDescription:
             return await client.admin.transactions.steps(query)
@@ -103,7 +103,7 @@ class Topics:
         return described
 
     def leaders(self, name: str) -> dict[int, int]:
-        """Which broker leads each partition; -1: none."""
+        """Return the broker that leads each partition, or -1 if there is none."""
 
         async def work(client: Client) -> dict[int, int]:
             topic = await client.admin.describe_topic(name)
@@ -112,7 +112,9 @@ class Topics:
         return dict(_run(self._with_client(work)))
 
     def move_leaders(self, name: str) -> None:
-        """Let the next replica of each partition lead it, once all are in sync; nothing is stopped."""
+        """Make the next replica of each partition its leader, once all are in sync; no broker
+        stops.
+        """
 
         async def work(client: Client) -> None:
             async with asyncio.timeout(READ_S_MAX):
@@ -132,7 +134,7 @@ class Topics:
         _run(self._with_client(work))
 
     def send(self, name: str, records: Iterable[Output]) -> int:
-        """Send them all; how many were acknowledged."""
+        """Send all records; return how many were acknowledged."""
 
         async def work(client: Client) -> int:
             count = 0
@@ -157,7 +159,7 @@ class Topics:
         return _run(self._with_client(work))
 
     def read(self, name: str, *, isolation_level: str = "read_committed") -> list[ConsumerRecord]:
-        """All records that are there now and count, by partition and offset."""
+        """Return all present records that are visible, by partition and offset."""
 
         async def work(client: Client) -> list[ConsumerRecord]:
             async with (
@@ -183,7 +185,7 @@ class Topics:
         return sorted(records, key=lambda record: (record.partition, record.offset))
 
     def pairs(self, name: str) -> list[tuple[bytes | None, bytes | None]]:
-        """(key, value) of all records, in order within a partition."""
+        """Return (key, value) of all records, in order within a partition."""
         return [(record.key, record.value) for record in self.read(name)]
 
     async def _with_client(self, work):  # type: ignore[no-untyped-def]

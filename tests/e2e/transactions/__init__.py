@@ -1,1 +1,1 @@
-"""Transactions on real clusters, with unmodified clients."""
+"""Tests of transactions on real clusters with unmodified clients."""

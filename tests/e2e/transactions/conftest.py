@@ -1,4 +1,4 @@
-"""Clusters of one and of three brokers."""
+"""Fixtures: clusters of one and of three brokers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = (
 
 @pytest.fixture(scope="session", params=[1, 3], ids=["one broker", "three brokers"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[EmbeddedCluster]:
-    """A cluster with as many brokers and replicas as the parameter says."""
+    """Yield a cluster with as many brokers and replicas as the parameter says."""
     brokers: int = request.param
     settings = (*SETTINGS, f"default.replication.factor={brokers}")
     plan = ClusterPlan(brokers=brokers, controllers=1, settings=settings)
@@ -37,11 +37,11 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def bootstrap(cluster: EmbeddedCluster) -> str:
-    """host:port,... of the Kafka listeners."""
+    """Return the addresses host:port,... of the Kafka listeners."""
     return cluster.kafka_bootstrap
 
 
 @pytest.fixture
 def name() -> str:
-    """A name that no other test uses, for topics, groups and transactional ids."""
+    """Return a name that no other test uses, for topics, groups and transactional ids."""
     return f"x-{uuid.uuid4().hex[:12]}"

@@ -1,12 +1,14 @@
-"""A client process of a real cluster that writes down what it does, for the history checker of transactions.
+"""Runs a client of a real cluster that records all it does in a file, for the history checker of
+transactions.
 
     python -m tests.e2e.transactions.recorded_client ROLE BOOTSTRAP NAME PROCESS FILE
 
-Roles: `bank` moves amounts between partitions of `NAME-in`; `copier` copies those records to `NAME-out`, with the
-offsets of its group in the transaction; `reader` reads both as a read_committed consumer. It is confluent-kafka
-unmodified. Each line of FILE is one event, written before the next thing is done, so that SIGKILL loses none. The
-clock is the machine's monotonic one, which all processes share. The process ends with status 3 when its producer
-cannot go on; it is started again.
+There are three roles: `bank` moves amounts between partitions of `NAME-in`; `copier` copies those
+records to `NAME-out`, with the offsets of its group in the transaction; `reader` reads both as a
+read_committed consumer. The client is unmodified confluent-kafka. Each line of FILE is one event,
+which is written before the next action, so that SIGKILL loses none. The clock is the machine's
+monotonic one, which all processes share. The process ends with status 3 when its producer has a
+fatal error; the test restarts it.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ class Recorder:
 
 
 class GaveUp(Exception):
-    """The producer is fatal."""
+    """The producer has a fatal error."""
 
 
 class RecordedProducer:
-    """A transactional producer of librdkafka whose transactions are written down."""
+    """A transactional producer of librdkafka whose transactions are recorded."""
 
     def __init__(self, bootstrap: str, transactional_id: str, process: str, out: Recorder) -> None:
         self._producer = ck.Producer(
@@ -94,7 +96,10 @@ class RecordedProducer:
         self._out.note(event, number=self._number, **fields)
 
     def _call(self, call: Callable[[], object]) -> None:
-        """Repeat until it is done. Raises KafkaException if the transaction must be aborted."""
+        """Repeat a call until it succeeds.
+
+        Raises KafkaException if the transaction must be aborted.
+        """
         while True:
             try:
                 call()
@@ -108,7 +113,7 @@ class RecordedProducer:
 
 
 def bank(bootstrap: str, name: str, process: str, out: Recorder) -> None:
-    """Move amounts until killed."""
+    """Move amounts until the process is killed."""
     producer = RecordedProducer(bootstrap, f"{name}-{process.partition('.')[0]}", process, out)
     while True:
         payer, payee = random.sample(range(PARTITIONS), 2)
@@ -127,7 +132,7 @@ def bank(bootstrap: str, name: str, process: str, out: Recorder) -> None:
 
 
 def copier(bootstrap: str, name: str, process: str, out: Recorder) -> None:
-    """Copy until killed."""
+    """Copy records until the process is killed."""
     consumer = ck.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -164,7 +169,7 @@ def copier(bootstrap: str, name: str, process: str, out: Recorder) -> None:
 
 
 def rewind(consumer: ck.Consumer, group: str, out: Recorder) -> None:
-    """Begin again where the group is."""
+    """Set the positions to the group's committed offsets."""
     while True:
         asked = time.monotonic_ns()
         try:
@@ -192,7 +197,7 @@ def rewind(consumer: ck.Consumer, group: str, out: Recorder) -> None:
 
 
 def reader(bootstrap: str, name: str, process: str, out: Recorder) -> None:
-    """Read until killed."""
+    """Read until the process is killed."""
     consumer = ck.Consumer(
         {
             "bootstrap.servers": bootstrap,

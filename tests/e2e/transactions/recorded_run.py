@@ -1,6 +1,7 @@
-"""A run of recorded clients on a real cluster, from their start to the judgement of their history.
+"""Runs recorded clients on a real cluster, and checks their history at the end.
 
-The cluster is known by its bootstrap address alone, so the same run judges Odradek and Apache Kafka.
+The run knows only the bootstrap address of the cluster, so it can check both Odradek and Apache
+Kafka.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ Place = tuple[str, int]
 
 @dataclass
 class RecordedRun:
-    """Clients of one topic pair, whose files are in `directory`. Use `recording`."""
+    """The clients of one pair of topics, which record their events in files of `directory`.
+
+    Use `recording`.
+    """
 
     bootstrap: str
     name: str
@@ -51,7 +55,7 @@ class RecordedRun:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, client: str) -> None:
-        """Start a client's next life."""
+        """Start a new process of a client."""
         self.lives[client] += 1
         process = f"{client}.{self.lives[client]}"
         command = [
@@ -67,7 +71,7 @@ class RecordedRun:
         self.processes[client] = subprocess.Popen(command)
 
     def kill(self, client: str) -> None:
-        """SIGKILL."""
+        """Kill a client (SIGKILL)."""
         self.processes[client].kill()
         self.processes[client].wait()
 
@@ -79,7 +83,7 @@ class RecordedRun:
                 self.start(client)
 
     def committed(self, client: str) -> int:
-        """Return how many commits a client's lives were confirmed."""
+        """Return how many commits were confirmed to the processes of a client."""
         return sum(
             event["event"] == "told" and event["fate"] == "committed"
             for path in self.directory.glob(f"{client}.*")
@@ -90,7 +94,7 @@ class RecordedRun:
         """Wait until the banks and the copiers have committed more.
 
         Raises:
-            AssertionError: one of them stood still for `QUIET_S_MAX`.
+            AssertionError: one of them did not commit within `QUIET_S_MAX`.
         """
         for role in ("bank", "copier"):
             clients = [client for client, of in ROLES.items() if of == role]
@@ -107,7 +111,7 @@ class RecordedRun:
             self.kill(client)
 
     def judge(self) -> list[Violation]:
-        """Read everything after the clients were killed, and hold the history against it."""
+        """Read all records after the clients were killed, and check the history against them."""
         places = [(f"{self.name}-{side}", n) for side in ("in", "out") for n in range(PARTITIONS)]
         self._wait_until_stable(places)
         shown = {place: self._final(place) for place in places}
@@ -140,7 +144,9 @@ class RecordedRun:
         )
 
     def _wait_until_stable(self, places: list[Place]) -> None:
-        """The last stable offset reaches the end when the time-outs of what was open are over."""
+        """Wait until the last stable offset reaches the end, when all open transactions have timed
+        out.
+        """
         deadline_s = time.monotonic() + QUIET_S_MAX
         while any(self._ends(place)[0] < self._ends(place)[1] for place in places):
             assert time.monotonic() < deadline_s, "a last stable offset stands still"
@@ -279,7 +285,10 @@ def create_topics(bootstrap: str, name: str, replicas: int) -> None:
 def recording(
     bootstrap: str, name: str, directory: Path, *, replicas: int = 3
 ) -> Iterator[RecordedRun]:
-    """Two banks, two copiers and a reader that run. At the end they are killed and their history is judged."""
+    """Run two banks, two copiers and a reader.
+
+    At the end they are killed and their history is checked.
+    """
     create_topics(bootstrap, name, replicas)
     run = RecordedRun(bootstrap, name, directory)
     try:

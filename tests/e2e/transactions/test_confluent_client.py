@@ -1,4 +1,4 @@
-"""librdkafka's transactional producer, as Python's confluent-kafka has it, unmodified."""
+"""Tests with unmodified librdkafka's transactional producer, through Python's confluent-kafka."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def transactional(bootstrap: str, transactional_id: str, **config: Any) -> ck.Pr
 def read(
     bootstrap: str, topic: str, enough: Callable[[list[bytes]], bool], *, isolation: str
 ) -> list[bytes]:
-    """Return the values that a consumer without a group reads, until there are enough or the topic's end is reached."""
+    """Return the values that a consumer without a group reads, until there are enough or the end of
+    the topic is reached.
+    """
     consumer = ck.Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,4 +1,6 @@
-"""The example that copies exactly once, killed with SIGKILL in the middle, several times."""
+"""The example that copies records exactly once is killed with SIGKILL several times, and still does
+so.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ KILLS = 3
 
 @pytest.fixture(scope="module")
 def impatient() -> Iterator[EmbeddedCluster]:
-    """A cluster that gives up a silent member of a group after a second."""
+    """Yield a cluster that removes a silent member from its group after a second."""
     settings = (
         "transaction.state.log.num.partitions=5",
         "offsets.topic.num.partitions=5",

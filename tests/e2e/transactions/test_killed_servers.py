@@ -1,4 +1,6 @@
-"""The example that copies exactly once, while SIGKILL hits brokers and controllers in each role of the copy."""
+"""The example copies records exactly once, while SIGKILL hits brokers and controllers in each of
+their roles for the copy.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ QUIET_S_MAX = 90.0  # without a copied order: the longest time-out and 30 s
 
 @pytest.fixture(scope="module")
 def replicated() -> Iterator[EmbeddedCluster]:
-    """Three brokers and three controllers; a silent member of a group is given up after a second."""
+    """Yield three brokers and three controllers, which remove a silent member from its group after
+    a second.
+    """
     settings = (
         f"transaction.state.log.num.partitions={INTERNAL_PARTITIONS}",
         f"offsets.topic.num.partitions={INTERNAL_PARTITIONS}",
@@ -46,7 +50,9 @@ def replicated() -> Iterator[EmbeddedCluster]:
 
 @dataclass
 class Copy:
-    """A copier that runs, what is fed to it, and what readers of its output have seen."""
+    """A running copier, the records that it is given, and those that readers of its output have
+    seen.
+    """
 
     cluster: EmbeddedCluster
     client: Client
@@ -88,7 +94,9 @@ class Copy:
                     self.copied[json.loads(record.value)["quantity"]] += 1
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for the condition, and fail if the copy stands still for too long or the copier ends by itself."""
+        """Wait for the condition; fail if the copy makes no progress for too long or the copier
+        ends by itself.
+        """
         count, since_s = -1, time.monotonic()
         while not condition():
             assert self.copier is not None
@@ -142,7 +150,7 @@ FAULTS: tuple[Callable[[Copy], Awaitable[None]], ...] = (
 
 @asynccontextmanager
 async def copying(cluster: EmbeddedCluster, name: str) -> AsyncIterator[Copy]:
-    """A running copy; at the end it must have copied each order once."""
+    """Run a copy; at the end it must have copied each order once."""
     async with Client(cluster.bootstrap) as client:
         copy = Copy(cluster, client, f"{name}-in", f"{name}-out")
         for topic in (copy.source, copy.sink):
@@ -174,7 +182,7 @@ async def copying(cluster: EmbeddedCluster, name: str) -> AsyncIterator[Copy]:
 
 
 async def read_to_the_end(copy: Copy) -> None:
-    """Compare with a second reader, which reads everything from the start."""
+    """Compare the copy with what a second reader gets, which reads everything from the start."""
     again: Counter[int] = Counter()
     async with copy.client.consumer(
         copy.sink, isolation_level="read_committed", auto_offset_reset="earliest"

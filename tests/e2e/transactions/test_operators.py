@@ -1,4 +1,4 @@
-"""What operators ask the partition leaders: producers of a topic, and transactions that hang."""
+"""Admin requests to partition leaders: DescribeProducers of a topic, and transactions that hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kafka-python, aiokafka and the SDK: transactions of other clients' own implementations."""
+"""Transactions with kafka-python, aiokafka and the SDK, which have implementations of their own."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ async def test_aiokafka_commits_and_aborts(bootstrap: str, name: str) -> None:
 async def test_the_sdk_commits_aborts_and_is_fenced(
     cluster: EmbeddedCluster, bootstrap: str, name: str
 ) -> None:
-    """It uses one epoch for each transaction; its leaders add the partitions."""
+    """The SDK uses a new epoch for each transaction, and partition leaders register the
+    partitions.
+    """
     create(bootstrap, name)
     async with (
         Client(cluster.bootstrap) as client,

@@ -1,6 +1,8 @@
-"""Money and copies of confluent-kafka under SIGKILL and SIGSTOP in each role, judged by the history checker.
+"""Banks and copiers with confluent-kafka run under SIGKILL and SIGSTOP in each role, and the
+history checker checks what they did.
 
-The long tests run the very same against Apache Kafka, where the checker must be content as well.
+The long tests run exactly the same against Apache Kafka, where the checker must find nothing
+either.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ READY_S_MAX: Final = 180.0
 
 @pytest.fixture(scope="module")
 def replicated() -> Iterator[EmbeddedCluster]:
-    """Three brokers and three controllers."""
+    """Yield three brokers and three controllers."""
     settings = (
         f"transaction.state.log.num.partitions={INTERNAL_PARTITIONS}",
         f"offsets.topic.num.partitions={INTERNAL_PARTITIONS}",
@@ -46,7 +48,7 @@ def replicated() -> Iterator[EmbeddedCluster]:
 
 
 class Victims:
-    """The processes of a run in each role."""
+    """The processes that have a role in a run."""
 
     def __init__(self, cluster: EmbeddedCluster, run: RecordedRun) -> None:
         self.cluster = cluster
@@ -153,7 +155,9 @@ def test_no_anomaly_whatever_stands_still(
 @pytest.mark.kafka
 @pytest.mark.timeout(3_600)
 def test_apache_kafka_has_no_anomaly_either(name: str, tmp_path: Path) -> None:
-    """What the checker reports of a cluster that is known to be right would be an error of the checker."""
+    """An anomaly that the checker reported for a correct cluster would be an error of the
+    checker.
+    """
     jars = fetch_jars(ROOT / "build" / "kafka-server")
     histories = tmp_path / "histories"
     histories.mkdir()

@@ -1,4 +1,6 @@
-"""Staged writes over real brokers: repeats, zombies, ends of leases, lost responses, and a killed coordinator."""
+"""Staged writes on real brokers: repeated calls, zombies, expired leases, lost responses, and a
+killed coordinator.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ async def opened(writes: StagedWrites, step: int, task: str) -> StagedTask:
 
 
 async def prepared(writes: StagedWrites, step: int, task: str) -> PreparedTask:
-    """A task that has written one record to each partition."""
+    """Return a prepared task that has written one record to each partition."""
     staged = await opened(writes, step, task)
     for partition in range(PARTITIONS):
         await staged.send(writes.query, f"{step} {task}".encode(), partition=partition)
@@ -75,7 +77,7 @@ async def prepared(writes: StagedWrites, step: int, task: str) -> PreparedTask:
 
 
 async def committed(client: Client, topic: str) -> Counter[str]:
-    """What readers see, how often, once no transaction is open any more."""
+    """Return how often readers see each value, once no transaction is open any more."""
     values: Counter[str] = Counter()
     deadline_s = time.monotonic() + WAIT_S_MAX
     partitions = [(topic, partition) for partition in range(PARTITIONS)]
@@ -133,7 +135,9 @@ async def test_a_step_is_aborted_with_the_tasks_of_other_processes(
 async def test_a_complete_step_stays_as_it_is_whoever_repeats_it(
     client: Client, writes: StagedWrites, name: str
 ) -> None:
-    """The driver dies after the completion, and another one runs the step again, divided otherwise."""
+    """The driver dies after the completion, and another one runs the step again, with rows divided
+    among tasks in another way.
+    """
     first = await prepared(writes, 5, "a")
     late = await prepared(writes, 5, "written again")
     assert await writes.complete(5, [first])
@@ -172,7 +176,9 @@ async def test_a_zombie_writes_nothing_after_its_step_is_decided(
 async def test_a_task_without_a_lease_is_aborted_and_the_step_is_not_complete(
     client: Client, name: str
 ) -> None:
-    """An executor that stands still. A task that renews its lease outlives it many times."""
+    """One task stops renewing its lease, as when its executor hangs; another task renews its lease
+    many times.
+    """
     async with client.staged_writes(name) as alive, client.staged_writes(name) as silent:
         kept = await opened(alive, 0, "kept")
         await kept.send(name, b"kept", partition=0)

@@ -1,4 +1,6 @@
-"""Broker processes around a MemoryController, and a raw gRPC client: the environment of these tests."""
+"""The environment of these tests: broker processes around a MemoryController, and a raw gRPC
+client.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,10 @@ class BrokerProcess:
         }
 
     async def start(self, *, wait: bool = True) -> None:
-        """Start the process, and wait until it reports that it serves. Ports stay the same over restarts."""
+        """Start the process, and wait until it reports that it serves.
+
+        Ports stay the same after restarts.
+        """
         ports = {name: self.ports.get(name, 0) for name in ("GRPC", "REPLICATION")}
         listeners = ",".join(f"{name}://127.0.0.1:{port}" for name, port in ports.items())
         arguments = [f"{k}={v}" for k, v in {"listeners": listeners, **self._settings}.items()]
@@ -125,8 +130,11 @@ class BrokerCluster:
         tls_of: Callable[[str], TlsFiles] | None = None,
         module: str = "odradek_broker",
     ) -> None:
-        """`tls_of` issues the certificate of a name; with it everything speaks TLS. `module` is
-        what runs as a broker."""
+        """If `tls_of` is given, it issues the certificate of each name, and all connections use
+        TLS.
+
+        `module` is the program that runs as a broker.
+        """
         self.cluster_id = "test-cluster"
         self.controller = MemoryController(cluster_id=self.cluster_id)
         self.brokers: dict[int, BrokerProcess] = {}
@@ -227,7 +235,7 @@ class BrokerCluster:
             assert len(metadata.topics[0].partitions) == partitions
 
     async def disable_topic_creation(self) -> None:
-        """Configure brokers not to create topics that clients only name."""
+        """Configure the brokers not to create topics automatically."""
         operation = admin_service_pb2.AlterConfigsOperation(
             name="auto.create.topics.enable", value="false"
         )
@@ -249,7 +257,7 @@ class BrokerCluster:
         return state.partitions[index]
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = 15.0) -> None:
-        """Wait for a condition on the controller's image, looked at after each tick."""
+        """Wait for a condition on the controller's metadata."""
         async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110  # a poll of a foreign state
                 await asyncio.sleep(0.01)
@@ -318,7 +326,7 @@ def batch(values: list[bytes], *, key: bytes | None = None) -> bytes:
 def produce_request(
     topic: str, records: bytes, partition: int = 0, *, acks: int = -1, ms: int = 10_000, n: int = 1
 ) -> broker_service_pb2.ProduceRequest:
-    """A request for one partition."""
+    """Return a produce request for one partition."""
     return broker_service_pb2.ProduceRequest(
         request_id=n,
         acks=acks,

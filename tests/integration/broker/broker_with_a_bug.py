@@ -1,4 +1,6 @@
-"""A broker with a bug: a batch that holds BUG_MARK breaks an assertion of its partition's log."""
+"""A broker with a planted bug: a batch that contains BUG_MARK breaks an assertion of its
+partition's log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker process that may have 500 files open, and cannot raise the limit: `ulimit -n 500`."""
+"""A broker process that may open only 500 files, and cannot raise the limit (`ulimit -n 500`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests in this folder."""
+"""Fixtures: broker clusters for the tests in this folder."""
 
 from __future__ import annotations
 

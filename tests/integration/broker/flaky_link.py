@@ -1,4 +1,4 @@
-"""A TCP link that can be cut silently: bytes go in and do not come out."""
+"""A TCP relay that can silently stop: it accepts bytes and does not deliver them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class FlakyLink:
-    """Listens on `port` and passes bytes to and from the target, unless it is a black hole."""
+    """Listens on `port`, and relays bytes to and from the target unless it is a black hole."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.port = 0
@@ -26,7 +26,7 @@ class FlakyLink:
         self._open.clear()
 
     def heal(self) -> None:
-        """Pass the bytes of new connections on; older connections stay dead."""
+        """Relay the bytes of new connections; older connections stay dead."""
         for task in self._tasks:
             task.cancel()
         self._open.set()

@@ -1,7 +1,8 @@
-"""A broker that measures the memory of its objects: at SIGUSR1 it adds a line with their bytes to MEMORY_FILE.
+"""A broker that measures the memory of its objects: on SIGUSR1 it adds a line with their bytes to
+MEMORY_FILE.
 
-The bytes are those that Python has allocated since the start (`tracemalloc`), after a full collection of garbage. They
-do not depend on what the allocator gives back to the system.
+The bytes are those that Python has allocated since the start (`tracemalloc`), after a full garbage
+collection. They do not depend on how much memory the allocator returns to the system.
 """
 
 from __future__ import annotations

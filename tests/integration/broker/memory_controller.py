@@ -1,6 +1,8 @@
-"""A controller of one: the production controller and its services over a log in memory that commits at once.
+"""A single controller: the production controller and its services, over a log in memory that
+commits at once.
 
-It lets broker processes be tested without a quorum. Nothing survives `stop`, except by `restore`.
+With it, broker processes can be tested without a quorum. `stop` loses everything, except what
+`restore` takes over.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from odradek_runtime.grpc_endpoints import SERVER_OPTIONS
 
 
 class MemoryLog:
-    """A metadata log of one voter: a proposal is committed and replayed as soon as it is made."""
+    """The metadata log of a single voter: a proposal is committed and replayed at once."""
 
     def __init__(self, machine: MetadataStateMachine, leader_id: int) -> None:
         self.leader_id = leader_id
@@ -73,7 +75,7 @@ class MemoryController(ControllerServicer):
     def __init__(
         self, *, cluster_id: str, controller_id: int = 1, seed: int = 7, **settings: Any
     ) -> None:
-        """`seed` chooses the ids of its topics, among other things."""
+        """`seed` determines the ids of topics, among other things."""
         self.core = Controller(
             ControllerSettings(cluster_id=cluster_id, **settings), random.Random(seed)
         )
@@ -91,7 +93,7 @@ class MemoryController(ControllerServicer):
 
     @property
     def endpoint(self) -> str:
-        """The value of controller.rpc.endpoints."""
+        """Return the value of the setting controller.rpc.endpoints."""
         return f"{self.log.leader_id}@127.0.0.1:{self.port}"
 
     async def start(self, credentials: grpc.ServerCredentials | None = None) -> None:
@@ -109,7 +111,7 @@ class MemoryController(ControllerServicer):
         self.host.on_active(self.log.log[-1].epoch + 1 if self.log.log else 1)
 
     def restore(self, other: MemoryController) -> None:
-        """Begin with the metadata of another controller, before `start`."""
+        """Start with the metadata of another controller; call it before `start`."""
         self.log.replay(other.log.log)
 
     async def stop(self) -> None:

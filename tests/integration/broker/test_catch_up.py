@@ -1,4 +1,6 @@
-"""A broker that returns far behind copies at its configured rate, while other partitions are not slowed down."""
+"""A broker that returns far behind copies at its configured rate, and other partitions do not
+become slower.
+"""
 
 from __future__ import annotations
 

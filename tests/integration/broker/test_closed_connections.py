@@ -1,7 +1,8 @@
-"""Nothing of a request stays in memory when its connection is closed: sent in part, or sent and never answered.
+"""No part of a request stays in memory after its connection is closed, whether it was sent in part,
+or sent and never answered.
 
-Every API at a large request, from clients that close their connections at once, against a broker that measures the
-memory of its objects (`measured_broker`).
+Clients send a large request of every API and close their connections at once. The broker measures
+the memory of its objects (`measured_broker`).
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _frame(request: LargeRequest) -> bytes:
 
 
 async def _abandon(port: int, data: bytes) -> None:
-    """Send bytes on a connection of their own, and reset it."""
+    """Send bytes on a new connection, and reset it."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(data)
     await writer.drain()

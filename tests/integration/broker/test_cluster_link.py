@@ -1,4 +1,6 @@
-"""The broker's connections to controllers, against servers in this process: metadata feed, calls, heartbeats."""
+"""The broker's connections to controllers, against servers in this process: metadata feed, calls,
+heartbeats.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ class Standby(pb_grpc.ControllerServiceServicer):
 
 
 class SnapshotSource(pb_grpc.ControllerServiceServicer):
-    """Sends its image as a snapshot, the first time damaged."""
+    """A controller that sends its metadata as a snapshot, which is damaged the first time."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.data = snapshot_bytes(image)
@@ -146,7 +148,9 @@ async def test_a_snapshot_is_applied_whole_and_a_damaged_one_never() -> None:
 
 
 class CutOff(pb_grpc.ControllerServiceServicer):
-    """A standby that the broker reaches and the leader does not, so that it receives no commits."""
+    """A standby controller that the broker can reach and the leader cannot, so that it receives no
+    commits.
+    """
 
     async def MetadataFeed(
         self, request: pb.MetadataFeedRequest, context: Any
@@ -158,7 +162,9 @@ class CutOff(pb_grpc.ControllerServiceServicer):
 async def test_a_feed_does_not_stay_with_a_standby_that_hears_nothing(
     controller: MemoryController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Heartbeats continue all the time, so nothing else would tell the broker."""
+    """Heartbeats continue all the time, so nothing else would show the broker that the feed is
+    stuck.
+    """
     monkeypatch.setattr(metadata_feed, "_STANDBY_S", 0.1)
     server, port = await _serve(CutOff())
     client = ControllerClient([(2, "127.0.0.1", port), (1, "127.0.0.1", controller.port)], None)
@@ -174,7 +180,7 @@ async def test_a_feed_does_not_stay_with_a_standby_that_hears_nothing(
 
 
 class OtherHistory(pb_grpc.ControllerServiceServicer):
-    """A controller whose metadata log has another history than the broker's."""
+    """A controller whose metadata log has another history than the one that the broker followed."""
 
     async def MetadataFeed(
         self, request: pb.MetadataFeedRequest, context: Any
@@ -241,7 +247,7 @@ async def test_without_an_active_controller_everyone_asked_is_named() -> None:
 
 
 class _Beating:
-    """A heartbeat of a registered broker."""
+    """A registered broker that sends heartbeats."""
 
     def __init__(self, port: int, epoch: int, tls: TlsFiles | None = None) -> None:
         self.lease = Lease(2_000)
@@ -314,8 +320,8 @@ def _answer(epoch: int, **fields: Any) -> pb.HeartbeatResponse:
 
 
 async def test_a_deposed_controllers_answers_count_for_nothing_once_the_new_one_was_heard() -> None:
-    """The deposed controller does not know that it was deposed: it would renew leases, let brokers stop, or call
-    them stale.
+    """The deposed controller does not know that it was deposed: it would renew leases, let brokers
+    stop, or call them stale.
     """
     beating = _Beating(1, epoch=7)
     received = beating.heartbeat.received
@@ -336,7 +342,9 @@ async def test_a_deposed_controllers_answers_count_for_nothing_once_the_new_one_
 
 
 class Pulse(pb_grpc.ControllerServiceServicer):
-    """Responds to one heartbeat in each stream, and records the certificate of its sender."""
+    """A controller that responds to one heartbeat in each stream, and records the certificate of
+    the sender.
+    """
 
     def __init__(self) -> None:
         self.serials: list[int] = []

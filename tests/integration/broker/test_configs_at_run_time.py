@@ -1,4 +1,6 @@
-"""Configs that change at run time reach the logs: a topic's own, and the cluster's defaults of them."""
+"""Configs that change at run time take effect in the logs: those of a topic, and the cluster's
+defaults.
+"""
 
 from __future__ import annotations
 

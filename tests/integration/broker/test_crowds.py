@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors are
 
 
 async def kafka_answers(port: int) -> None:
-    """Ask for the API versions on a new connection."""
+    """Send ApiVersions on a new connection, and wait for the response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     content = struct.pack(">hhih", 18, 0, 1, 2) + b"me"
     writer.write(struct.pack(">i", len(content)) + content)

@@ -1,4 +1,6 @@
-"""Three brokers: what happens to acknowledged records, and how long writing stops."""
+"""Three brokers and a failed leader: what happens to acknowledged records, and how long no record
+can be written.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""A broker refuses invalid data from a controller, logs the reason, keeps running, and follows valid data again.
+"""A broker refuses invalid data from a controller, logs the reason, continues to run, and follows
+valid data again.
 
-What a controller may decide (which topics there are, who leads) is not doubted, and neither is an epoch that is too
-high, nor another incarnation of the log: brokers believe controllers.
+Brokers trust what a controller may decide (which topics exist, who leads). They also trust an epoch
+that is too high, and another incarnation of the log.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ LIFE_IS_OVER = (77, 102)  # STALE_BROKER_EPOCH, BROKER_ID_NOT_REGISTERED: the br
 
 
 class Grammar:
-    """Odd records and messages, drawn from a seed."""
+    """Draws odd records and messages from a seed."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -175,7 +176,7 @@ class Grammar:
         return draw.choice(makers)()
 
     def payload(self, payload: bytes, image: MetadataImage) -> bytes:
-        """Return what is sent in place of an entry's payload."""
+        """Return what is sent in place of the payload of a log entry."""
         draw = self.draw
         if draw.random() < 0.2:
             at = draw.randrange(len(payload) + 1)
@@ -217,7 +218,7 @@ class Grammar:
             yield changed
 
     def heartbeat(self, response: pb.HeartbeatResponse) -> None:
-        """Change a response, but not so that a broker must stop or believe a higher epoch."""
+        """Change a response, but not so that a broker must stop or accept a higher epoch."""
         draw = self.draw
         code = draw.choice((0, self.number() % (1 << 15), -9, 9999))
         response.error_code = 0 if code in LIFE_IS_OVER else code
@@ -235,7 +236,7 @@ class Grammar:
 
 
 class HostileController(MemoryController):
-    """Sends the grammar's messages while `is_hostile`."""
+    """A controller that sends the grammar's messages while `is_hostile` is set."""
 
     grammar = Grammar(0)
     is_hostile = False
@@ -255,7 +256,7 @@ class HostileController(MemoryController):
 
 
 class _Changing:
-    """A call's context whose responses are changed."""
+    """The context of a call whose responses are changed."""
 
     def __init__(self, controller: HostileController, context: Any) -> None:
         self._controller = controller
@@ -342,7 +343,9 @@ async def test_a_planted_bug_in_the_refusal_is_found(
 
 
 async def endure(directory: Path, seed: int) -> str:
-    """Run a broker beside a hostile controller that becomes honest again; return the broker's log."""
+    """Run a broker with a hostile controller that later sends valid data again; return the broker's
+    log.
+    """
     cluster = BrokerCluster(directory)
     controller = cluster.controller = HostileController(cluster_id=cluster.cluster_id)
     controller.grammar = Grammar(seed)

@@ -1,5 +1,5 @@
-"""Three brokers: which replicas are in sync, when a leader may not acknowledge, and what happens to a broker that
-was suspended.
+"""Three brokers: which replicas are in sync, when a leader may not acknowledge, and what happens to
+a broker that was suspended.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ async def test_a_leader_that_slept_acknowledges_nothing_when_it_wakes(tmp_path: 
 
 
 async def test_a_deposed_leader_cuts_what_nobody_else_has(tmp_path: Path) -> None:
-    """The leader has acks=1 records while its followers are away, and truncates them when it comes back as a
-    follower.
+    """While its followers are away, the leader accepts records with acks=1; it truncates them when
+    it returns as a follower.
     """
     async with BrokerCluster(tmp_path, brokers=3) as cluster:
         await cluster.create_topic("t", replicas=3, min_insync_replicas="1")

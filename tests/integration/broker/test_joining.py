@@ -1,4 +1,6 @@
-"""How a broker joins: it registers, again if its logs lost anything, and waits to be unfenced."""
+"""How a broker joins the cluster: it registers, registers again if its logs lost records, and waits
+to be unfenced.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ from tests.integration.broker.memory_controller import MemoryController, registe
 
 
 class Rejoining:
-    """A broker that registers before its logs are read, and again with the partition they lost."""
+    """A broker that registers before its logs are read, and again with the partitions that lost
+    records.
+    """
 
     lost = TopicIdPartition(TopicId(bytes([7]) * 16), PartitionIndex(0))
 
@@ -84,7 +88,7 @@ class Rejoining:
         )
 
     async def join(self) -> None:
-        """Join the cluster; the losses of the logs are known after the first registration."""
+        """Join the cluster; losses of the logs become known after the first registration."""
         following = asyncio.create_task(self.feed.run())
         try:
             async with asyncio.timeout(10):
@@ -105,7 +109,10 @@ class Rejoining:
 async def test_a_clean_broker_that_lost_one_partition_says_so_of_that_one_alone(
     controller: MemoryController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It registers before its logs are opened, and again with their losses. Both registrations are of class CLEAN."""
+    """The broker registers before its logs are opened, and again with their losses.
+
+    Both registrations have restart class CLEAN.
+    """
     monkeypatch.setattr(membership, "_EARLY_LOAD_S", 0.0)
     before = await registered(controller)
     broker = Rejoining(controller, previous_broker_epoch=before)
@@ -132,7 +139,9 @@ async def test_a_broker_that_is_not_unfenced_says_what_it_waits_for(
 
 
 class FeedFirst(MemoryController):
-    """Responds to a registration after the broker's feed has delivered it."""
+    """A controller that responds to a registration only after the broker's metadata feed has
+    delivered it.
+    """
 
     reader: MetadataFeed | None = None
 

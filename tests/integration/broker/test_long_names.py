@@ -1,4 +1,6 @@
-"""Topics with the longest legal name are made, deleted and made again, and no other topic notices."""
+"""Topics with the longest legal name are created, deleted and created again, and other topics are
+not affected.
+"""
 
 from __future__ import annotations
 

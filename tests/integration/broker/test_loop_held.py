@@ -1,12 +1,11 @@
-"""No request keeps a broker's event loop for long in one piece, however much it names.
+"""No Kafka request blocks a broker's event loop for long without a pause, however much it names.
 
-Every API at the largest request that its decoder takes, one for each array of its newest version,
-against a broker process that measures the CPU time of each callback of its loop. The time of
-Python's garbage collector is printed, and not counted: it is not this request's. A request that takes
-too long has two more attempts, as CPU time grows where another process shares the core's caches.
-
-Creations are validated, not made; a second test makes a topic of thousands of partitions, and a group of hundreds of
-members.
+The tests send the largest request that the decoder accepts: for every API in its newest version,
+one request for each array. The broker process measures the CPU time of each callback of its event
+loop. The time of Python's garbage collector is printed and not counted, because it is not the fault
+of this request. A request that takes too long has two more attempts, since CPU time grows when
+another process shares the core's caches. Creations are only validated; a second test creates a
+topic of thousands of partitions, and a group of hundreds of members.
 """
 
 from __future__ import annotations
@@ -72,7 +71,9 @@ async def test_no_request_keeps_the_loop_for_long(
 async def test_no_large_topic_and_no_large_group_keeps_the_loop_for_long(
     count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic of `count` partitions is made, described and deleted; `count / 10` members join a group."""
+    """A topic of `count` partitions is created, described and deleted; `count / 10` members join a
+    group.
+    """
     held = tmp_path / "held"
     held.touch()
     monkeypatch.setenv(HELD_FILE, str(held))
@@ -136,7 +137,9 @@ def _request(message: Any, version: int | None = None) -> LargeRequest:
 
 
 async def _held_by(port: int, request: LargeRequest, held: Path) -> tuple[float, str]:
-    """Send a request, and return the longest time for which it held the loop, and what ran."""
+    """Send a request; return the longest time for which it blocked the event loop, and the function
+    that ran.
+    """
     before = len(_lines(held))
     outcome = await _asked(port, request)
     await _asked(port, _PING)  # the callback that responded has ended
@@ -153,7 +156,9 @@ def _lines(held: Path) -> str:
 
 
 def _worst(lines: str) -> tuple[float, float, str]:
-    """The longest piece without the collector's time, the most of that time, and what ran."""
+    """Return the longest piece without the garbage collector's time, the longest such time, and the
+    function that ran.
+    """
     worst, most, what = 0.0, 0.0, ""
     for line in lines.splitlines():
         seconds, collecting, ran = line.split("\t")
@@ -164,7 +169,7 @@ def _worst(lines: str) -> tuple[float, float, str]:
 
 
 async def _asked(port: int, request: LargeRequest) -> str:
-    """Send a request on a connection of its own, and wait for its response."""
+    """Send a request on a new connection, and wait for its response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 26)
     flexible = request.version >= SUPPORTED[request.key].flexible
     header = struct.pack(">hhih", request.key, request.version, 1, 2) + b"me" + b"\0" * flexible

@@ -1,4 +1,6 @@
-"""Controllers that come back without their metadata: no broker erases a log, and one that is claimed again returns."""
+"""Controllers return without their metadata: no broker deletes a log, and a log whose topic is
+restored is used again.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ def names(path: Path, ending: str) -> list[str]:
 
 
 async def start_with(cluster: BrokerCluster, controller: MemoryController) -> None:
-    """Start the broker again with this controller's metadata, which an operator has made it adopt."""
+    """Restart the broker with this controller, whose metadata an operator has told it to adopt."""
     broker = cluster.brokers[1]
     await broker.kill()
     adopt_metadata(DiskStorage(), broker.directory, None)

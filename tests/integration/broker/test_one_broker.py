@@ -40,7 +40,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bro
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def topic(cluster: BrokerCluster) -> str:
-    """A topic for each test."""
+    """Create a new topic for each test."""
     name = f"topic-{next(_names)}"
     await cluster.create_topic(name)
     return name

@@ -1,4 +1,4 @@
-"""Processes that were started with --exit-with-parent end with their parent, whatever they are doing."""
+"""A process that was started with --exit-with-parent ends with its parent, whatever it is doing."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ time.sleep(1_000)
 
 
 def child(main: str) -> subprocess.Popen[bytes]:
-    """Start a process that is busy and does not stop by itself. Its standard input ends when its parent ends."""
+    """Start a process that is busy and does not stop by itself.
+
+    Its standard input ends when its parent ends.
+    """
     code = _CHILD.format(main=main, orphan_s_max=ORPHAN_S_MAX)
     return subprocess.Popen(
         [sys.executable, "-c", code],

@@ -1,5 +1,5 @@
-"""Controllers that come back with other metadata than a broker has followed: it refuses to follow them, and keeps
-its logs.
+"""Controllers return with other metadata than a broker has followed: the broker refuses to follow
+them, and keeps its logs.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ async def wrote(bootstrap: str) -> None:
 
 
 def log_bytes(cluster: EmbeddedCluster) -> bytes:
-    """The broker's log of the topic, wherever its directory is."""
+    """Return the broker's log of the topic, wherever its directory is."""
     (segment,) = cluster.broker_data_dir(1).glob("*/00000000000000000000.log")
     return segment.read_bytes()
 
 
 def lose_controller(cluster: EmbeddedCluster) -> Path:
-    """Stop the controller, and put its data directory aside."""
+    """Stop the controller, and move its data directory away."""
     controller = cluster.controllers[1]
     controller.signal(signal.SIGTERM)
     assert controller.wait(WAIT_S)

@@ -1,4 +1,4 @@
-"""The error of a broker that cannot start names the cause and the remedy."""
+"""A broker that cannot start prints an error that names the cause and the remedy."""
 
 from __future__ import annotations
 

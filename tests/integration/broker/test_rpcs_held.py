@@ -1,8 +1,8 @@
-"""No RPC keeps a broker's event loop for long in one piece, however much it names.
+"""No RPC blocks a broker's event loop for long without a pause, however much it names.
 
-Every RPC for clients with as many items as are taken, one request for each repeated field, against a
-broker process that measures the CPU time of each callback of its loop (as `test_loop_held`).
-What the controllers answer is theirs: here the broker's part of it is measured.
+The tests send every RPC for clients with as many items as brokers accept, one request for each
+repeated field. The broker process measures the CPU time of each callback of its event loop, as in
+`test_loop_held`. For RPCs that controllers answer, only the broker's part is measured.
 """
 
 from __future__ import annotations

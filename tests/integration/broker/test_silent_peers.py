@@ -1,6 +1,7 @@
-"""A link between two processes that swallows everything is noticed within about 2 s, at both ends.
+"""If a link between two processes silently drops everything, both ends notice it within about 2 s.
 
-Nobody is told when a cable is cut: without pings that must be answered a stream would wait for a minute and more.
+Nothing reports a cut cable. Without pings that must be answered, a stream would wait for more than
+a minute.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Echo(grpc.GenericRpcHandler):
 
 @asynccontextmanager
 async def echo_behind_a_link() -> AsyncIterator[tuple[Echo, FlakyLink, grpc.aio.Channel]]:
-    """Start a server with the options of our processes, and return an internal channel to it over a link."""
+    """Start a server with the options of our processes; yield an internal channel to it over a
+    link.
+    """
     [port] = free_ports(1)
     address = ListenerAddress(name="ECHO", host="127.0.0.1", port=port)
     server, echo = new_server(), Echo()
@@ -68,7 +71,7 @@ async def echo_behind_a_link() -> AsyncIterator[tuple[Echo, FlakyLink, grpc.aio.
 
 
 async def opened(channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall[bytes, bytes]:
-    """Return a stream on which a message was returned."""
+    """Return a stream over which a message has been returned."""
     call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(_ECHO)()
     await call.write(b"there?")
     assert await call.read() == b"there?"
@@ -76,7 +79,7 @@ async def opened(channel: grpc.aio.Channel) -> grpc.aio.StreamStreamCall[bytes, 
 
 
 async def keep_writing(call: grpc.aio.StreamStreamCall[bytes, bytes]) -> None:
-    """Write again and again, as heartbeats and acknowledgements are written."""
+    """Write repeatedly, as heartbeats and acknowledgements are written."""
     while not call.done():
         await call.write(b"beat")
         await asyncio.sleep(_PACE_S)

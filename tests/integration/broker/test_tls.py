@@ -1,4 +1,4 @@
-"""Brokers with TLS to controllers, to each other and to clients, and the refusal of peers without the right
+"""Brokers use TLS to controllers, to each other and to clients, and refuse peers without the right
 certificate.
 """
 

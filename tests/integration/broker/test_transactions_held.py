@@ -1,7 +1,9 @@
-"""No transaction keeps a broker's event loop for long in one piece, however many partitions and offsets it has.
+"""No transaction blocks a broker's event loop for long without a pause, however many partitions and
+offsets it has.
 
-One transaction writes thousands of partitions and commits thousands of offsets, and thousands of transactional ids are
-listed and described, against a broker process that measures the CPU time of each callback of its loop.
+One transaction writes thousands of partitions and commits thousands of offsets, and thousands of
+transactional ids are listed and described. The broker process measures the CPU time of each
+callback of its event loop.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _Offset: Final = _Offsets.TxnOffsetCommitRequestPartition
 
 
 class Connection:
-    """A Kafka client's connection to a watched broker."""
+    """A Kafka client's connection to a broker whose event loop is measured."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, held: Path
@@ -66,7 +68,9 @@ class Connection:
             return await self.receive()
 
     async def held_by(self, name: str, message: Any, version: int) -> str:
-        """Send a request. Returns what held the loop for too long in each of some attempts, or nothing."""
+        """Send a request; return what blocked the event loop for too long in every attempt, or an
+        empty text.
+        """
         for _ in range(ATTEMPTS_MAX):
             before = len(_lines(self._held))
             response = await self.ask(message, version)
@@ -126,7 +130,7 @@ async def test_no_transaction_keeps_the_loop_for_long(
 
 
 async def _initialized(client: Connection, transactional_id: str) -> tuple[int, int]:
-    """Begin a producer; returns its id and epoch."""
+    """Send InitProducerId; return the producer id and epoch."""
     find = messages.FindCoordinatorRequest(key=transactional_id, key_type=TRANSACTION)
     await client.ask(find, 2)  # creates the coordinator's topic
     while True:
@@ -155,7 +159,7 @@ def _init(transactional_id: str) -> Any:
 
 
 def _transaction(producer: tuple[int, int], count: int) -> list[tuple[str, Any, int]]:
-    """The requests of one transaction."""
+    """Return the requests of one transaction."""
     producer_id, epoch = producer
     wide = _Added(name="wide", partitions=list(range(count - 9)))
     add = messages.AddPartitionsToTxnRequest(

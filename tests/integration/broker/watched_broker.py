@@ -1,11 +1,11 @@
-"""A program of Odradek whose event loop reports how long it was kept in one piece, in CPU time of its thread.
+"""Runs a program of Odradek whose event loop reports how long it was blocked in one piece, in CPU
+time of its thread.
 
-WATCHED_PROGRAM names the program; a broker without it.
-
-CPU time, so that a busy machine does not matter. Each callback that took `HELD_S_MIN` or more is a
-line of the file that HELD_FILE names: the seconds, those of them that Python's garbage collector
-took, and what ran, with tabs between: the callback, or, of a longer one, the functions that a look
-each `LOOK_S` of CPU time found at work.
+WATCHED_PROGRAM names the program; the default is a broker. CPU time is used, so that a busy machine
+does not matter. Each callback that took `HELD_S_MIN` or more is a line in the file that HELD_FILE
+names. The line has, separated by tabs: the seconds; the seconds of Python's garbage collector among
+them; and the callback, or, if it took longer, the functions that were running when samples were
+taken each `LOOK_S` of CPU time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The part of the Kubernetes API server that the certificate job uses: secrets, over TLS, with a bearer token."""
+"""The part of the Kubernetes API server that the certificate job uses: secrets, over TLS, with a
+bearer token.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ TOKEN = "of the simulated service account"
 
 
 class ApiServer:
-    """Serves on a port of its own while it is open; `secrets` is what it stores, decoded."""
+    """A server on a port of its own while it is open; `secrets` has the stored secrets, decoded."""
 
     def __init__(self, scratch: Path, *, host: str, namespace: str) -> None:
         self.secrets: dict[str, dict[str, bytes]] = {}
@@ -56,7 +58,7 @@ class ApiServer:
         }
 
     def environment(self) -> Mapping[str, str]:
-        """The environment variables by which a pod finds the API server."""
+        """Return the environment variables by which a pod finds the API server."""
         port = self._server.server_address[1]
         return {"KUBERNETES_SERVICE_HOST": self.host, "KUBERNETES_SERVICE_PORT": str(port)}
 

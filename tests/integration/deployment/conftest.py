@@ -1,4 +1,4 @@
-"""One simulated namespace with the dev overlay for all tests here, and load on it."""
+"""Fixtures: one simulated namespace with the dev overlay for all tests here, and load on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RATE = 600  # records/s, one at a time: every gap shows
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedKubernetes]:
-    """The pods of `kubectl apply -k deploy/k8s`. Every test leaves all of them ready."""
+    """Yield the pods of `kubectl apply -k deploy/k8s`. Every test leaves all of them ready."""
     need("kubectl", "network namespaces")
     scratch = tmp_path_factory.mktemp("kubernetes")
     with SimulatedKubernetes(".", scratch, beside=["jobs", "admin"]) as found:
@@ -35,14 +35,16 @@ class LoadPod:
         self.topic: str = self._told()["topic"]
 
     def gap_s(self) -> float:
-        """Return the longest pause of a partition since the last call. A pause that is under way is waited for."""
+        """Return the longest pause of a partition since the last call; a pause that has not ended
+        is waited for.
+        """
         assert self._pod.process.stdin is not None
         self._pod.process.stdin.write(b"gap\n")
         self._pod.process.stdin.flush()
         return float(self._told()["gap_s"])
 
     def verdict(self) -> dict[str, Any]:
-        """End the load, and read everything back."""
+        """End the load, read all records back, and return what is wrong."""
         assert self._pod.process.stdin is not None
         self._pod.process.stdin.close()
         told = self._told()
@@ -59,7 +61,10 @@ class LoadPod:
 
 @contextmanager
 def load_on(cluster: SimulatedKubernetes) -> Iterator[LoadPod]:
-    """Produce for the length of the `with` block. Every record must be acknowledged and be read once, in order."""
+    """Produce for the length of the `with` block.
+
+    Every record must be acknowledged, and be read once and in order.
+    """
     pod = cluster.start_client(
         "load",
         "tests.integration.deployment.load_client",
@@ -84,7 +89,9 @@ def load_on(cluster: SimulatedKubernetes) -> Iterator[LoadPod]:
 def report(
     request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., None]:
-    """Print `report(gap_s=..., bar_s=...)` as one line of JSON, whether or not output is captured."""
+    """Return a function `report(gap_s=..., bar_s=...)` that prints one line of JSON, even if pytest
+    captures output.
+    """
 
     def write(**figures: object) -> None:
         with capfd.disabled():

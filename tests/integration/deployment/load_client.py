@@ -1,7 +1,8 @@
-"""Runs in a pod of its own: acks=all load on a topic, and what came of it. Speaks JSON lines.
+"""Runs in a pod of its own: it writes records with acks=all to a topic, and reports in JSON lines.
 
-Reads commands on standard input: `gap` answers with the longest gap between two acknowledgements of one partition
-since the last `gap`, in s; the end of input ends the load, reads everything back and answers with the verdict.
+It reads commands from standard input. For `gap` it prints the longest time in seconds between two
+acknowledgements of one partition since the last `gap`. The end of input ends the load; then it
+reads all records back and prints what is wrong.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a kubelet would start for a rendered pod template: command, environment, mounts, probes, grace.
+"""What a kubelet would start for a rendered pod template: command, environment, mounts, probes,
+grace period.
 
-Only the fields that the manifests use are understood; any other raises, so that a manifest which grows a
-field does not leave the simulation behind unseen.
+It supports only the fields that the manifests use, and raises on any other, so that a new field in
+a manifest cannot be ignored silently.
 """
 
 from __future__ import annotations
@@ -69,8 +70,11 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A volume at its place. Exactly one source: files of text, a claim's name, or an empty directory that the
-    containers of a pod which name it share."""
+    """A volume and the path at which a container mounts it.
+
+    Exactly one source is set: text files, the name of a claim, or the name of an empty directory.
+    The containers of a pod that name the same empty directory share it.
+    """
 
     path: str
     read_only: bool
@@ -81,7 +85,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodPlan:
-    """One pod, ready to be started at `address`."""
+    """All that is needed to start one pod at `address`."""
 
     name: str
     labels: Mapping[str, str]
@@ -103,7 +107,9 @@ class PodPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """What the Containerfile's last stage says of a process; `preparations` are its RUN lines."""
+    """The settings of the Containerfile's last stage for a process; `preparations` are its RUN
+    lines.
+    """
 
     entrypoint: tuple[str, ...]
     environment: Mapping[str, str]
@@ -127,7 +133,7 @@ class Planner:
     """Resolves pod templates against the rendered ConfigMaps and the cluster's Secrets."""
 
     def __init__(self, found: Iterable[Object], secrets: Mapping[str, Mapping[str, bytes]]) -> None:
-        """`secrets` may be filled later: it is read when a pod is planned."""
+        """`secrets` may be filled later, because it is read when a pod is planned."""
         self._config_maps = {
             one["metadata"]["name"]: one["data"] for one in found if one["kind"] == "ConfigMap"
         }
@@ -199,7 +205,9 @@ class Planner:
     def _sidecar(
         self, owner: Object, container: Object, pod: str, fields: Mapping[str, str]
     ) -> PodPlan:
-        """A container of the pod that starts before the others and ends after them."""
+        """Return the plan of a container that starts before the pod's other containers and ends
+        after them.
+        """
         _only_known(container, _SIDECAR_FIELDS, pod)
         assert container["restartPolicy"] == "Always", f"{pod}: only sidecars are simulated"
         spec = owner["spec"]["template"]["spec"]
@@ -278,7 +286,7 @@ def _only_known(holder: Object, known: set[str], name: str) -> None:
 
 
 def _expanded(text: str, environment: Mapping[str, str]) -> str:
-    """`$(NAME)` as Kubernetes expands it: what is not known (yet) stays as it is."""
+    """Expand `$(NAME)` as Kubernetes does: unknown names stay as they are."""
     return _REFERENCE.sub(lambda found: environment.get(found[1], found[0]), text)
 
 

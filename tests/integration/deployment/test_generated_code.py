@@ -1,4 +1,4 @@
-"""Generating the gRPC code again: another process may be importing it."""
+"""The gRPC code is generated again while another process imports it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A scrape of live processes has the metrics that operators watch, named by the rules of Prometheus."""
+"""A scrape of live processes contains the metrics that operators watch, named by the rules of
+Prometheus.
+"""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def alert_rules() -> list[dict[str, Any]]:
 
 
 def panels() -> Iterator[tuple[str, str, str]]:
-    """Return (title, expression, legend) of every line of every panel."""
+    """Yield (title, expression, legend) of every line of every panel."""
     for path in sorted((MONITORING / "dashboards").glob("*.json")):
         for panel in json.loads(path.read_text())["panels"]:
             for target in panel.get("targets", ()):
@@ -70,7 +70,7 @@ def selectors(node: Any) -> list[Any]:
 
 
 def missing(expr: str, scrape: Scrape) -> list[str]:
-    """Return the metrics and labels that the expression names and the scrape lacks."""
+    """Return the metrics and labels that are in the expression and not in the scrape."""
     wrong = []
     tree = parsed(expr)
     for one in selectors(tree):
@@ -190,7 +190,9 @@ def test_every_panel_reads_what_is_there(scrape: Scrape) -> None:
 
 
 def counted_again(node: Any, nearest: str = "") -> list[str]:
-    """Return metrics that all gateways report with equal values, where the nearest aggregation is not `max`."""
+    """Return metrics that all gateways report with equal values, where the nearest aggregation is
+    not `max`.
+    """
     if isinstance(node, promql_parser.VectorSelector):
         name = str(node.name)
         return [name] if name.startswith("kafka_") and nearest != "max" else []
@@ -202,7 +204,7 @@ def counted_again(node: Any, nearest: str = "") -> list[str]:
 
 
 def test_what_each_gateway_tells_counts_once() -> None:
-    """With two gateways there are two series of each metric."""
+    """With two gateways there are two time series of each metric."""
     told = [*((title, expr) for title, expr, _ in panels())]
     told += [(rule["alert"], rule["expr"]) for rule in alert_rules()]
     assert sum("kafka_consumergroup" in expr for _, expr in told) > 4

@@ -1,6 +1,7 @@
-"""The dev overlay's pods, rolled, moved and robbed of their volumes, under acks=all load.
+"""The pods of the dev overlay are restarted, moved and lose their volumes, under acks=all load.
 
-`make test` rolls everything once and reports the pauses; `make test-long` holds them to the bar, and runs the job.
+`make test` restarts everything once and reports the pauses; `make test-long` compares them with the
+limit, and runs the job.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ Report = Callable[..., None]
 
 
 def roll_everything(cluster: SimulatedKubernetes) -> dict[str, float]:
-    """Restart each pod, and return the longest pause of a partition in s for each; nothing is lost meanwhile."""
+    """Restart each pod; return for each the longest pause of a partition in seconds.
+
+    No record may be lost meanwhile.
+    """
     gaps_s: dict[str, float] = {}
     with load_on(cluster) as load:
 
@@ -48,7 +52,7 @@ def roll_everything(cluster: SimulatedKubernetes) -> dict[str, float]:
 
 
 def metric(cluster: SimulatedKubernetes, pod: str, name: str) -> float:
-    """Return one value of a controller's or broker's own scrape."""
+    """Return the value of one metric from the pod's own scrape."""
     address = cluster.pods[pod].address
     body = httpx.get(f"http://{address}:9404/metrics", timeout=10).text
     return next(
@@ -97,7 +101,9 @@ def test_a_broker_whose_volume_is_gone_replicates_again(cluster: SimulatedKubern
 def test_a_controller_whose_volume_is_gone_does_not_vote_before_it_has_caught_up(
     cluster: SimulatedKubernetes,
 ) -> None:
-    """Two of three controllers respond, and one of them is empty: if it voted, they would elect a leader."""
+    """Two of three controllers respond, and one of them is empty: if it voted, these two would
+    elect a leader.
+    """
     role = "odradek_metadata_quorum_raft_leader"
     cluster.kill("quorum-2")
     cluster.kill("quorum-3")
@@ -126,7 +132,7 @@ def test_a_controller_whose_volume_is_gone_does_not_vote_before_it_has_caught_up
 
 
 def _kept_logs(cluster: SimulatedKubernetes) -> set[str]:
-    """The directories of partitions on the brokers' volumes."""
+    """Return the directories of partitions on the brokers' volumes."""
     logs = cluster.scratch.glob("volumes/*-broker-*/**/*.log")
     return {str(log.parent.relative_to(cluster.scratch)) for log in logs}
 
@@ -135,7 +141,9 @@ def _kept_logs(cluster: SimulatedKubernetes) -> set[str]:
 def test_brokers_refuse_controllers_that_lost_all_their_volumes_until_those_are_restored(
     cluster: SimulatedKubernetes,
 ) -> None:
-    """Empty controllers format themselves (`storage.format.if.empty`) and begin a log without topics."""
+    """Empty controllers format themselves (`storage.format.if.empty`) and begin a log without
+    topics.
+    """
     controllers, brokers = cluster.pod_names("quorum"), cluster.pod_names("broker")
     before = _kept_logs(cluster)
     assert before
@@ -170,7 +178,9 @@ def test_brokers_refuse_controllers_that_lost_all_their_volumes_until_those_are_
 def test_gateways_answer_while_they_are_rolled_and_reach_each_other(
     cluster: SimulatedKubernetes,
 ) -> None:
-    """A consumer instance that was created at one gateway is served by any, before and after a rolling restart."""
+    """Every gateway serves a consumer instance that was created at one of them, before and after a
+    rolling restart.
+    """
     json_v2 = {"Content-Type": "application/vnd.kafka.json.v2+json"}
     v2 = {"Content-Type": "application/vnd.kafka.v2+json"}
 
@@ -223,7 +233,9 @@ def test_gateways_answer_while_they_are_rolled_and_reach_each_other(
 def test_pods_reach_each_other_only_where_the_network_policies_let_them(
     cluster: SimulatedKubernetes,
 ) -> None:
-    """Nothing enforces the policies here, so every connection that there is must be one they allow."""
+    """Nothing enforces the policies here, so the test checks that every existing connection is one
+    that they allow.
+    """
     by_address = {
         pod.address: pod.plan.labels["app.kubernetes.io/name"] for pod in cluster.pods.values()
     }
@@ -288,7 +300,9 @@ def test_certificates_that_end_soon_are_renewed_and_no_others(
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_the_spark_job_reads_and_writes_the_cluster(cluster: SimulatedKubernetes) -> None:
-    """The plain Job as it stands: its image's user, a read-only root, certificates by file."""
+    """The plain Job runs unchanged: with its image's user, a read-only root, and certificates from
+    files.
+    """
     need("Java 17 or 21")
     url = f"https://{cluster.pods_of('gateway')[0].address}:8082"
     v2 = {"Content-Type": "application/vnd.kafka.json.v2+json"}

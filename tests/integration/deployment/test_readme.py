@@ -1,4 +1,4 @@
-"""The README's `sh` blocks, run as they stand, with a kubectl that acts on the simulated pods."""
+"""Runs the README's `sh` blocks unchanged, with a kubectl that acts on the simulated pods."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def command_line() -> str:
 
 
 class Shell:
-    """Runs a script in a folder of its own; `127.0.0.1`, the forwarded port, is a gateway's address."""
+    """Runs a script in a folder of its own; `127.0.0.1`, the forwarded port's address, is replaced
+    by a gateway's address.
+    """
 
     def __init__(self, cluster: SimulatedKubernetes, folder: Path) -> None:
         self._cluster = cluster
@@ -62,7 +64,10 @@ class Shell:
                 (folder / "secrets" / name / file).write_bytes(content)
 
     def run(self, script: str) -> str:
-        """Return the output of the script, of both streams. Raises AssertionError when a command failed."""
+        """Return the script's standard output and standard error.
+
+        Raises AssertionError if a command failed.
+        """
         pids = self._folder / "pids"
         pids.mkdir(exist_ok=True)
         for name, pod in self._cluster.pods.items():

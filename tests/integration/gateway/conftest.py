@@ -13,7 +13,7 @@ from odradek.embedded import ClusterPlan, EmbeddedCluster
 
 @dataclass
 class Gateway:
-    """A client of the gateway, and the path of v3's cluster."""
+    """An HTTP client of the gateway, and the path of the cluster in REST v3."""
 
     http: httpx.Client
     cluster: EmbeddedCluster

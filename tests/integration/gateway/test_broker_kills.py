@@ -1,4 +1,6 @@
-"""Eight HTTP clients, one gateway, brokers that are killed: nothing acknowledged is lost, nothing bad is written."""
+"""Eight HTTP clients write through one gateway while brokers are killed: no acknowledged record is
+lost, no invalid one is written.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def produce(url: str, topic: str, number: int, outcome: Outcome) -> None:
 
 
 def send_what_is_bad(url: str, topic: str, outcome: Outcome) -> None:
-    """Send good records beside a bad one, wrong types, and bodies that are too large: each is refused as a whole."""
+    """Send valid records together with an invalid one, wrong types, and bodies that are too large:
+    each request is refused as a whole.
+    """
     good = {"value": 1}
     cases = [
         (json.dumps({"records": [good, {"value": 2, "partition": -1}]}).encode(), JSON, 422),

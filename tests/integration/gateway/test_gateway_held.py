@@ -1,7 +1,9 @@
-"""No produce request of thousands of records keeps a gateway's event loop for long in one piece.
+"""No produce request of thousands of records blocks a gateway's event loop for long without a
+pause.
 
-The gateway process measures the CPU time of each callback of its loop (`watched_broker`). A request that takes too long
-has two more attempts, as CPU time grows where another process shares the core's caches.
+The gateway process measures the CPU time of each callback of its event loop (`watched_broker`). A
+request that takes too long has two more attempts, since CPU time grows when another process shares
+the core's caches.
 """
 
 from __future__ import annotations
@@ -80,7 +82,7 @@ def _calls(count: int) -> Iterator[LargeCall]:
 async def gateway(
     directory: Path, held: Path, cluster: BrokerCluster
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """A gateway process, and a client of it."""
+    """Yield a client of a gateway process."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ODRADEK_")}
     settings = {"listen": "127.0.0.1:0", "bootstrap": cluster.brokers[1].endpoint}
     with (directory / "gateway.log").open("wb") as log:

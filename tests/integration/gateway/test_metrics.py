@@ -1,4 +1,6 @@
-"""/metrics over a live scrape: kafka_exporter's names, labels and values, which its dashboards read."""
+"""A live scrape of the gateway's /metrics has kafka_exporter's names, labels and values, which its
+dashboards read.
+"""
 
 from __future__ import annotations
 

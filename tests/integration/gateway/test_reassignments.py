@@ -1,4 +1,4 @@
-"""A partition reassignment is listed by v3 until it is complete."""
+"""A partition reassignment is listed by REST v3 until it is complete."""
 
 from __future__ import annotations
 

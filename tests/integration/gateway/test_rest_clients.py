@@ -1,4 +1,6 @@
-"""Requests as clients of Confluent's REST Proxy and of Karapace send them: one media type, slashes at the end."""
+"""The gateway accepts requests as clients of Confluent's REST Proxy and of Karapace send them: one
+media type for all routes, slashes at the end.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def topic(gateway: Gateway) -> str:
 def test_one_set_of_headers_serves_the_life_of_an_instance(
     gateway: Gateway, topic: str, name: str, slash: str
 ) -> None:
-    """Every type is sent to every route; what is read has the instance's own format."""
+    """Every media type is sent to every route; records are returned in the instance's own
+    format.
+    """
     reads = {"accept": "application/vnd.kafka.json.v2+json"}
 
     def ask(method: str, path: str, body: object = None) -> httpx.Response:

@@ -1,7 +1,9 @@
-"""Error codes route by route, beside those of Confluent's REST Proxy and of Karapace as their sources have them.
+"""The gateway's error codes for each route, compared with those in the sources of Confluent's REST
+Proxy and of Karapace.
 
-Where both agree, the gateway agrees with them; where they differ, it has Confluent's code. Exceptions say why.
-Confluent's 404 for a path of another type, 406 and 415 are those of JAX-RS.
+Where both projects agree, the gateway agrees with them; where they differ, it has Confluent's code.
+Comments give the reasons for exceptions. Confluent's 404 for a path of another type, 406 and 415
+come from JAX-RS.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ FAULT: Final = "the client's mistake is no error of the server"
 
 
 class Row(NamedTuple):
-    """A request in a situation, and three error codes: the status where it has no code of its own.
+    """A request in a situation, and three error codes (or the HTTP status if there is no code).
 
-    None: the project reports no error there, has no such route, or its sources do not say.
+    None means that the project reports no error there, has no such route, or that its sources do
+    not say.
     """
 
     route: str
@@ -72,7 +75,7 @@ def unknown_instance(route: str, body: Any = None) -> Row:
 
 
 def produce(route: str, path: str) -> list[Row]:
-    """What both produce routes have in common; `path` exists."""
+    """Return the rows that both produce routes have in common; `path` exists."""
     return [
         Row(route, "no list of records", 422, 422, 422, path, {}, JSON),
         Row(route, "empty list of records", 422, 422, 422, path, {"records": []}, JSON),
@@ -270,7 +273,10 @@ ROWS: Final = [
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    """Instances: `f` is free, `a` has one of two partitions assigned, `s` is subscribed."""
+    """Yield a gateway with consumer instances:
+
+    `f` is unused, `a` has one of two partitions assigned, `s` is subscribed.
+    """
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("ODRADEK_GATEWAY_REQUEST_BODY_BYTES_MAX", str(BODY_BYTES_MAX))
         plan = ClusterPlan(

@@ -1,4 +1,4 @@
-"""Consumer instances: any gateway serves any of them, also after one was killed."""
+"""Consumer instances: every gateway serves each of them, also after one gateway was killed."""
 
 from __future__ import annotations
 
@@ -216,7 +216,9 @@ def test_a_rebalance_does_not_outlast_the_timeout_of_a_read(
 def test_a_client_that_gives_up_leaves_the_instance_to_the_next_one(
     cluster: EmbeddedCluster, gateways: list[httpx.Client], asked: int
 ) -> None:
-    """Its poll ends when it disconnects, so the next request neither waits for it nor misses its records."""
+    """The client's poll ends when it disconnects, so the next request neither waits for it nor
+    misses its records.
+    """
     topic = f"gives-up-{asked}"
     make_topic(gateways[0], cluster, topic, 10)
     base = make_instance(gateways[0], f"g-{topic}", "one", topic)
@@ -323,7 +325,7 @@ def test_instances_that_nobody_asks_for_expire_those_of_a_dead_gateway_too(
 
 
 async def registered(bootstrap: str, registry: set[tuple[str, int]]) -> set[tuple[str, str]]:
-    """Return the instances in the topic that all gateways read."""
+    """Return the consumer instances in the topic that all gateways read."""
     found: dict[tuple[str, str], bytes | None] = {}
     async with (
         Client(bootstrap) as client,

@@ -1,4 +1,4 @@
-"""A transaction as one request: all of its records count, or none."""
+"""A transaction in one request: all of its records become visible, or none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def record(topic: str, value: str, **fields: Any) -> dict[str, Any]:
 
 
 def ends(gateway: Gateway, topic: str) -> list[int]:
-    """The end offsets of a topic's partitions."""
+    """Return the end offsets of a topic's partitions."""
     offsets = []
     partitions = gateway.http.get(f"/topics/{topic}/partitions").json()
     for partition in partitions:

@@ -1,4 +1,4 @@
-"""v3's administration against a real cluster: values that were written can be read."""
+"""Administration by REST v3 on a real cluster: values that were written can be read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def follow(gateway: Gateway, path: str) -> Any:
 
 
 def test_links_lead_to_what_they_name(gateway: Gateway) -> None:
-    """Every `related` and `self` below the cluster answers, but for a move that does not take place."""
+    """Every `related` and `self` link below the cluster can be requested, except that of a
+    reassignment that does not exist.
+    """
     topic = gateway.topic("links")
     seen: set[str] = set()
     todo = [str(gateway.http.base_url.copy_with(path=gateway.v3)), f"{gateway.v3}/topics/{topic}"]

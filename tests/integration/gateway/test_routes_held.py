@@ -1,8 +1,9 @@
-"""No request to any route keeps a gateway's event loop for long in one piece, however much there is of everything.
+"""No request to any route blocks a gateway's event loop for long without a pause, however large the
+cluster is.
 
-The routes, their parameters and the largest bodies come from the gateway's openapi.json, so that a new route is tested
-by being there. The cluster has thousands of topics, groups and ACLs, a topic of thousands of partitions, and a member
-that reads all of them.
+The routes, their parameters and the largest bodies come from the gateway's openapi.json, so that a
+new route is tested automatically. The cluster has thousands of topics, groups and ACLs, a topic of
+thousands of partitions, and a member that reads all of them.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ BY_NAME: Final[dict[str, Any]] = {
 
 
 class RouteCall(NamedTuple):
-    """One request, and which array of its body is full."""
+    """One request, and the name of the array in its body that is full."""
 
     method: str
     path: str
@@ -77,7 +78,7 @@ async def test_no_route_keeps_a_gateway_for_long(count: int, tmp_path: Path) -> 
 
 
 async def _fill(cluster: BrokerCluster, count: int) -> None:
-    """Create everything that routes describe."""
+    """Create everything that the routes describe."""
     # Groups come first: while a broker makes thousands of logs, theirs would wait.
     await cluster.create_topic("first")
     endpoint = cluster.brokers[1].endpoint
@@ -113,7 +114,9 @@ async def _fill(cluster: BrokerCluster, count: int) -> None:
 
 
 async def _prepared(http: httpx.AsyncClient, count: int) -> dict[str, str]:
-    """Make a member of a group and a reader without one; returns the values of path parameters."""
+    """Create a consumer instance in a group and one without a group; return the values of path
+    parameters.
+    """
     (found,) = (await http.get("/v3/clusters")).json()["data"]
     partitions = [{"topic": "wide", "partition": index} for index in range(count)]
     offsets = [{**partition, "offset": 0} for partition in partitions]
@@ -173,12 +176,16 @@ def _calls(described: dict[str, Any], names: dict[str, str], count: int) -> Iter
 
 
 def _order(call: RouteCall) -> tuple[int, bool, str]:
-    """Reads first, then changes; the topic and the instances are deleted last."""
+    """Return the key by which calls are sorted: reads come first, then changes; the topic and the
+    instances are deleted last.
+    """
     return METHODS.index(call.method), call.path.endswith("/subscription"), call.path
 
 
 def _largest(schema: dict[str, Any], count: int) -> Iterator[tuple[str, Any]]:
-    """Yield bodies of a schema: one for each array, which is as long as it may be, and one without any."""
+    """Yield bodies of a schema: one for each array, with as many items as are allowed, and one
+    without any array.
+    """
     properties = schema.get("properties", {})
     required = set(schema.get("required", ()))
     basis = {name: _value(name, properties[name], 0, count) for name in required}
@@ -204,7 +211,7 @@ def _array_of(schema: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _value(name: str, schema: dict[str, Any], number: int, count: int) -> Any:
-    """Return a value of a schema; numbered ones differ from each other."""
+    """Return a value of a schema; values with different numbers differ."""
     if "anyOf" in schema and "type" not in schema:
         schema = schema["anyOf"][0]
     if "enum" in schema:
@@ -231,7 +238,9 @@ def _value(name: str, schema: dict[str, Any], number: int, count: int) -> Any:
 
 
 async def _held_by(http: httpx.AsyncClient, held: Path, call: RouteCall) -> tuple[float, str]:
-    """Send a request, and return the longest time for which it held the loop, and what ran."""
+    """Send a request; return the longest time for which it blocked the event loop, and the function
+    that ran.
+    """
     before = len(_lines(held))
     response = await http.request(
         call.method,

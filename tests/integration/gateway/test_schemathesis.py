@@ -1,7 +1,9 @@
-"""schemathesis, all checks, over a real gateway: it does what openapi.json says, whatever is sent.
+"""Runs all checks of schemathesis against a real gateway: it does what openapi.json says, whatever
+is sent.
 
-Twice: with any names, and with names of what exists, so that requests come further than 404. Positive requests may be
-refused with 400 or 422 only where a reason cannot be told by a schema; these operations are listed here.
+The checks run twice: with any names, and with names that exist, so that requests get further than
+404. Valid requests may be refused with 400 or 422 only if a schema cannot express the reason; these
+operations are listed here.
 """
 
 from __future__ import annotations
@@ -91,7 +93,9 @@ def run(gateway: Gateway, folder: Path, pinned: dict[str, str], *arguments: str)
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    """Start a gateway whose requests never wait long for records: any number is a valid `timeout`."""
+    """Yield a gateway whose requests never wait long for records, because any number is a valid
+    `timeout`.
+    """
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("ODRADEK_GATEWAY_CONSUMER_REQUEST_TIMEOUT_MS_MAX", "20")
         with EmbeddedCluster(ClusterPlan(brokers=1, controllers=1, gateways=1)) as cluster:
@@ -103,7 +107,7 @@ def gateway() -> Iterator[Gateway]:
 
 @pytest.fixture(scope="module")
 def existing(gateway: Gateway) -> dict[str, str]:
-    """Return names of resources that exist."""
+    """Create resources, and return their names."""
     topic = gateway.topic("st-topic")
     v2 = {"content-type": "application/vnd.kafka.v2+json"}
     made = gateway.http.post(f"/consumers/{GROUP}", json={"name": INSTANCE}, headers=v2)

@@ -1,5 +1,6 @@
-"""Streams of records return results while they run, and are slowed down instead of buffered. A gateway that stops
-completes running requests.
+"""Streams of records return results while they run, and are slowed down instead of being buffered.
+
+A gateway that stops completes running requests.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class RecordStream:
         self.socket.sendall(b"0\r\n\r\n")
 
     def answer(self) -> dict[str, object]:
-        """Return the next result; the head of the response is read with the first one."""
+        """Return the next result; the first call also reads the head of the response."""
         if self._response is None:
             self._response = http.client.HTTPResponse(self.socket)
             self._response.begin()

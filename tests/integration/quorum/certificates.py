@@ -1,4 +1,4 @@
-"""A throwaway certificate authority for the quorum's tests."""
+"""A temporary certificate authority for the tests of the quorum."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ class CertificateAuthority:
         uris: tuple[str, ...] = (),
         expired: bool = False,
     ) -> QuorumTls:
-        """Write a certificate with these SANs and return its paths."""
+        """Write a certificate with these subject alternative names; return the paths of its
+        files.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.datetime.now(datetime.UTC)
         sans: list[x509.GeneralName] = [x509.DNSName(name) for name in names]

@@ -1,4 +1,4 @@
-"""Controller processes in this process: real quorum, real files, real gRPC on free ports."""
+"""Runs controllers inside the test process: real quorum, real files, real gRPC on free ports."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Controllers:
         self.channels: dict[int, grpc.aio.Channel] = {}
 
     def build(self, node: int, **more: Any) -> QuorumProcess:
-        """Return a process with its settings, not running."""
+        """Return a controller process with its settings, which is not started."""
         values = {
             "node.id": node,
             "cluster.id": CLUSTER_ID,
@@ -98,7 +98,7 @@ class Controllers:
         del self.processes[node]
 
     async def active(self) -> int:
-        """Return the node whose controller is active."""
+        """Wait for an active controller, and return its node id."""
         found: list[int] = []
 
         def look() -> bool:
@@ -114,7 +114,10 @@ class Controllers:
         return found[0]
 
     async def all_ready(self) -> None:
-        """Wait until a majority is enough: new controllers must all have heard of each other once."""
+        """Wait until all controllers are ready.
+
+        New controllers must all have heard of each other once; after that a majority is enough.
+        """
 
         def look() -> bool:
             self._check_tasks()
@@ -165,7 +168,7 @@ class Controllers:
 async def controllers(
     directory: Path, count: int = 1, **settings: Any
 ) -> AsyncIterator[Controllers]:
-    """Run controllers; settings are named with _ for the dots."""
+    """Run controllers. `settings` are named with _ in place of the dots."""
     found = Controllers(
         directory, count, {name.replace("_", "."): value for name, value in settings.items()}
     )
@@ -238,7 +241,7 @@ async def start_broker(found: Controllers, broker_id: int = 1) -> Heart:
 
 
 class Follower:
-    """Builds an image from a metadata feed, as a broker does."""
+    """Builds metadata from a metadata feed, as a broker does."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
@@ -248,7 +251,7 @@ class Follower:
     async def follow(
         self, stub: controller_service_pb2_grpc.ControllerServiceAsyncStub, to_offset: int
     ) -> None:
-        """Read until the image has reached `to_offset`."""
+        """Read until the metadata have reached `to_offset`."""
         call = stub.MetadataFeed(
             pb.MetadataFeedRequest(
                 broker_id=1, from_offset=self.image.offset + 1, last_epoch=self.image.epoch

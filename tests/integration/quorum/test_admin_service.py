@@ -1,4 +1,4 @@
-"""Administration over real gRPC: each kind of call, and malformed requests."""
+"""Administration of controllers over real gRPC: each kind of call, and malformed requests."""
 
 from __future__ import annotations
 

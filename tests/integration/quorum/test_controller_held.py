@@ -1,9 +1,10 @@
-"""No RPC keeps a controller's event loop for long in one piece, however much it names.
+"""No RPC blocks a controller's event loop for long without a pause, however much it names.
 
-Every RPC that brokers forward for their clients, with as many items as brokers take, against a controller process that
-measures the CPU time of each callback of its loop (`watched_broker`); then one topic with as many partitions as one
-request may create. A second test sends what brokers say of such a topic themselves. A request that takes too long has
-two more attempts, as CPU time grows where another process shares the core's caches.
+The tests send every RPC that brokers forward for their clients, with as many items as brokers
+accept. The controller process measures the CPU time of each callback of its event loop
+(`watched_broker`). Then they create one topic with as many partitions as one request may create,
+and a second test sends a broker's own requests about such a topic. A request that takes too long
+has two more attempts, since CPU time grows when another process shares the core's caches.
 """
 
 from __future__ import annotations
@@ -126,7 +127,9 @@ async def test_no_call_of_a_broker_keeps_a_controller_for_long(count: int, tmp_p
 def _calls_of_a_broker(
     stub: Any, epochs: dict[int, int], names: list[common_pb2.TopicIdPartition]
 ) -> Iterator[tuple[str, Callable[[], Awaitable[object]]]]:
-    """Yield what a broker says of its replicas: each call names as many partitions as it may."""
+    """Yield a broker's own calls about its replicas, each with as many partitions as it may
+    name.
+    """
     broker = {"broker_id": 1, "broker_epoch": epochs[1]}
     alone = [pb.ReplicaWithEpoch(**broker)]
 
@@ -174,7 +177,7 @@ def _calls_of_a_broker(
 
 @asynccontextmanager
 async def _controller(directory: Path, held: Path) -> AsyncIterator[grpc.aio.Channel]:
-    """A controller process, and a channel to it."""
+    """Yield a channel to a controller process."""
     raft, rpc = free_ports(2)
     settings: dict[str, Any] = {
         "node.id": 0,
@@ -219,7 +222,10 @@ async def _controller(directory: Path, held: Path) -> AsyncIterator[grpc.aio.Cha
 
 
 async def _unfenced_broker(channel: grpc.aio.Channel, broker_id: int = 1) -> int:
-    """Register a broker and beat until it is unfenced; its session outlives the test. Returns the broker epoch."""
+    """Register a broker and send heartbeats until it is unfenced; return the broker epoch.
+
+    Its session outlives the test.
+    """
     stub: Any = controller_service_pb2_grpc.ControllerServiceStub(channel)
     async with asyncio.timeout(READY_S_MAX):
         while True:

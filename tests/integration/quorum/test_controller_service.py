@@ -1,4 +1,6 @@
-"""Brokers and controllers over real gRPC: registration, liveness, the feed, failover, restart."""
+"""Brokers and controllers over real gRPC: registration, heartbeats, the metadata feed, failover,
+restart.
+"""
 
 from __future__ import annotations
 

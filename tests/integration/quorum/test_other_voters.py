@@ -1,4 +1,4 @@
-"""Neither voters of another release nor voters that cannot be reached end this one."""
+"""A voter keeps running if other voters have another release or cannot be reached."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.quorum.voter_networks import a_vote, running, settings_of
 
 
 async def test_a_voter_of_the_first_release_reaches_this_one_and_is_reached(tmp_path: Path) -> None:
-    """The first release takes exactly four fields of a hello, in both directions."""
+    """The first release accepts exactly four fields in the hello message, in both directions."""
     ports = free_ports(2)
     greeted: list[list[Any]] = []
     refused: list[list[Any]] = []

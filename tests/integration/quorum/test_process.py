@@ -106,7 +106,7 @@ async def test_directories_that_are_not_its_own_are_refused(tmp_path: Path) -> N
 async def test_a_snapshot_of_a_newer_program_is_called_that(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is damaged, so the error must not suggest to empty or format the directory."""
+    """Nothing is damaged, so the error must not advise to empty or format the directory."""
     settings = {"metadata_log_max_entries_between_snapshots": 10}
     async with controllers(tmp_path, **settings) as running:
         node = await running.active()
@@ -315,7 +315,7 @@ def taken_raft_port(found: Controllers) -> Iterator[None]:
 
 
 async def complaint(found: Controllers, directory: Path) -> str:
-    """Return the one line that a controller prints that cannot start."""
+    """Start a controller that cannot run, and return the one line that it prints."""
     process = await asyncio.create_subprocess_exec(
         *command_line(found, directory),
         stdout=asyncio.subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Three quorum nodes on one loop: proposals, leadership, feed, status, restart."""
+"""Three quorum nodes on one event loop: proposals, leadership, feed, status, restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A controller that lost its disk or host comes back empty under its own id, as docs/operations.md says."""
+"""A controller that lost its disk or host is replaced by an empty one with the same id, as
+docs/operations.md describes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def connected(found: Controllers, one: int, other: int) -> bool:
 
 
 def elections_tried(found: Controllers, node: int) -> int:
-    """Return how often a node has asked the others for consent to campaign."""
+    """Return how many rounds of pre-votes a node has sent to the other voters."""
     return found.processes[node]._quorum._voter.node.elections.pre_vote.round
 
 

@@ -41,7 +41,7 @@ async def test_voters_with_their_names_in_the_san_reach_each_other(tmp_path: Pat
 
 
 class SlowResolver:
-    """Resolves one name slowly, as when the first of two name servers is gone."""
+    """Resolves one name slowly, as when the first of two name servers does not respond."""
 
     def __init__(self, slow_name: str) -> None:
         self._slow_name = slow_name
@@ -63,7 +63,7 @@ class SlowResolver:
 async def test_a_resolver_that_is_slower_than_a_connection_may_be_delays_it_and_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lookups that timed out fill the threads that all lookups share."""
+    """Lookups that timed out occupy the threads that all lookups share."""
     monkeypatch.setattr(transport, "CONNECT_TIMEOUT_S", 0.1)
     resolver = SlowResolver("controller-2.example")
     monkeypatch.setattr(socket, "getaddrinfo", resolver)

@@ -1,4 +1,6 @@
-"""No combination of kill -9 loses an acknowledged entry, with real processes, disks and mutual TLS."""
+"""With real processes, disks and mutual TLS, no combination of kill -9 loses an acknowledged
+entry.
+"""
 
 from __future__ import annotations
 

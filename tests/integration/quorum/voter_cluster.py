@@ -1,4 +1,6 @@
-"""Three voter processes over mutual TLS on loopback, driven by their standard streams."""
+"""Three voter processes over mutual TLS on loopback, controlled by their standard input and
+output.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,9 @@ class VoterCluster:
         return self._directory / f"voter-{node_id}.json"
 
     def start(self, node_id: int) -> None:
-        """Start a voter on what its directory holds; its output is appended to the same file."""
+        """Start a voter with the files in its directory; its output is appended to the same
+        file.
+        """
         with (
             self._outputs[node_id].open("ab") as out,
             (self._directory / f"voter-{node_id}.err").open("ab") as err,

@@ -1,4 +1,4 @@
-"""Voters' networks without voters: they listen, dial, and record what they receive."""
+"""The networks of voters without the voters: they listen, connect, and record what they receive."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def settings_of(node_id: int, ports: list[int], tmp_path: Path, **other: Any) ->
 
 @asynccontextmanager
 async def running(*settings: QuorumSettings) -> AsyncIterator[list[Recorded]]:
-    """Run networks that listen and dial."""
+    """Run networks that listen and connect to each other."""
     networks = [Recorded(one) for one in settings]
     async with asyncio.TaskGroup() as tasks:
         stop = asyncio.Event()

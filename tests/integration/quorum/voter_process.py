@@ -1,9 +1,9 @@
-"""One voter as a process of its own, for tests and benchmarks: `python -m ... SETTINGS.json`.
+"""Runs one voter as a process, for tests and benchmarks: `python -m ... SETTINGS.json`.
 
-It prints one JSON object a line: `ready`, `active`, `resigned`, `ack` (a proposal's number and
-offset), `load` (a measurement). It reads one a line too: `trickle` proposes for as long as this
-node is active, one at a time; `load` proposes from many tasks and measures; `dump` writes the state
-to a file. SIGTERM stops it in order.
+It prints one JSON object in each line: `ready`, `active`, `resigned`, `ack` (a proposal's number
+and offset), `load` (a measurement). Commands are also JSON lines: `trickle` proposes one entry
+after the other while this node is active; `load` proposes from many tasks and measures; `dump`
+writes the state to a file. SIGTERM stops the process in a controlled way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from odradek_metadata_quorum.settings import QuorumSettings, QuorumTls
 
 
 def say(**event: object) -> None:
-    """Print one line in one write, so that kill -9 loses no part of it."""
+    """Print an event as one line in one write, so that kill -9 loses no part of it."""
     os.write(1, (json.dumps(event) + "\n").encode())
 
 

@@ -1,1 +1,1 @@
-"""The SDK against clusters of real processes."""
+"""Tests of the SDK against clusters of real processes."""

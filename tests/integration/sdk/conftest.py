@@ -1,4 +1,6 @@
-"""Clusters of real processes: one broker for a module's tests, or three for one test."""
+"""Fixtures: clusters of real processes, with one broker for the tests of a module, or three for one
+test.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from odradek.embedded import ClusterPlan, EmbeddedCluster
 
 @pytest.fixture(scope="package")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a cluster of one broker and one controller."""
+    """Yield the address of a cluster of one broker and one controller."""
     plan = ClusterPlan(brokers=1, controllers=1, data_dir=tmp_path_factory.mktemp("one-broker"))
     with EmbeddedCluster(plan) as cluster:
         cluster.start()
@@ -24,7 +26,7 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="package")
 def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker that removes a group member that is silent for one second."""
+    """Yield a cluster that removes a group member that is silent for one second."""
     plan = ClusterPlan(
         brokers=1,
         controllers=1,
@@ -54,7 +56,7 @@ async def client(bootstrap: str) -> AsyncIterator[Client]:
 
 @pytest.fixture
 def three_brokers(tmp_path: Path) -> Iterator[EmbeddedCluster]:
-    """A cluster of three brokers and one controller, for tests that kill processes."""
+    """Yield a cluster of three brokers and one controller, for tests that kill processes."""
     with EmbeddedCluster(ClusterPlan(brokers=3, controllers=1, data_dir=tmp_path)) as cluster:
         cluster.start()
         cluster.wait_ready()
@@ -63,5 +65,5 @@ def three_brokers(tmp_path: Path) -> Iterator[EmbeddedCluster]:
 
 @pytest.fixture
 def topic() -> str:
-    """A topic name that no other test uses."""
+    """Return a topic name that no other test uses."""
     return f"t-{uuid.uuid4().hex[:12]}"

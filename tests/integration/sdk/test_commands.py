@@ -1,4 +1,6 @@
-"""Every command against a cluster that `odradek dev` runs, as a person or a script would call it."""
+"""Every command of the command line, run against a cluster of `odradek dev` as a person or a script
+would run it.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def run(dev: dict[str, Any], *words: str, stdin: str = "", status: int = 0) -> s
 
 
 def completed(dev: dict[str, Any], words: str, **environment: str) -> list[str]:
-    """Return what bash would offer after these words; the last word is the one that is being typed."""
+    """Return what bash would offer to complete the last of these words."""
     done = subprocess.run(
         [*CLI],
         capture_output=True,
@@ -114,13 +116,13 @@ def test_dev_tells_where_everything_is(dev: dict[str, Any]) -> None:
 
 
 def readme(pattern: str) -> str:
-    """Return the one part of the README that matches."""
+    """Return the one part of the README that matches the pattern."""
     (found,) = re.findall(pattern, README.read_text(), re.DOTALL)
     return str(found)
 
 
 def test_the_readmes_tour(dev: dict[str, Any]) -> None:
-    """Run the tour as it is written, except for the address and the number of brokers."""
+    """The tour runs as it is written, except for the address and the number of brokers."""
     tour = readme(r"# in another terminal[^\n]*\n(.*?)```")
     assert "--replicas 3" in tour
     tour = tour.replace("--replicas 3", "--replicas 1")

@@ -1,4 +1,4 @@
-"""Brokers that die or hang under load: the client continues, and no record is lost or duplicated."""
+"""Brokers die or hang under load: the client continues, and no record is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RATE = 2_000
 
 @dataclass(slots=True)
 class Load:
-    """Numbered records under acks=all, and when each was acknowledged."""
+    """Sends numbered records with acks=all, and records when each was acknowledged."""
 
     client: Client
     topic: str
@@ -46,7 +46,7 @@ class Load:
             await producer.flush(60)
 
     async def progress(self, seconds: float, timeout_s: float = 30.0) -> None:
-        """Wait until records sent `seconds` from now on are acknowledged."""
+        """Wait until the records of the next `seconds` are acknowledged."""
         goal = self.sent + int(seconds * RATE)
         async with asyncio.timeout(timeout_s + seconds):
             while self.acknowledged + len(self.failures) < goal:
@@ -96,7 +96,10 @@ async def verify(client: Client, topic: str, load: Load) -> None:
 
 @contextlib.asynccontextmanager
 async def under_load(cluster: EmbeddedCluster, topic: str) -> AsyncIterator[Load]:
-    """Produce while something is done to the cluster; all records are written once, in order, and no pause is long."""
+    """Produce for the length of the `with` block.
+
+    All records must be written once and in order, and no pause may be long.
+    """
     async with Client(cluster.bootstrap) as client:
         await client.admin.create_topic(
             topic,
@@ -168,7 +171,7 @@ async def test_every_broker_is_restarted_in_turn_under_load(
 
 
 async def in_sync(client: Client, topic: str) -> None:
-    """Wait until every replica is in sync again: stopping the next broker is safe."""
+    """Wait until every replica is in sync again, so that the next broker can be stopped safely."""
     async with asyncio.timeout(60):
         while True:
             described = await client.admin.describe_topic(topic)

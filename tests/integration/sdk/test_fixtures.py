@@ -1,4 +1,4 @@
-"""The pytest fixtures that users get: a real cluster by `odradek dev`, and one in memory."""
+"""The pytest fixtures for users of the SDK: a real cluster by `odradek dev`, and one in memory."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ async def fill(client: Client, topic: str, *, partitions: int = 2, records: int 
 
 
 async def read(consumer: Consumer, count: int) -> list[bytes]:
-    """Return this many values; more of them are an error."""
+    """Return this many values; it is an error if there are more."""
     values: list[bytes] = []
     async with asyncio.timeout(WAIT_S):
         while len(values) < count:
@@ -101,8 +101,8 @@ async def test_a_pattern_takes_in_topics_to_come(impatient_client: Client, topic
 
 
 async def test_listeners_frame_what_is_handed_out(impatient_client: Client, topic: str) -> None:
-    """No record of a partition is returned before `on_assign` has returned, and `on_revoke` is called when all of
-    them are processed.
+    """No record of a partition is returned before `on_assign` has returned, and `on_revoke` is
+    called when all of them are processed.
     """
     client = impatient_client
     await fill(client, topic, records=200)
@@ -236,7 +236,9 @@ async def test_a_static_member_that_comes_back_goes_on_without_a_rebalance(
 async def test_a_member_that_is_silent_loses_its_partitions_and_its_commits(
     impatient_client: Client, topic: str
 ) -> None:
-    """`on_lost` is called: the group removed the member while its event loop was blocked."""
+    """`on_lost` is called, because the group removed the member while its event loop was
+    blocked.
+    """
     client = impatient_client
     await fill(client, topic, partitions=1)
     lost: list[TopicPartition] = []

@@ -1,4 +1,6 @@
-"""`odradek broker --processes N`: one host's brokers under one supervisor, killed, rolled and stopped under load."""
+"""`odradek broker --processes N` runs one host's brokers under one supervisor; they are killed,
+restarted and stopped under load.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ FIRST_ID, PROCESSES = 11, 2
 
 
 class Host:
-    """A host of two brokers beside the cluster's own broker, which stands on another host."""
+    """A host of two brokers; the cluster's own broker counts as another host."""
 
     def __init__(self, cluster: EmbeddedCluster, directory: Path) -> None:
         self.log_path = directory / "host.log"

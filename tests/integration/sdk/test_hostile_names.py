@@ -1,4 +1,6 @@
-"""Names that clients chose, printed by every command: nothing reaches the terminal raw, and nothing ends in a trace."""
+"""Every command prints names that clients chose: nothing reaches the terminal unescaped, and no
+command ends with a traceback.
+"""
 
 from __future__ import annotations
 

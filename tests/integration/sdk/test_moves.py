@@ -1,4 +1,6 @@
-"""Replicas move between real brokers by command: placement, progress, cancelling, elections, deleted records."""
+"""Replicas move between real brokers by command: placement, progress, cancelling, elections,
+deleted records.
+"""
 
 from __future__ import annotations
 

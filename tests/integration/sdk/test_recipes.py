@@ -1,4 +1,6 @@
-"""Each recipe is killed several times in the middle, and its delivery guarantee still holds."""
+"""Each recipe program is killed several times while it runs, and its delivery guarantee still
+holds.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ Count = Callable[[], int]
 
 
 async def fill(bootstrap: str, topic: str, *, times: int = 1) -> None:
-    """Write records with numbers as keys and `ACCOUNT AMOUNT` or a number as values; each record `times` times."""
+    """Write each record `times` times, with numbers as keys, and `ACCOUNT AMOUNT` or a number as
+    values.
+    """
     async with Client(bootstrap) as client:
         await client.admin.create_topic(topic, partitions=PARTITIONS, replication_factor=1)
         async with client.producer() as producer:
@@ -40,7 +44,7 @@ async def fill(bootstrap: str, topic: str, *, times: int = 1) -> None:
 def killed_again_and_again(
     bootstrap: str, recipe: str, topic: str, path: Path, count: Count, records: int
 ) -> None:
-    """Run the program and kill it several times in the middle; then let it run until it does nothing more."""
+    """Run the program and kill it several times; then let it run until it does nothing more."""
     for kill in range(KILLS + 1):
         with running(bootstrap, recipe, topic, path) as program:
             before = count()

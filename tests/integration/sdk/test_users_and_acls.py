@@ -1,4 +1,6 @@
-"""`odradek user` and `odradek acl` against a broker that wants a login, and logins of the command line."""
+"""`odradek user` and `odradek acl` against a broker that requires a login, and logins of the
+command line.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ SETTINGS = (
 
 
 class Cli:
-    """Runs commands: as the administrator at the open listener, or as a user at the guarded one."""
+    """Runs commands: as the administrator at the open listener, or as a user at the listener with
+    logins.
+    """
 
     def __init__(self, ports: dict[str, int], home: Path) -> None:
         self.open = f"127.0.0.1:{ports['GRPC']}"
@@ -42,8 +46,8 @@ class Cli:
         bootstrap: str | None = None,
         **environment: str,
     ) -> Any:
-        """Return what the command prints: parsed JSON if `-o json` is among the words, or the error if one is
-        expected.
+        """Run a command and return what it prints: parsed JSON if `-o json` is among the words, or
+        the error if one is expected.
         """
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("ODRADEK_")}
         told = {"ODRADEK_BOOTSTRAP": bootstrap or self.open} if bootstrap != "" else {}

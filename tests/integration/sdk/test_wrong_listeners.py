@@ -1,4 +1,6 @@
-"""A client at the wrong port gets an error that names the listener there and the right one; the log names them, too."""
+"""A client that connects to the wrong port gets an error that names the listener there and the
+right one; the log names them, too.
+"""
 
 from __future__ import annotations
 

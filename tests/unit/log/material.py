@@ -85,7 +85,7 @@ def unreadable(base_offset: int, what: str) -> bytes:
     """Return a batch of three records with a correct CRC that cannot be decoded.
 
     `what` is "noise" (the records are random bytes), "bomb" (they decompress to more than is
-    allowed), or "too many" (a valid batch, which is too large only by the limit of the test).
+    allowed), or "too many" (a valid batch; the test lowers the limit of records below it).
     """
     if what == "too many":
         return batch(base_offset, count=3)

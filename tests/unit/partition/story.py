@@ -1,11 +1,13 @@
-"""Replicas as transcripts: a line is an event, and the indented lines below are its effects.
+"""Runs scenarios of a replica that are written as text: an unindented line is an event, and the
+indented lines below it are the expected effects.
 
     at 10 ack-received session=2/102/1 leader_epoch=5 ack_to=3
       high-watermark-moved high_watermark=3
 
-An event is its class in kebab case with its fields; what a line leaves out is taken from DEFAULTS.
-Brokers are registered under epoch 100 + id unless a line says otherwise. `python -m
-tests.unit.partition.story FILE` rewrites the expected lines: read the diff.
+An event is written as its class in kebab case with its fields. Fields that a line omits take their
+value from DEFAULTS. Brokers are registered under epoch 100 + id unless a line says otherwise.
+`python -m tests.unit.partition.story FILE` rewrites the expected effects in FILE; review the diff
+before you commit it.
 """
 
 from __future__ import annotations
@@ -68,7 +70,10 @@ def view(broker_id: int, broker_epoch: int | None = None, **flags: bool) -> Brok
 
 
 def session(text: str) -> FollowerSession:
-    """`2/102/1`: broker, broker epoch, session id; a fourth part: the catch-up lane."""
+    """Parse a session such as `2/102/1`: broker, broker epoch, session id.
+
+    A fourth part means the catch-up lane.
+    """
     broker_id, broker_epoch, session_id, *lane = text.split("/")
     return FollowerSession(
         broker_id=int(broker_id),
@@ -79,12 +84,15 @@ def session(text: str) -> FollowerSession:
 
 
 def epochs(text: str) -> tuple[tuple[int, int], ...]:
-    """`5@0,6@3`: epoch 5 from offset 0 on, epoch 6 from 3 on."""
+    """Parse leader epochs such as `5@0,6@3`: epoch 5 begins at offset 0, epoch 6 at offset 3."""
     return tuple((int(e), int(o)) for e, o in (p.split("@") for p in text.split(",") if p))
 
 
 def opened(words: list[str]) -> Replica:
-    """`replica 1 log=0..5 epochs=3@0 hw=2`; durable up to its end unless `durable` says less."""
+    """Parse a replica such as `replica 1 log=0..5 epochs=3@0 hw=2`.
+
+    Its log is durable up to its end unless the line has `durable`.
+    """
     fields = dict(word.split("=") for word in words[1:])
     start, end = (int(part) for part in fields.get("log", "0..0").split(".."))
     return Replica(
@@ -128,8 +136,9 @@ def effect_text(effect: Effect) -> str:
 def replay(
     lines: list[str], look: Callable[[Replica, int], None] = lambda _replica, _now_ms: None
 ) -> list[str]:
-    """Run the lines that are not indented, and return them with the effects of each. `look` is called after each
-    event.
+    """Run the events, which are the unindented lines, and return them with the effects of each.
+
+    `look` is called after each event.
     """
     replica: Replica | None = None
     asked: ProduceRequested | None = None

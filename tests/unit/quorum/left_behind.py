@@ -1,4 +1,4 @@
-"""A leader that was cut off, and snapshots for it."""
+"""Makes a leader that was cut off and whose log is too far behind, and snapshots for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def snapshot_chunk(offset: int, epoch: int, *, term: int, data: bytes = SNAPSHOT
 
 
 def leader_left_behind(seed: int = 1) -> tuple[World, SimulatedNode]:
-    """Return a leader that was cut off with pending entries while the others trimmed past its log."""
+    """Return a leader that was cut off with uncommitted entries while the other voters trimmed
+    their logs past its end.
+    """
     world = World(seed)
     world.start_all()
     old = world.elect()

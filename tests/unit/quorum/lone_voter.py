@@ -1,4 +1,6 @@
-"""One voter in the simulator, its peers played by the test: messages in, messages out."""
+"""Runs one voter in the simulator; the test sends the messages of the other voters, and reads those
+to them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class LoneVoter:
         return self.node
 
     def receive(self, peer_id: int, kind: str, **fields: Any) -> None:
-        """Deliver a message, encoded and decoded as the network would, and step."""
+        """Deliver a message, encoded and decoded as for the network, and let the voter process
+        it.
+        """
         message = wire.decode(wire.encode({"type": kind, **fields})[4:])
         self.node.entering(lambda: self.node.receive(peer_id, message))
 
@@ -55,7 +59,9 @@ class LoneVoter:
         commit: int,
         text: bytes = b"e",
     ) -> None:
-        """Deliver append_entries with entries of `terms` behind `previous` (index, term)."""
+        """Deliver append_entries with entries of `terms` after the entry `previous` (index,
+        term).
+        """
         self.receive(
             leader_id,
             wire.APPEND_ENTRIES,
@@ -81,7 +87,9 @@ class LoneVoter:
         return pre_votes
 
     def campaign(self, *, grants: tuple[int, ...]) -> int:
-        """Let the election timer end and `grants` consent; return the term in which the voter then campaigns."""
+        """Let the election timer end, and let the peers in `grants` grant the pre-vote; return the
+        term in which the voter then campaigns.
+        """
         self.take_sent(wire.PRE_VOTE)
         message = self.hear_pre_votes(rounds=1)[0][1]
         for peer_id in grants:
@@ -96,7 +104,7 @@ class LoneVoter:
         return self.node.raft.term
 
     def become_leader(self, *, followers: tuple[int, ...] = (2,)) -> int:
-        """Have `followers` elect the voter and acknowledge its no-op; return the term."""
+        """Let `followers` elect the voter and acknowledge its no-op; return the term."""
         term = self.campaign(grants=followers)
         for peer_id in followers:
             self.receive(peer_id, wire.RESPONSE_VOTE, term=term)
@@ -107,7 +115,7 @@ class LoneVoter:
         return term
 
     def acknowledge(self, peer_id: int, term: int, index: int | None = None) -> None:
-        """Have a follower acknowledge the log up to `index`, by default all of it."""
+        """Let a follower acknowledge the log up to `index`, by default all of it."""
         last = self.node.raft.log.last_index if index is None else index
         self.receive(
             peer_id,

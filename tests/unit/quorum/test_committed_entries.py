@@ -1,4 +1,6 @@
-"""Committed entries are never replaced, left out or guessed."""
+"""A voter never replaces or skips committed entries, and never assumes that an entry is
+committed.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def test_a_gap_between_state_and_log_ends_the_process() -> None:
 
 
 def test_a_step_applies_no_more_bytes_than_the_loop_bears_to_wait_for() -> None:
-    """A restarted leader that replayed everything at once would be deposed, because it would send no heartbeats."""
+    """A restarted leader that replayed everything at once would be deposed, because it would send
+    no heartbeats.
+    """
     voter = LoneVoter()
     size = 100_000
     for index in range(1, 41, 10):

@@ -1,4 +1,6 @@
-"""What the quorum's disk promises: nothing is lost once a call has returned, and no write or read stops half-way."""
+"""The quorum's disk on a real file system: nothing is lost once a call has returned, and no write
+or read is done in part.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,7 @@ def test_a_changed_identity_is_durable() -> None:
 
 
 class Calls:
-    """The calls of the operating system that matter for durability, by the path that each was made for."""
+    """Records the system calls that matter for durability, with the path of each."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, str]] = []

@@ -1,4 +1,6 @@
-"""How long a voter waits before it asks for votes, how long a leader stays without followers, and who gets consent."""
+"""How long a voter waits before it requests votes, how long a leader stays without followers, and
+who is granted a pre-vote.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ STEP_S = 0.02  # by which a step may be later than its time
 
 
 def following(seed: int = 1, *, voters: int = 3) -> LoneVoter:
-    """A voter that has just heard the leader, voter 2 of term 1; its log ends with entry 3 of term 1."""
+    """Return a voter that has just received a message of the leader, voter 2 of term 1.
+
+    Its log ends with entry 3 of term 1.
+    """
     voter = LoneVoter(seed=seed, voters=voters)
     voter.append(2, 1, (1, 0), [1, 1], commit=1)
     voter.settle()
@@ -22,7 +27,7 @@ def following(seed: int = 1, *, voters: int = 3) -> LoneVoter:
 
 
 def waited_s(voter: LoneVoter) -> float:
-    """The time until it asks for consent."""
+    """Return how long the voter waits until it sends a pre-vote."""
     began_s = voter.world.now
     assert voter.world.run_until(lambda: bool(voter.take_sent(wire.PRE_VOTE)), 10.0)
     return voter.world.now - began_s
@@ -61,7 +66,9 @@ def test_a_heartbeat_begins_the_wait_anew() -> None:
 
 
 def asks(voter: LoneVoter, *, term: int, last: tuple[int, int], peer_id: int = 3) -> bool:
-    """Whether it consents to a campaign for `term` of a voter whose log ends with (term, index) `last`."""
+    """Return whether the voter grants a pre-vote for `term` to a peer whose log ends with (term,
+    index) `last`.
+    """
     voter.take_sent(wire.PRE_VOTE_REPLY)
     voter.receive(
         peer_id,

@@ -1,4 +1,4 @@
-"""Elections: votes, consent before a vote, stalls, and handing leadership over."""
+"""Elections: votes, pre-votes, stalls, and the transfer of leadership."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def test_a_vote_counts_once() -> None:
 
 
 def test_a_stall_of_its_own_deposes_no_leader() -> None:
-    """The whole machine stops for 5 s; the leader wakes first and sees its stall, not silence."""
+    """The whole machine stops for 5 s; the leader resumes first, and must not treat the gap as
+    silence of its followers.
+    """
     world = World(5)
     world.start_all()
     leader = world.elect()
@@ -56,7 +58,9 @@ def test_a_stall_of_its_own_deposes_no_leader() -> None:
 
 
 def test_what_came_during_a_stall_is_read_before_silence_is_judged() -> None:
-    """The second stall within a second is not forgiven; the leader's heartbeat waits in the socket."""
+    """The second stall within a second is not excused, but the leader's heartbeat waits in the
+    socket.
+    """
     voter = LoneVoter()
     world = voter.world
     voter.append(2, 1, (1, 0), [1], commit=1)
@@ -144,7 +148,9 @@ def test_a_candidate_stands_back_for_a_better_one_that_asks_at_the_same_time() -
 
 
 def test_a_vote_counts_as_hearing_a_leader_from_when_it_leaves() -> None:
-    """Its disk takes longer than every timer, so it must neither campaign nor consent to another candidate."""
+    """The voter's disk takes longer than every timer, so it must neither campaign nor grant a
+    pre-vote to another candidate meanwhile.
+    """
     disk_s = 2 * LoneVoter().world.timers.election_max_s
     voter = LoneVoter(disk_delay_s=(disk_s, disk_s))
     world = voter.world
@@ -161,7 +167,7 @@ def test_a_vote_counts_as_hearing_a_leader_from_when_it_leaves() -> None:
 
 
 def test_a_voter_with_the_id_0_leads_and_votes_as_any_other() -> None:
-    """The library knows a voter as a number, and 0 must not pass for no voter."""
+    """The library identifies a voter by a number, and must not treat 0 as no voter."""
     world = World(3, first_id=0)
     world.start_all()
     leaders = set()
@@ -179,7 +185,7 @@ def test_a_voter_with_the_id_0_leads_and_votes_as_any_other() -> None:
 
 
 def test_voters_in_one_process_keep_their_own_clocks() -> None:
-    """The library has one clock for the process; each engine sets it when it drives the library."""
+    """The library has one clock for the process; each voter sets it before it calls the library."""
     first, second = LoneVoter(), LoneVoter()
     assert first.hear_pre_votes(rounds=1)
     assert second.hear_pre_votes(rounds=1)

@@ -1,4 +1,6 @@
-"""A voter sends nothing more after a failed disk call, and after a restart it keeps what it has sent."""
+"""After a failed disk call a voter sends nothing more, and after a restart it still has all that it
+reported.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from tests.sim.quorum.world import World
 
 
 class _FailOnce:
-    """Fails the n-th call of a kind on files with a prefix."""
+    """Makes the n-th call of a kind on files with a prefix fail."""
 
     def __init__(self, call: str, prefix: str, skip: int) -> None:
         self.call, self.prefix, self.skip = call, prefix, skip
@@ -53,7 +55,7 @@ class _FailOnce:
     ],
 )
 def test_a_failed_disk_call_is_the_last_thing_a_voter_does(call: str, prefix: str) -> None:
-    """Any call may fail, on any file and at any time: no message leaves after it."""
+    """Any call may fail, on any file and at any time: no message is sent after it."""
     for skip in (0, 1, 3) if prefix in ("log-", "writing-snapshot", "snapshot-", "") else (0,):
         world = World(7 + skip, segment_bytes_max=1024)
         victim_id = 2

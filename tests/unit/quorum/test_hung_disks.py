@@ -1,4 +1,6 @@
-"""While a follower's disk hangs the other voters continue, and the leader holds few windows of entries for it."""
+"""While a follower's disk hangs, the other voters continue, and the leader keeps at most a few
+windows of entries for it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def propose_for_a_while(world: World, turns: int) -> None:
 
 
 def hang(node: SimulatedNode) -> None:
-    """Let the next job of its disk never return."""
+    """Let the next job of the voter's disk never return."""
     node.queue.at_next_job = lambda: None
 
 
@@ -56,7 +58,7 @@ def test_a_follower_whose_disk_hangs_is_sent_no_more_than_a_window() -> None:
 
 
 def test_a_window_that_was_lost_on_the_way_is_sent_again() -> None:
-    """The connection stays: a peer's full queue drops what does not fit."""
+    """The connection stays open: if a peer's queue is full, new messages are dropped."""
     world = World(6, joined=True)
     world.start_all()
     leader = world.elect()
@@ -72,7 +74,9 @@ def test_a_window_that_was_lost_on_the_way_is_sent_again() -> None:
 
 
 def test_a_hung_follower_takes_a_few_windows_at_most_from_a_leader_that_knows_none() -> None:
-    """A leader of the first release counts only what waits in its own queue."""
+    """A leader of the first release does not limit windows; it only counts what waits in its own
+    queue.
+    """
     voter = LoneVoter()
     voter.append(2, 1, (1, 0), [1], commit=2)
     voter.settle()

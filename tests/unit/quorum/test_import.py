@@ -1,4 +1,4 @@
-"""Importing the quorum leaves the process as it was."""
+"""Importing the quorum's package has no side effects on the process."""
 
 from __future__ import annotations
 

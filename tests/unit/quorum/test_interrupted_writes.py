@@ -1,7 +1,7 @@
-"""A process that is killed within a disk job, or whose sync fails, and its restart on the same disk.
+"""A process is killed within a disk job, or a sync fails, and the voter restarts on the same disk.
 
-The next process reads what was written, whether a power cut would keep it or not. Everything that it
-then reports must survive one.
+The next process reads what was written, whether a power cut would keep it or not. Everything that
+it then reports must survive a power cut.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ CALLS_MAX = 9  # more than any job here makes
 
 
 def appending(**world: Any) -> tuple[LoneVoter, SimulatedQueue]:
-    """Return a voter whose vote and entries 2 to 4 are on their way to the disk."""
+    """Return a voter whose vote and entries 2 to 4 are being written to disk."""
     voter = LoneVoter(**world)
     voter.append(2, 1, (1, 0), [1, 1, 1], commit=1, text=b"x" * 100)
     return voter, voter.node.queue
 
 
 def rolling() -> tuple[LoneVoter, SimulatedQueue]:
-    """Return a voter whose entries on their way to the disk start a segment."""
+    """Return a voter that is writing entries to disk which begin a new segment."""
     voter, queue = appending(segment_bytes_max=500)
     voter.settle()
     voter.append(2, 1, (4, 1), [1, 1], commit=1, text=b"y" * 100)
@@ -83,7 +83,9 @@ JOBS = [appending, rolling, voting, taking_a_snapshot, receiving_a_snapshot, joi
 def life_killed_after(
     begin: Callable[[], tuple[LoneVoter, SimulatedQueue]], calls: int
 ) -> tuple[LoneVoter, bool]:
-    """Kill a voter within its disk job, after so many calls; return whether that interrupted the job."""
+    """Kill a voter within its disk job, after this many calls; return whether that interrupted the
+    job.
+    """
     voter, queue = begin()
     assert queue.jobs
     job = queue.jobs[0][0]
@@ -137,7 +139,7 @@ def test_an_entry_repeated_after_a_kill_is_acknowledged_when_it_is_durable(
 
 
 def test_a_log_that_goes_on_in_another_segment_after_a_kill_opens_after_a_power_cut() -> None:
-    """The killed process wrote the tail of the first segment, and none has synced it."""
+    """The killed process wrote the end of the first segment, and no process has synced it."""
     for calls, seed in itertools.product(range(CALLS_MAX), range(6)):
         voter, _ = life_killed_after(
             lambda seed=seed: appending(segment_bytes_max=500, seed=seed), calls
@@ -154,7 +156,10 @@ def test_a_log_that_goes_on_in_another_segment_after_a_kill_opens_after_a_power_
 
 
 def fail_next_sync(voter: LoneVoter, prefix: str) -> None:
-    """Fail the next sync. The pages that it could not write are clean then: a later sync skips them."""
+    """Let the next sync fail.
+
+    The system then treats the pages that it could not write as clean, so a later sync skips them.
+    """
 
     def fail(call: str, name: str) -> bool:
         if call != "sync" or not name.startswith(prefix):

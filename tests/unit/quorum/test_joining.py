@@ -1,4 +1,6 @@
-"""An empty voter votes once it cannot have voted before: in a new cluster, or caught up above a floor."""
+"""A voter with an empty disk votes only when it cannot have voted before: in a new cluster, or once
+it has caught up above a safe term.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def test_an_empty_voter_gives_no_vote_and_no_consent_and_does_not_campaign() -> 
 
 
 def test_a_wiped_voter_cannot_vote_again_in_a_term_it_voted_in() -> None:
-    """Voter 1 voted in term 6 for a candidate that lost touch; wiped, it follows term 5's leader."""
+    """Voter 1 voted in term 6 for a candidate that was cut off; its disk is wiped, and it follows
+    the leader of term 5.
+    """
     voter = LoneVoter(joined=False)
     voter.world.run(0.01)
     queries = voter.take_sent(wire.JOIN_QUERY)

@@ -1,4 +1,6 @@
-"""Files of a later format and of the first one are no damage, and none of them is removed."""
+"""Files of a later format, or of the first one, are not treated as damage, and none of them is
+removed.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ def test_a_whole_record_of_an_unknown_kind_was_written_by_a_newer_program() -> N
 
 
 def test_an_entry_of_an_unknown_kind_ends_the_process_and_is_not_passed_over() -> None:
-    """A later program may replicate more than records and no-ops; leaving an entry out is divergence."""
+    """A later program may replicate more than records and no-ops; a voter that skips an entry
+    diverges from the others.
+    """
     voter = LoneVoter()
     voter.append(2, 1, (1, 0), [1, 1], commit=3)
     voter.settle()
@@ -146,7 +150,7 @@ def test_a_torn_note_of_the_last_segment_says_nothing_and_is_written_again() -> 
 
 
 def test_a_directory_of_the_first_release_opens_and_gets_a_note() -> None:
-    """The first release wrote these bytes: two segments, and no note of the last one."""
+    """The first release wrote these bytes: two segments, and no file that names the last one."""
     disk = new_disk()
     first = encode_record(1, 2, 1, b"\0a") + encode_record(1, 3, 1, b"\0b")
     frame = encode_frame(0, 0, first)

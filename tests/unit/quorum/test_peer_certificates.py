@@ -1,4 +1,6 @@
-"""Which controller a certificate names, and what a voter does with a peer that is another one."""
+"""Which controller a certificate names, and what a voter does if a peer's certificate names another
+one.
+"""
 
 from __future__ import annotations
 

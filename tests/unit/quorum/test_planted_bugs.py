@@ -1,7 +1,8 @@
-"""For each protection that a patch switches off, a named test must fail.
+"""Planted bugs: a patch disables one protection of the quorum, and the test named for it must then
+fail.
 
 A test that passes without the protection proves nothing about it. Random faults find some of the
-bugs as well (`CHAOS`); the others went unnoticed for 30 seeds, which is why the schedules exist.
+bugs as well (`CHAOS`); 30 seeds did not find the others, so these have schedules of their own.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def votes_counted_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def votes_deduplicated_without_term(patch: pytest.MonkeyPatch) -> None:
-    """Any vote marks the voter, and no new term clears the mark."""
+    """A voter's vote is counted once for all terms, because a new term does not clear the mark."""
 
     def count(self: Any, peer_id: int, message: dict[str, Any]) -> None:
         if (0, peer_id) not in self._votes:
@@ -160,7 +161,9 @@ def vote_given_is_no_leader_heard(patch: pytest.MonkeyPatch) -> None:
 
 
 def unnamed(kind: str) -> Patch:
-    """Let a message of this kind not wait for the entries that it names."""
+    """Return a bug that sends messages of this kind before the entries that they name are on
+    disk.
+    """
 
     def names_nothing(patch: pytest.MonkeyPatch) -> None:
         named_index = outbox._named_index

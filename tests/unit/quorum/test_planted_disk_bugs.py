@@ -1,6 +1,5 @@
-"""For each duty of the quorum's storage that a patch removes, a test or random faults must fail.
-
-The duties are every sync, and every check of a format's version.
+"""Planted bugs: a patch removes one sync of the quorum's storage, or one check of a format's
+version, and a test or random faults must then fail.
 """
 
 from __future__ import annotations
@@ -39,7 +38,9 @@ def log_not_made_durable_at_opening(patch: pytest.MonkeyPatch) -> None:
 
 
 def log_only_synced_at_opening(patch: pytest.MonkeyPatch) -> None:
-    """A sync after one that failed has nothing to write."""
+    """At opening, the log is synced and not rewritten; after a failed sync, that sync writes
+    nothing.
+    """
 
     def make_durable(self: Any, last_write_offset: int) -> None:
         self._file.sync()

@@ -1,4 +1,6 @@
-"""What can only come of a bug or of damage ends the process: a voter says why, and nothing more to anybody."""
+"""A state that only a bug or damage can explain ends the process: the voter logs why, and sends
+nothing more.
+"""
 
 from __future__ import annotations
 

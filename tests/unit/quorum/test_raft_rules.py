@@ -1,4 +1,6 @@
-"""Rules of Raft that hold for entries, terms and restarts, and rules of the code that does a node's I/O."""
+"""Rules of Raft about entries, terms and restarts, and rules of the code that does a voter's
+I/O.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def test_a_repeated_message_cuts_nothing_that_follows_it() -> None:
 
 
 def entries_sent(world: World, source: int) -> dict[int, int]:
-    """Return how many entries a voter has sent to each of the others since `world.sent` was emptied."""
+    """Return how many entries a voter has sent to each other voter since `world.sent` was
+    emptied.
+    """
     sent = dict.fromkeys((n for n in world.voters if n != source), 0)
     for sender, target, message in world.sent or []:
         if sender == source and message["type"] == wire.APPEND_ENTRIES:
@@ -213,7 +217,10 @@ def test_large_entries_are_snapshotted_and_trimmed_by_their_bytes() -> None:
 
 
 def test_what_a_wiped_follower_once_acknowledged_commits_nothing_more() -> None:
-    """Two of five acknowledged. One of them comes back empty, so a third makes no majority."""
+    """Two of five acknowledged an entry.
+
+    One of them returns with an empty disk, so a third acknowledgement makes no majority.
+    """
     voter = LoneVoter(voters=5)
     term = voter.become_leader(followers=(2, 3))
     offset = voter.node.propose(b"p")
@@ -284,7 +291,7 @@ def test_elections_happen_in_a_five_voter_cluster_that_lost_two() -> None:
 
 
 def test_nothing_is_ever_unpickled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elections, replication, snapshots and restarts work with pickle forbidden everywhere."""
+    """Elections, replication, snapshots and restarts work while pickle is forbidden everywhere."""
 
     def forbidden(*arguments: object, **named: object) -> object:
         raise RuntimeError("pickle was reached")

@@ -1,4 +1,4 @@
-"""Responses without a record wait until a majority has confirmed that no other node leads."""
+"""Responses that write no record wait until a majority has confirmed that no other voter leads."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_single_voter_confirms_itself() -> None:
 
 
 def test_a_deposed_leader_answers_no_read() -> None:
-    """The old leader is cut off and believes that it leads, while another one commits."""
+    """The old leader is cut off and believes that it leads, while another leader commits."""
     for seed in range(10):
         world = World(seed, joined=True)
         world.start_all()
@@ -109,7 +109,7 @@ def test_a_round_whose_messages_are_lost_is_asked_again() -> None:
 
 
 def confirmed_by(voter: LoneVoter, *, term_behind: int = 0, round_behind: int = 0) -> list[bool]:
-    """Return what a leader concludes from one response to its question."""
+    """Return what a leader concludes from one response to its request for confirmation."""
     term = voter.become_leader()
     answers: list[bool] = []
     voter.node.raft.confirm_leadership(answers.append)

@@ -1,4 +1,4 @@
-"""The chunks of a snapshot that a leader sends, as its follower asks for them."""
+"""A leader sends a snapshot in chunks, as its follower requests them."""
 
 from __future__ import annotations
 

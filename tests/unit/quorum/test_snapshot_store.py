@@ -1,4 +1,6 @@
-"""Only a whole and newer snapshot replaces the current one, and a crash leaves one of the two."""
+"""Only a complete and newer snapshot replaces the current one, and after a crash one of the two is
+there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Transfers of snapshots to voters that were left behind, and what they must not change on the way."""
+"""Transfers of snapshots to voters that are too far behind, and what a transfer must not change
+while it runs.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def test_snapshot_chunks_commit_nothing_of_an_unverified_tail() -> None:
 
 
 def test_an_old_snapshot_sent_again_rolls_nothing_back() -> None:
-    """A whole transfer is replayed later, in the present leader's name: it must not be installed."""
+    """A complete transfer is replayed later, in the name of the present leader: it must not be
+    installed.
+    """
     world, old = leader_left_behind()
     world.sent = []
     world.converge()
@@ -154,7 +158,7 @@ def test_the_leader_counts_an_installed_snapshot_up_to_its_index() -> None:
 
 
 def test_a_vote_request_right_after_a_torn_install_meets_the_snapshot() -> None:
-    """The crash comes between the snapshot's rename and the log's reset."""
+    """The crash comes between the rename of the snapshot and the reset of the log."""
     world, old = leader_left_behind()
     last_log = (old.raft.log.last_index, old.raft.log.entries[-1][2])
     world.heal()
@@ -242,7 +246,7 @@ def test_a_snapshot_is_encoded_on_the_disks_queue_not_on_the_loop() -> None:
 
 
 def test_a_received_snapshot_is_decoded_on_the_disks_thread_and_put_in_place_on_the_loop() -> None:
-    """Decoding a large one takes seconds; the loop responds to its leader meanwhile."""
+    """Decoding a large snapshot takes seconds; the event loop responds to its leader meanwhile."""
     world, old = leader_left_behind()
     in_job = False
     decoded_in_job: list[bool] = []

@@ -1,4 +1,4 @@
-"""Voters go on and keep their logs when a snapshot is too large or finds no room on the disk."""
+"""Voters continue and keep their logs when a snapshot is too large or does not fit on the disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SNAPSHOT_BYTES = 3008  # the size of DigestMachine's snapshots
 
 
 def full_for(prefix: str, error: int = ENOSPC) -> Callable[[str, str], int]:
-    """Return a rule that fails every call that takes room for files of this name."""
+    """Return a rule that fails every call which needs space for files of this name."""
 
     def fail(call: str, name: str) -> int:
         return error if call in ("create", "write", "sync") and name.startswith(prefix) else 0
@@ -29,7 +29,9 @@ def full_for(prefix: str, error: int = ENOSPC) -> Callable[[str, str], int]:
 
 
 def test_a_snapshot_above_the_limit_is_not_stored_and_its_voters_keep_their_logs() -> None:
-    """A log that is trimmed behind a snapshot that no follower takes would leave them behind forever."""
+    """If the log were trimmed below a snapshot that followers refuse, they would stay behind for
+    ever.
+    """
     world = World(3, joined=True, limits=replace(LIMITS, snapshot_bytes_max=SNAPSHOT_BYTES - 1))
     world.start_all()
     leader = world.elect()
@@ -50,7 +52,9 @@ def test_a_snapshot_above_the_limit_is_not_stored_and_its_voters_keep_their_logs
 
 
 def test_a_follower_tells_of_a_snapshot_that_it_does_not_take() -> None:
-    """The leader has another limit: it was raised only there, or the leader is of an older release."""
+    """The leader has another limit: it was raised only there, or the leader runs an older
+    release.
+    """
     world = World(3, joined=True)
     world.start_all()
     leader = world.elect()

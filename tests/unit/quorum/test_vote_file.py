@@ -1,4 +1,6 @@
-"""Term and vote survive every torn write, and both slots damaged is refused."""
+"""Term and vote survive every torn write; if both slots of the file are damaged, the voter does not
+start.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An internal error of a voter ends its process, wherever on the loop it happens: it may send nothing more."""
+"""An internal error of a voter ends its process, wherever on the event loop it happens; the voter
+must send nothing more.
+"""
 
 from __future__ import annotations
 

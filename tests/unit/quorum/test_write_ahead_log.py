@@ -97,7 +97,9 @@ def test_a_reset_log_follows_the_snapshot_and_its_old_segments_are_gone() -> Non
 
 
 def test_a_legal_torn_write_is_cut_whichever_pages_made_it() -> None:
-    """Frames take several pages; the last one (or two, without a sync between) is in flight."""
+    """Frames take several pages; the last frame (or two, without a sync between them) was being
+    written.
+    """
     for seed in range(300):
         rng = random.Random(seed)
         disk = new_disk(seed, page_bytes=64)
@@ -124,7 +126,7 @@ def test_a_legal_torn_write_is_cut_whichever_pages_made_it() -> None:
 
 @pytest.mark.parametrize("size", [100, 3 << 20])
 def test_a_damaged_frame_that_durable_ones_follow_refuses_to_start(size: int) -> None:
-    """However large the frame is: nothing behind it may be truncated silently."""
+    """This holds for frames of any size: nothing after them may be truncated silently."""
     disk = new_disk()
     log = open_log(disk, segment_bytes_max=64 << 20)
     append(log)
@@ -148,7 +150,10 @@ def test_damage_in_a_segment_that_another_follows_refuses_to_start() -> None:
 
 
 def test_a_damaged_header_of_the_last_segment_refuses_to_start() -> None:
-    """Its frames were durable: a segment that a crash interrupted at its start holds no whole frame."""
+    """The frames of this segment were durable.
+
+    A crash while a segment is created leaves no complete frame in it.
+    """
     disk = new_disk()
     log = open_log(disk, segment_bytes_max=300)
     for _ in range(12):

@@ -1,4 +1,6 @@
-"""No message leaves a voter before the state that it reports is on disk: the power may fail at each message."""
+"""A voter sends no message before the state that it reports is on disk; the power may fail at each
+message.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def test_at_every_message_the_disk_vouches_for_what_it_says() -> None:
 
 
 def test_a_vote_is_not_given_twice_when_the_power_goes_as_it_leaves() -> None:
-    """Voter 1 votes for 2 and loses power as the vote leaves; then 3 asks for its vote."""
+    """Voter 1 votes for 2 and loses power as the vote is sent; then 3 requests its vote."""
     for seed in range(10):
         voter = LoneVoter(seed=seed)
         voter.receive(2, wire.REQUEST_VOTE, term=3, last_log_index=9, last_log_term=2)

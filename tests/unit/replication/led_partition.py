@@ -1,4 +1,4 @@
-"""A partition that this broker leads, over a log in memory, and what its clients do."""
+"""Makes a partition that this broker leads, over a log in memory, and does what its clients do."""
 
 from __future__ import annotations
 

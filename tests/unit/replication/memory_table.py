@@ -1,4 +1,6 @@
-"""The table of a broker's replicas over logs in memory, as two brokers' metadata describe them."""
+"""A broker's table of replicas over logs in memory, with metadata in which two brokers have
+replicas.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ FOR_EVER_MS = 1 << 60
 
 @dataclass
 class NoLinks:
-    """Replication streams that reach no leader; they record which leader each partition wants to follow."""
+    """Replication streams that reach no leader; they record which leader each partition wants to
+    follow.
+    """
 
     followed: list[tuple[PartitionHost, int]] = field(default_factory=list)
     changed_brokers: list[BrokerId] = field(default_factory=list)
@@ -54,7 +58,9 @@ class NoLinks:
 
 
 def image_of(partitions: int, *, leader: BrokerId) -> MetadataImage:
-    """Return an image with the topic, whose replicas on this broker and on another one are both in sync."""
+    """Return metadata with the topic, whose replicas on this broker and on another one are both in
+    sync.
+    """
     image, delta = MetadataImage(), MetadataDelta()
     offset = MetadataOffset(1)
     image.replay(offset, 1, Topic(topic_id=TOPIC_ID, name=TopicName(TOPIC)), delta)
@@ -85,7 +91,9 @@ async def table_of(
     ),
     clock: Clock = SYSTEM_CLOCK,
 ) -> AsyncIterator[tuple[PartitionTable, Any]]:
-    """Return the replicas of a directory, and the reports about its disk space to the controller."""
+    """Yield the replicas of a directory, and the list of reports about its disk space to the
+    controller.
+    """
     told: list[bool] = []
     pool = DiskPool(disk_threads(1))
     table = PartitionTable(

@@ -1,4 +1,7 @@
-"""LocalPartitions as coordinators use it: `__consumer_offsets` as a list of batches, an image that tests change."""
+"""LocalPartitions for tests of coordinators:
+
+`__consumer_offsets` is a list of batches, and tests change the metadata.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ EPOCH = LeaderEpoch(3)
 
 @dataclass(slots=True)
 class Write:
-    """One call of produce."""
+    """One call of `produce`."""
 
     base_offset: int
     data: bytes
@@ -91,7 +94,7 @@ class PartitionsInMemory:
         self.image.replay(MetadataOffset(self.image.offset + 1), 1, record)
 
     def tell_image(self) -> None:
-        """Notify the broker's watchers of the image."""
+        """Notify the watchers of the broker's metadata."""
         for watcher in tuple(self._image_watchers):
             watcher(self.image)
 

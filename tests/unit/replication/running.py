@@ -1,4 +1,4 @@
-"""A group coordinator that runs, over partitions in memory."""
+"""Runs a group coordinator over partitions in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ SETTINGS = BrokerSettings(node_id=1, log_dir="nowhere", controllers="101@nowhere
 async def running(
     partitions: PartitionsInMemory, authorizer: Authorizer | None = None
 ) -> AsyncIterator[GroupCoordinator]:
-    """Return a group coordinator that leads the one partition of `__consumer_offsets` and has loaded it."""
+    """Yield a group coordinator that leads the only partition of `__consumer_offsets` and has
+    loaded it.
+    """
     coordinator = GroupCoordinator(
         settings=SETTINGS,
         partitions=partitions,  # type: ignore[arg-type]  # of LocalPartitions what it needs
@@ -43,7 +45,7 @@ async def running(
 
 
 async def when_answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """Return the response, once the coordinator is loaded."""
+    """Repeat a request until the coordinator is loaded, and return the response."""
     async with asyncio.timeout(WAIT_S):
         while True:
             try:

@@ -63,7 +63,9 @@ class Replica:
 
 
 class Connection:
-    """One connection: the follower's end has `accepted`, the leader's end `accept`, and messages are copied."""
+    """One connection in memory: the follower's end is `accepted`, the leader's end `accept`, and
+    messages are copied.
+    """
 
     def __init__(self) -> None:
         self.requests: asyncio.Queue[bytes | None] = asyncio.Queue()

@@ -146,7 +146,7 @@ def test_no_more_records_are_named_than_a_response_has_room_for() -> None:
 
 
 def _claiming(count: int, compression: Compression, records: bytes) -> bytes:
-    """Return a batch whose header claims this many records, with a right CRC."""
+    """Return a batch whose header claims this many records, with a correct CRC."""
     data = bytearray(_batch()[:61] + records)
     data[8:12] = (len(data) - 12).to_bytes(4, "big")
     data[21:23] = int(compression).to_bytes(2, "big")
@@ -206,7 +206,9 @@ def test_brokers_may_write_control_batches() -> None:
 
 
 def test_only_a_coordinator_writes_for_a_producer_without_sequence_numbers() -> None:
-    """Offsets that a transaction commits have the producer's identity, and belong to no sequence (KIP-98)."""
+    """Offsets that a transaction commits have the producer id and epoch, but no sequence number
+    (KIP-98).
+    """
     offsets = _batch(transactional=True, producer_id=7, producer_epoch=1)
     refused = _check(offsets)
     assert isinstance(refused, BatchRefused)

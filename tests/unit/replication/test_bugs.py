@@ -1,4 +1,6 @@
-"""A bug ends the one partition that it shows in: the others on the directory serve on (rule 9)."""
+"""An internal error ends only the partition in which it happens; the other partitions of the
+directory stay online (rule 9).
+"""
 
 from __future__ import annotations
 
@@ -196,7 +198,9 @@ async def test_a_replica_that_is_moved_away_is_no_longer_told_as_broken(
 
 
 async def test_a_bug_in_late_work_for_a_replica_that_is_gone_is_told_to_nobody() -> None:
-    """Nothing would ever withdraw the report, and the controller knows no such replica."""
+    """The controller does not know that replica any more, so the report would never be
+    withdrawn.
+    """
     told: Told = []
     async with table_of(memory_broker(CONFIG), 2, leader=OWN, on_broken=told.append) as (table, _):
         host = table.by_id[TOPIC_ID, 0]

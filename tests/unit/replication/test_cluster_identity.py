@@ -52,7 +52,9 @@ def test_who_is_a_stranger(
 
 
 def test_a_controller_that_has_read_of_no_incarnation_cannot_judge_who_follows_one() -> None:
-    """Its log may be the same one as the caller's, or one that begins again, so it must neither refuse nor accept."""
+    """Its log may be the caller's, or one that begins again, so it must neither refuse nor accept
+    the caller.
+    """
     follower = ClusterIdentity("c", metadata_incarnation_id=OURS).headers()
     assert must_wait(follower, metadata_incarnation_id=None)
     assert not must_wait(follower, metadata_incarnation_id=OURS)

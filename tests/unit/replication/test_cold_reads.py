@@ -1,4 +1,4 @@
-"""Reads of a leader from disk for a follower: those that fail, find nothing or come too late."""
+"""A leader's reads from disk for a follower: those that fail, find nothing or complete too late."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def test_only_a_read_that_was_refused_is_tried_again(kind: type[StorageFai
 
 
 async def test_a_read_that_found_nothing_is_tried_again() -> None:
-    """The segment left the log meanwhile, so a later read begins at the log's new start."""
+    """The segment was deleted meanwhile, so a later read begins at the log's new start."""
     stream, host, shared = await reading(
         lambda whole: ReadResult([], whole.start_offset, whole.start_offset, 0)
     )

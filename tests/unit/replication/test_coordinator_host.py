@@ -40,7 +40,7 @@ FIRST, SECOND = PartitionIndex(0), PartitionIndex(1)
 
 @dataclass
 class Tally:
-    """A shard that counts how often it was added to."""
+    """A shard that counts the additions to it."""
 
     count: int = 0
     loaded: list[LoadedRecord | LoadedMarker] = field(default_factory=list)
@@ -86,7 +86,7 @@ class TallyKind:
         return NOTHING
 
     def state_key(self, record: str) -> str | None:
-        """Records such as `a=1` replace earlier ones of `a`."""
+        """Return the key of a record: a record such as `a=1` replaces earlier ones with key `a`."""
         name, separator, _ = record.partition("=")
         return name if separator else None
 
@@ -102,7 +102,7 @@ class TallyKind:
 
 
 def add(*records: str) -> Any:
-    """Count the additions, write them, and respond with the count."""
+    """Return a request that counts the additions, writes them, and responds with the count."""
 
     def decide(shard: Tally, request_id: RequestId) -> Step[str]:
         shard.count += len(records)
@@ -112,7 +112,7 @@ def add(*records: str) -> Any:
 
 
 class Partitions(PartitionsInMemory):
-    """Two partitions over one log, one of which may be held up."""
+    """Two partitions over one log; one of them may be held up."""
 
     held: set[PartitionIndex]
 
@@ -231,8 +231,8 @@ async def test_a_timer_that_fails_costs_one_load(
 async def test_who_went_while_waiting_is_not_counted_among_those_that_wait(
     host: CoordinatorHost[Tally], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Joins of a group that does not become stable wait for long, and their clients may disconnect and join again
-    each time.
+    """JoinGroup requests to a group that does not become stable wait for long, and their clients
+    may disconnect and join again each time.
     """
     monkeypatch.setattr(hosted_shard, "WAITING_MAX", 3)
     host.on_leader(OFFSETS_TOPIC, FIRST, EPOCH)
@@ -484,7 +484,7 @@ async def test_an_event_reaches_only_the_leader_epoch_that_it_is_meant_for(
 
 
 def test_a_state_is_not_replaced_by_one_in_another_batch() -> None:
-    """A crash may keep the first batch of an append and lose the second."""
+    """After a crash the first batch of an append may exist without the second."""
     kind = TallyKind()
     writes = TurnWrites(lambda record: (record.encode(), b"x" * (9 << 20)), kind.state_key)
     for record in ("x=1", "x=2"):

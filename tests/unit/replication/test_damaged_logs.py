@@ -1,4 +1,6 @@
-"""A bit that flips in a log ends one replica, never the directory; the next start restores it from the others."""
+"""A flipped bit in a log ends one replica, never the directory; the next start restores the replica
+from the others.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def damaged(*, batch: int = 2, in_header: bool = False) -> tuple[Broker, list[bytes]]:
-    """Return a broker after a controlled restart. One bit of a durable batch of two records in its log is flipped."""
+    """Return a broker after a controlled restart, in whose log one bit of a durable batch of two
+    records is flipped.
+    """
     broker = memory_broker(CONFIG)
     batches = [broker.append(2, value_bytes=60) for _ in range(BATCHES)]
     broker.log.set_high_watermark(Offset(2 * BATCHES))

@@ -1,4 +1,4 @@
-"""Committed offsets of a deleted topic are deleted, through the whole group coordinator."""
+"""Committed offsets of a deleted topic are deleted, tested through the whole group coordinator."""
 
 from __future__ import annotations
 
@@ -104,7 +104,9 @@ async def test_a_deletion_during_the_load_is_not_missed(partitions: PartitionsIn
 async def test_a_topic_of_the_newest_image_keeps_its_offsets_at_a_load(
     partitions: PartitionsInMemory, coordinator: GroupCoordinator
 ) -> None:
-    """One image may have both the new topic and the leadership, and the coordinator is notified of the image last."""
+    """The same metadata update may have the new topic and the leadership, and the coordinator is
+    notified of the metadata last.
+    """
     watcher = partitions.watcher
     assert watcher is not None
     partitions.create("v", NEW)

@@ -1,4 +1,4 @@
-"""The pool of disk threads."""
+"""The pool of disk threads runs work and reports its end."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Replica:
 
 
 class Host:
-    """The part of a PartitionHost that a waiter uses."""
+    """The part of a PartitionHost that a waiting fetch uses."""
 
     def __init__(self) -> None:
         self.visible_bytes = 0
@@ -73,7 +73,7 @@ async def test_a_change_of_role_wakes_it(hosts: list[Any]) -> None:
 
 
 class CountedHost(Host):
-    """A host that counts how often a waiter reads its state."""
+    """A host that counts how often a waiting fetch reads its state."""
 
     def __init__(self) -> None:
         self.looks = 0

@@ -1,4 +1,6 @@
-"""Fetches of several partitions: when they wait, what ends the wait, and which replica they are sent to."""
+"""Fetches of several partitions: when they wait, what ends the wait, and which replica clients are
+sent to.
+"""
 
 from __future__ import annotations
 

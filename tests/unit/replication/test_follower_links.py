@@ -1,4 +1,6 @@
-"""The two lanes of a follower's streams: when a partition changes lanes, and that the changes come to an end."""
+"""The two lanes (streams) from a follower to a leader: when a partition changes its lane, and that
+it does not change for ever.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ HOST: Any = SimpleNamespace(partition=SimpleNamespace(topic_id=KEY[0], partition
 
 
 class RecordedStream:
-    """A stream that connects to nothing, and only records which partitions follow in it."""
+    """A stream that connects to nothing, and only records which partitions it carries."""
 
     def __init__(self, leader: int, lane: Lane, **_: object) -> None:
         self.leader, self.lane = leader, lane
@@ -70,7 +72,9 @@ class Lanes:
         return lane
 
     def is_behind(self, records: int) -> None:
-        """Report this distance of the partition; if it then changes lanes, attach it in the new one."""
+        """Report how many records the partition is behind; if it then changes lanes, attach it in
+        the new one.
+        """
         self.links._distance(self.links._streams[1, self.lane], HOST, records)
         followed = [s for s in self.links._streams.values() if s.has(KEY)]
         if len(followed) == 2:

@@ -23,7 +23,9 @@ BOUND_S = 10.0
 
 
 class DyingLeader:
-    """A leader that ends the stream while a write of the follower needs a moment to be cancelled."""
+    """A leader that ends the stream while a write of the follower takes a moment to be
+    cancelled.
+    """
 
     def __init__(self) -> None:
         self.is_writing = asyncio.Event()

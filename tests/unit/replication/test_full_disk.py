@@ -1,4 +1,6 @@
-"""The disk fills up while a log is truncated or created: the replicas start again when there is room."""
+"""The disk fills up while a log is truncated or created: the replicas start again when there is
+space.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which partition of the offsets topic a group is in: where Kafka's tools and scripts look for it."""
+"""A group is assigned to the same partition of `__consumer_offsets` as in Kafka, where Kafka's
+tools look for it.
+"""
 
 from __future__ import annotations
 

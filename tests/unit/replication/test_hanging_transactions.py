@@ -117,7 +117,7 @@ def last_stable_offset(partitions: LocalPartitions) -> Offset:
 
 
 async def checked(check: HangingTransactions, partitions: LocalPartitions) -> None:
-    """Run a check, whose markers the other replica acknowledges."""
+    """Run a check, and let the other replica acknowledge the markers that it writes."""
     task = asyncio.create_task(check.check())
     await settle()
     confirm(partitions)
@@ -209,7 +209,9 @@ async def test_nothing_is_ended_while_one_coordinator_is_silent_or_deposed() -> 
 
 
 def silence_counts_as_not_known(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 63."""
+    """Planted bug 63: a coordinator that does not respond counts as one that does not know the
+    transaction.
+    """
     patch.setattr(HangingTransactions, "_is_complete", lambda check, responses: True)
 
 

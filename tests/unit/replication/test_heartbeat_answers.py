@@ -1,4 +1,6 @@
-"""Responses to heartbeats: what they change, and that responses of a controller of another quorum change nothing."""
+"""What responses to heartbeats change; responses of a controller of another quorum change
+nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A leader sends invalid messages: its follower may lose this replica, and nothing else."""
+"""A leader sends invalid messages; its follower may lose the replica in question, and nothing
+else.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ TURNS = 12  # of the loop, in which a message goes forth and back
 
 
 class HostileLeader:
-    """Changes the messages that the real leader sends, and adds messages of its own, for a number of responses."""
+    """Changes a number of messages that the real leader sends, and adds messages of its own."""
 
     def __init__(self, cluster: MemoryCluster, seed: int) -> None:
         self._draw = random.Random(seed)
@@ -67,7 +69,7 @@ class HostileLeader:
         return value if -(1 << (bits - 1)) <= value < 1 << (bits - 1) else 0
 
     def _change(self, message: Any) -> None:
-        """Change one field of a message, or of a message in it."""
+        """Change one field of a message, or of a message inside it."""
         draw = self._draw
         if draw.random() < 0.2:
             message.leader_epoch = self._number(32, message.leader_epoch)
@@ -85,7 +87,9 @@ class HostileLeader:
         setattr(inner, field.name, self._number(bits, getattr(inner, field.name)))
 
     def _batches(self, records: bytes) -> bytes:
-        """Return the batches with a damaged header, truncated, twice, or replaced by noise."""
+        """Return the batches with a damaged header, truncated, duplicated, or replaced by random
+        bytes.
+        """
         draw, data = self._draw, bytearray(records or b"\0" * 61)
         kind = draw.randrange(6)
         if kind == 0:
@@ -130,7 +134,9 @@ class HostileLeader:
 
 
 async def endure(seed: int) -> Role:
-    """Follow a leader that is hostile about one of two partitions; return the state in which that replica ended."""
+    """Follow a leader that is hostile for one of two partitions; return the state in which that
+    replica ends.
+    """
     async with memory_cluster(2) as cluster:
         cluster.describe(replicas=(1, 2), isr=(1,), leader=1)
         cluster.record(

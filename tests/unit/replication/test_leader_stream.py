@@ -51,7 +51,7 @@ class Plan:
 
 
 class Host:
-    """A replica that leads, as a stream uses it; it also makes the replica's decisions."""
+    """A replica that leads, as far as a stream uses it; it also takes the replica's decisions."""
 
     def __init__(self, index: int) -> None:
         self.partition = TopicIdPartition(TopicId(bytes(16)), PartitionIndex(index))
@@ -240,7 +240,9 @@ async def test_the_end_of_the_stream_is_told_to_all_that_were_attached() -> None
 
 
 async def test_a_follower_that_lacks_something_of_everything_is_read_ahead_for_by_little() -> None:
-    """Otherwise a leader of a thousand partitions would hold a megabyte of each of them at once."""
+    """Otherwise a leader of a thousand partitions would keep a megabyte of each of them in memory
+    at once.
+    """
     shared = Shared()
     stream = _stream(shared=shared)
     hosts = [Host(index) for index in range(40)]

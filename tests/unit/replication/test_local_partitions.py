@@ -1,5 +1,5 @@
-"""The gate (rule R13 in partition/README.md): which responses a broker may send once its lease or its role has
-ended.
+"""The gate (rule R13 in partition/README.md): which responses a broker may send once its lease has
+expired or it does not lead any more.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def test_acks_all_may_leave_when_no_controller_has_answered_for_a_lease(
 
 
 def depose(partitions: LocalPartitions) -> None:
-    """Name another leader in the image."""
+    """Let the metadata name another leader."""
     served(partitions).host.step(
         ev.PartitionChanged(
             leader=OTHER,
@@ -150,7 +150,7 @@ async def test_an_offset_found_by_time_does_not_leave_once_another_leads() -> No
 
 
 def follow(partitions: LocalPartitions, *, log_start: int) -> None:
-    """Let the other broker attach, if it has not, and report where its log begins."""
+    """Let the other broker attach if it has not yet, and report where its log begins."""
     host = served(partitions).host
     session = ev.FollowerSession(broker_id=OTHER, broker_epoch=BrokerEpoch(0), session_id=1)
     host.step(

@@ -23,7 +23,7 @@ from tests.unit.kafka.fake_broker import request, services
 
 
 class Images:
-    """An image that the test advances entry by entry."""
+    """Metadata that the test advances entry by entry."""
 
     def __init__(self, offset: int = 10) -> None:
         self.image = MetadataImage()
@@ -86,7 +86,9 @@ async def test_a_concurrent_change_does_not_end_the_wait() -> None:
 
 
 async def test_what_the_image_shows_already_is_not_waited_for() -> None:
-    """A response without items, or one that changed nothing, names an entry that brokers usually have."""
+    """A response without items, or to a request that changed nothing, names a log entry that
+    brokers usually have.
+    """
     images = Images(offset=10)
     controllers = Controllers(UpdateFeatures=pb.UpdateFeaturesResponse(metadata_offset=10))
     changing = metadata_changes.change(

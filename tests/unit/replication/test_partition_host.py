@@ -22,7 +22,7 @@ from tests.worlds.memory_storage import MemoryStorage
 
 
 def lead_alone(host: PartitionHost, durability: Durability) -> None:
-    """Set an image in which this broker is the whole ISR and the topic has this durability."""
+    """Set metadata in which this broker is the whole ISR and the topic has this durability."""
     host.log.config = replace(host.log.config, durability=durability)
     host.step(
         ev.PartitionChanged(

@@ -1,4 +1,6 @@
-"""Each protection of the logs against wrong images and wrong bytes, switched off, is missed by its named test."""
+"""Planted bugs: a patch disables one protection of logs against wrong metadata or wrong bytes, and
+the test named for it must then fail.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Producer ids come in blocks, and all callers that wait for a block wait for one call."""
+"""Producer ids are allocated in blocks, and all callers that wait for a block wait for one
+request.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ async def turns(count: int = 5) -> None:
 
 
 async def test_all_who_wait_hear_of_one_failure_at_once() -> None:
-    """One after the other, each caller would wait for a time-out of its own."""
+    """If each caller sent a request of its own, each would wait for a time-out of its own."""
     controllers = Controllers()
     source = source_of(controllers)
     waiting = [asyncio.create_task(source.next()) for _ in range(10)]

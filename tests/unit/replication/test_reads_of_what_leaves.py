@@ -1,4 +1,6 @@
-"""A read from disk while retention removes the segment: read_committed consumers get no aborted records."""
+"""While retention deletes the segment that is read from disk, read_committed consumers still get no
+aborted records.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=0)
 
 
 def aborted_and_old() -> Broker:
-    """Return a log whose first segment has two records of an aborted transaction and its marker, none of them in
-    memory.
+    """Return a log whose first segment has two records of an aborted transaction and its marker;
+    none of them is in memory.
     """
     broker = memory_broker(CONFIG)
     broker.append(2, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)

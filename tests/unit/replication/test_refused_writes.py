@@ -1,4 +1,6 @@
-"""Writes that fail for a reason other than the disk: nothing goes offline, and each is tried again by itself."""
+"""Writes fail for a reason that is not the disk: nothing goes offline, and each write is tried
+again.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ from tests.worlds.memory_storage import MemoryStorage
 
 
 def refuse(broker: Broker, *operations: str, error: int = errno.EMFILE) -> Callable[[], None]:
-    """Make these operations on the partition's files fail. Return the function that ends that."""
+    """Make these operations on the partition's files fail.
+
+    Return a function that ends the failures.
+    """
     storage = broker.storage
     assert isinstance(storage, MemoryStorage)
     place = broker.log.directory
@@ -80,7 +85,7 @@ async def test_a_refused_sync_is_tried_again_and_its_producers_are_answered(
 async def test_a_refused_sync_is_not_tried_again_for_a_replica_that_ended(
     monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    """The log of a replica that ended on a bug must stay as it is."""
+    """The log of a replica that failed on an internal error must stay as it is."""
     monkeypatch.setattr(log_work, "_AGAIN_S", 0.001)
     broker = memory_broker(CONFIG)
     async with table_of(broker, 1, leader=OWN, on_broken=lambda _: None) as (table, _):

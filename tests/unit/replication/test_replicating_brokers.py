@@ -1,4 +1,6 @@
-"""Whole brokers replicate: acknowledgements of followers, syncs and the gate before responses."""
+"""Whole brokers replicate to each other: acknowledgements of followers, syncs, and the gate before
+responses.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,8 @@ async def test_a_deposed_leader_gives_up_what_its_successor_lacks() -> None:
 
 
 async def test_an_unsynced_acknowledgement_does_not_count_with_durability_fsync() -> None:
-    """The follower has not received the change of durability yet, so its acknowledgement says only that the records
-    are written.
+    """The follower has not received the change of durability yet, so its acknowledgement says only
+    that the records are written.
     """
     async with memory_cluster(2) as cluster:
         cluster.describe(replicas=(1, 2), isr=(1, 2), min_insync_replicas="2")
@@ -104,7 +106,7 @@ async def test_a_sync_vouches_only_for_what_was_in_the_log_when_it_began() -> No
 
 
 def _durable_records(broker: MemoryBroker) -> int:
-    """Return how many records would survive a loss of power now."""
+    """Return how many records would survive a power loss now."""
     storage = broker.disk.storage
     assert isinstance(storage, MemoryStorage)
     files = storage.durable_files(broker.host.log.directory)
@@ -133,7 +135,7 @@ async def test_a_produce_outcome_passes_the_gate_only_in_its_epoch_and_lease() -
 
 
 async def test_a_leader_pushes_no_bytes_of_the_disk_that_are_damaged() -> None:
-    """The follower would refuse them too, but it is the leader's disk that must be replaced."""
+    """The follower would refuse them, too, but it is the leader's disk that must be replaced."""
     async with memory_cluster(2) as cluster:
         leader = cluster[1]
         for offset in range(3):

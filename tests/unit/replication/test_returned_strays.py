@@ -1,4 +1,6 @@
-"""A stray log that came back, and a process that dies before its next checkpoint: the next start knows its offsets."""
+"""A log that was set aside is used again, and the process dies before its next checkpoint: the next
+start knows its offsets.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from tests.unit.replication.test_stray_logs import US, filled
 
 
 def returned(*, is_synced: bool) -> tuple[Broker, bytes]:
-    """A log that was put aside and is in use again, as no checkpoint says yet."""
+    """Return a log that was set aside and is in use again, which no checkpoint has recorded yet."""
     broker, written = filled()
     broker.log.advance_log_start(Offset(3))
     put_aside_and_return(broker, is_synced=is_synced)

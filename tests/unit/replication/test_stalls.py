@@ -1,4 +1,6 @@
-"""A leader whose event loop or machine stood still does not count that time as lag of its followers (rule R10)."""
+"""A leader whose event loop or machine stalled does not count that time as lag of its followers
+(rule R10).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _WAIT_S_MAX = 20.0
 
 
 class SetClock(Clock):
-    """A boot-time clock that the test sets; the others are the machine's."""
+    """A boot-time clock that the test sets; the other clocks are the machine's."""
 
     def __init__(self) -> None:
         self.now_ms = 0

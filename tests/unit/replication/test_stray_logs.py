@@ -1,5 +1,6 @@
-"""A log is deleted only because of a metadata record. If an image merely lacks it, it is put aside and can come
-back.
+"""Only a metadata record deletes a log.
+
+A log that the metadata merely lacks is set aside, and can come back.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def strays(broker: Broker) -> list[Stray]:
 
 
 def become(table: PartitionTable, image: MetadataImage) -> None:
-    """Apply a snapshot of the metadata, because the broker was too far behind."""
+    """Apply a metadata snapshot, as for a broker that is too far behind."""
     before = table.image
     for delta in differences(before, image):
         for _ in table.apply(image, delta):
@@ -76,7 +77,7 @@ def moved_away() -> PartitionChange:
 async def test_an_image_without_the_topic_erases_nothing_and_one_with_it_brings_the_log_back() -> (
     None
 ):
-    """Controllers come back empty first, and then with their previous metadata."""
+    """The controllers first return without metadata, and then with their previous metadata."""
     broker, written = filled()
     async with table_of(broker, 0, is_active=False) as (table, _):
         table.activate(MetadataImage())
@@ -140,8 +141,8 @@ async def test_a_record_that_deleted_the_topic_is_heeded_when_it_came_before_the
 
 
 async def test_a_replica_that_records_moved_while_the_broker_was_down_is_put_aside() -> None:
-    """The records that are replayed at a start may come from an old backup, written before the replica moved back
-    here.
+    """The records that are replayed at a start may come from an old backup, written before the
+    replica moved back here.
     """
     broker, _ = filled()
     async with table_of(broker, 1, is_active=False) as (table, _):
@@ -230,11 +231,13 @@ async def test_a_kill_at_any_step_of_leaving_and_returning_keeps_every_record() 
 
 
 class Killed(BaseException):
-    """Raised where the process is killed."""
+    """The process was killed at this point."""
 
 
 def leave_and_return(broker: Broker, last_operation: int) -> bool:
-    """Put the log aside and bring it back; return False if the process is killed at that operation."""
+    """Set the log aside and bring it back; return False if the process is killed at that
+    operation.
+    """
     storage, directory = broker.storage, broker.directory
     assert isinstance(storage, MemoryStorage)
 

@@ -1,4 +1,4 @@
-"""Both ends of a replication stream, connected in memory: every field arrives as it was sent, and who may open one."""
+"""A replication stream's two ends in memory: fields arrive as sent; only valid peers open one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A follower's stream and a leader's partitions release each other: neither keeps the other in memory."""
+"""When a partition leaves a replication stream, neither the leader nor the follower keeps the other
+in memory.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ Act = Callable[[], Awaitable[None] | None]
 
 
 class FollowersCall:
-    """A call with scripted messages of the follower, and actions of the test between them."""
+    """A call with prepared messages of the follower, and actions of the test between them."""
 
     def __init__(self, script: list[pb.ReplicateRequest | Act]) -> None:
         self._script = script
@@ -81,7 +83,7 @@ DETACH = pb.ReplicateRequest(detach=pb.ReplicaDetach(partitions=[WIRE]))
 
 @asynccontextmanager
 async def leading() -> AsyncIterator[tuple[PartitionTable, PartitionHost, FollowerSessions]]:
-    """Return a replica that leads, and the replication service of its broker."""
+    """Yield a replica that leads, and the replication service of its broker."""
     async with table_of(memory_broker(CONFIG), 1, leader=OWN) as (table, _):
         sessions = FollowerSessions(
             cluster_id=ClusterId("c"),
@@ -107,7 +109,9 @@ async def test_a_partition_keeps_no_stream_that_its_follower_has_left() -> None:
 
 
 async def test_a_gap_at_the_end_of_a_log_keeps_no_thread_busy() -> None:
-    """A truncation within a gap that compaction had left: the log ends where no batch ends."""
+    """The log was truncated within a gap that compaction had left, so it ends where no batch
+    ends.
+    """
     broker = memory_broker(CONFIG)
     broker.append(3)
     broker.log.append(batch(10), now_ms=0)

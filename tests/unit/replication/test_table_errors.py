@@ -1,4 +1,6 @@
-"""A broker's replicas when the disk or the metadata does not do what was expected: each error has its reach."""
+"""Errors of the disk or the metadata at a broker's replicas: each error affects only what it has
+to.
+"""
 
 from __future__ import annotations
 
@@ -186,7 +188,7 @@ async def test_internal_errors_of_many_replicas_take_the_directory_offline() -> 
 
 
 class Watcher:
-    """A coordinator of a topic's partitions."""
+    """A coordinator of a topic's partitions, which records its notifications."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, int, int]] = []
@@ -237,7 +239,9 @@ async def test_the_ends_of_logs_are_told_of_replicas_that_are_here_and_sound() -
 
 
 def expiring(table: PartitionTable, broker: Broker, *, count: int) -> None:
-    """Let all closed segments of the first log be due."""
+    """Fill the first log until it has `count` segments, and let retention apply to all closed
+    ones.
+    """
     log = table.by_id[TOPIC_ID, 0].log
     log.config = replace(CONFIG, segment_bytes=600, retention_bytes=0)
     while log.segment_count < count:
@@ -305,7 +309,7 @@ async def test_a_produce_that_was_being_checked_when_its_replica_left_is_refused
 
 
 class Stream:
-    """A leader's stream to a follower: what it is told of a partition."""
+    """A leader's stream to a follower, which records what it is told of a partition."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

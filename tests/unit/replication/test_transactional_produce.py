@@ -1,4 +1,6 @@
-"""Transactional produce requests and markers at a real host, up to what read_committed consumers read."""
+"""Transactional produce requests and markers at a real host, up to what read_committed consumers
+read.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ FEATURES = (
 
 
 def change(partitions: LocalPartitions, *records: MetadataRecord) -> None:
-    """Change the broker's image."""
+    """Change the broker's metadata."""
     image, delta = partitions.image, MetadataDelta()
     for record in records:
         image.replay(MetadataOffset(image.offset + 1), 1, record, delta)
@@ -55,7 +57,7 @@ def change(partitions: LocalPartitions, *records: MetadataRecord) -> None:
 
 @asynccontextmanager
 async def transactional() -> AsyncIterator[tuple[LocalPartitions, CoordinatorRegistrar, Lease]]:
-    """Return a leader with three records in a cluster that serves transactions."""
+    """Yield a leader with three records in a cluster that serves transactions."""
     async with leader(memory_broker(CONFIG)) as (partitions, lease):
         registrar = CoordinatorRegistrar(Coordinator())
         partitions._table.transaction_registrar = registrar

@@ -47,7 +47,9 @@ def upkeep_of(table: PartitionTable, broker: Broker) -> Upkeep:
 async def test_checkpoints_are_left_alone_until_all_logs_are_opened_and_losses_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Logs that are not open yet would be missing in the files, so a kill would lose their log starts."""
+    """Logs that are not open yet would be missing in the checkpoint files, so a kill would lose
+    their log start offsets.
+    """
     broker = memory_broker(CONFIG)
     begin = broker.directory.begin_checkpoint
     was_active: list[bool] = []
@@ -72,7 +74,7 @@ async def test_checkpoints_are_left_alone_until_all_logs_are_opened_and_losses_t
 async def test_a_flush_that_was_due_of_a_log_that_was_opened_anew_moves_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What the old object has synced says nothing about the new one."""
+    """What the old log object has synced proves nothing about the new one."""
     broker = memory_broker(CONFIG)
     broker.append(3)
     async with table_of(broker, 1) as (table, _):
@@ -150,7 +152,7 @@ class TwoClocks(Clock):
 
 
 async def test_a_wall_clock_that_is_set_forward_forgets_no_producer() -> None:
-    """A repeat of a forgotten producer would be appended as a new batch."""
+    """A repeated batch of a producer that was forgotten would be appended as a new batch."""
     broker, clock = memory_broker(CONFIG), TwoClocks()
     broker.append(1, producer_id=7, producer_epoch=0, base_sequence=0)
     async with table_of(broker, 1, clock=clock) as (table, _):

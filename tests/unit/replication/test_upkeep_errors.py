@@ -1,4 +1,6 @@
-"""Periodic work that meets an error or a replica that ends: the other logs still get theirs."""
+"""Periodic work that meets an error or a replica that ends: the work on the other logs is still
+done.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task
 
 
 def failing(broker: Broker, operation: str, ending: str, error: int) -> Callable[[], None]:
-    """Make an operation fail on paths with this ending. Return the function that ends that."""
+    """Make an operation fail on paths with this ending.
+
+    Return a function that ends the failures.
+    """
     storage = broker.storage
     assert isinstance(storage, MemoryStorage)
 

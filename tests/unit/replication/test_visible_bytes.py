@@ -1,4 +1,6 @@
-"""The bytes that consumers may read are counted exactly, however long the high watermark stood still."""
+"""The bytes that consumers may read are counted exactly, however long the high watermark did not
+advance.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def test_bytes_are_counted_once_they_are_below_the_watermark() -> None:
 
 
 def test_appends_above_a_watermark_that_stands_still_take_no_more_and_more_memory() -> None:
-    """With acks=1, appends continue while too few replicas are in sync, which may last for hours."""
+    """With acks=1, appends continue while too few replicas are in sync, which may last for
+    hours.
+    """
     visible = VisibleBytes()
     count = 20_000
     tracemalloc.start()

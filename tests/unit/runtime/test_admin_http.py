@@ -1,4 +1,4 @@
-"""/metrics, /livez and /readyz over a real socket."""
+"""The routes /metrics, /livez and /readyz, tested over a real socket."""
 
 from __future__ import annotations
 

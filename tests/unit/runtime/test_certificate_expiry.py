@@ -1,4 +1,4 @@
-"""The metric of each certificate's expiry time."""
+"""A metric reports when each certificate expires."""
 
 from __future__ import annotations
 

@@ -65,7 +65,9 @@ def test_no_pool_is_ever_overdrawn(wants: list[tuple[str, int]]) -> None:
 
 
 def served(order: TurnOrder[str], count: int, seconds: float = SLICE_S) -> str:
-    """Return the owners in the order of their turns, when each piece takes this long and its work continues."""
+    """Return the owners in the order of their turns, where each piece of work takes this long and
+    never is the last one.
+    """
     turns = ""
     for _ in range(count):
         owner = order.next()
@@ -117,7 +119,8 @@ def test_the_order_forgets_owners_that_are_done() -> None:
 
 
 async def test_others_run_between_the_pieces_of_all_long_work() -> None:
-    """Fifty requests at once: between two pieces, of whichever request, the loop turns several times.
+    """Fifty long requests run at once, and the event loop turns several times between two of their
+    pieces.
 
     A short request takes several iterations of the loop, and must not wait for a piece in each.
     """

@@ -83,7 +83,7 @@ async def door(tmp_path: Path) -> AsyncIterator[Callable[[], Any]]:
 
 
 async def shown(channel: grpc.aio.Channel) -> int:
-    """Return the serial number that the peer saw."""
+    """Return the serial number of the certificate that the peer received."""
     return int(await channel.unary_unary("/test/Who")(b"", timeout=10))
 
 

@@ -1,4 +1,4 @@
-"""When a process stops in a controlled way, and when at once."""
+"""When a process stops in a controlled way, and when it stops at once."""
 
 from __future__ import annotations
 

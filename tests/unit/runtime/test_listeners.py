@@ -1,4 +1,4 @@
-"""Addresses of listeners, and the errors of processes that may not or cannot listen."""
+"""Addresses of listeners, and the errors if a process may not or cannot listen there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An event is one JSON object or one line of text, whatever its fields contain."""
+"""A log event is one JSON object or one line of text, whatever its fields contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The options of the memory allocator: memory that a fetch frees is used again for the next fetch."""
+"""The options of the memory allocator let memory that one fetch frees be used for the next
+fetch.
+"""
 
 from __future__ import annotations
 

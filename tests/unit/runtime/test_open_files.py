@@ -1,4 +1,4 @@
-"""A service may open as many files as the system lets it, however it was started."""
+"""A service raises its limit of open files to what the system allows, however it was started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses to probes, over a real connection."""
+"""Responses of a process to liveness and readiness probes, over a real connection."""
 
 from __future__ import annotations
 

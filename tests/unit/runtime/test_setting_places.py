@@ -1,4 +1,6 @@
-"""A setting given to the wrong process ends its start, with the place where the setting belongs."""
+"""A process that is given a setting of another process refuses to start, and names the place where
+the setting belongs.
+"""
 
 from __future__ import annotations
 

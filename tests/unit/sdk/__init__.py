@@ -1,1 +1,1 @@
-"""The SDK, without processes."""
+"""Tests of the SDK without server processes."""

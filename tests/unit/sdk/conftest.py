@@ -1,4 +1,4 @@
-"""A cluster in memory, and clients of it that close themselves."""
+"""Fixtures: a cluster in memory, and clients of it that are closed at the end of the test."""
 
 from __future__ import annotations
 

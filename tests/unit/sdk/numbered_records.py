@@ -1,4 +1,4 @@
-"""Records with numbers as values: written, read, compared."""
+"""Helpers that write records with numbers as values, read them and compare them."""
 
 from __future__ import annotations
 

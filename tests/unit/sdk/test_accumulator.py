@@ -27,7 +27,9 @@ E = ErrorCode
 
 
 class Bench:
-    """One accumulator with one queue, whose leader knows the producer, and a clock."""
+    """A test bench: one accumulator with one queue, whose leader knows the producer, and a
+    clock.
+    """
 
     def __init__(self, **limits: int) -> None:
         defaults = {"batch_bytes_max": 400, "linger_ms": 10, "delivery_timeout_ms": 1_000}
@@ -47,7 +49,7 @@ class Bench:
         return batch
 
     def batches(self, count: int) -> None:
-        """Seal so many batches of one record."""
+        """Make this many sealed batches of one record each."""
         for _ in range(count):
             self.append()
             self.queue.seal()

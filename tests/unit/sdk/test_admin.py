@@ -1,4 +1,4 @@
-"""The admin against an in-memory cluster."""
+"""The admin client, tested against a cluster in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Certificates: identity as a subject alternative name, private keys, renewal with the same names."""
+"""Certificates of the SDK's authority: names in the subject alternative name, private keys, and
+renewal with the same names.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def test_renewal_keeps_the_names_and_changes_the_key(tmp_path: Path) -> None:
 
 
 def test_certificates_pass_strict_verification(tmp_path: Path) -> None:
-    """`ssl.create_default_context` is strict from Python 3.13 on: it wants the key identifiers of RFC 5280."""
+    """From Python 3.13 on, `ssl.create_default_context` is strict: it requires the key identifiers
+    of RFC 5280.
+    """
     authority = CertificateAuthority(tmp_path)
     authority.create(common_name="test", days=2)
     certificate, key = authority.issue("gateway-1", hosts=[], days=1)

@@ -1,4 +1,6 @@
-"""The consumer against an in-memory cluster: all methods that read, and continuing to read."""
+"""The consumer against a cluster in memory: all methods that read, and reading on from a
+position.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The consumer while leaders move, brokers die and records are damaged, in memory."""
+"""The consumer against a cluster in memory while leaders move, brokers die and records are
+damaged.
+"""
 
 from __future__ import annotations
 
@@ -335,7 +337,7 @@ async def test_what_does_not_fit_into_one_table_is_in_the_next(
     pytest.importorskip("pyarrow")
 
     class SmallBuilder(ColumnBuilder):
-        """A builder that treats ten rows like the 2 GiB that a column may hold."""
+        """A builder of columns that allows ten rows in place of 2 GiB."""
 
         def append_batch(self, *arguments: Any, **more: Any) -> int:
             if self.row_count >= 10:

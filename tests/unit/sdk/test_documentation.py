@@ -1,4 +1,4 @@
-"""The programs in the documentation run as they stand."""
+"""The example programs in the documentation run exactly as they are printed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ README = Path(__file__).parents[3] / "clients/python/README.md"
 
 
 class _EnoughSeen(Exception):
-    """Ends a program that reads for ever."""
+    """Raised to end a program that reads for ever."""
 
 
 def readme_programs() -> list[str]:

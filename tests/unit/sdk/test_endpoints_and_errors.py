@@ -1,4 +1,4 @@
-"""Addresses as people write them, and errors that say what to do."""
+"""Addresses in the forms in which users write them, and errors that say what to do."""
 
 from __future__ import annotations
 

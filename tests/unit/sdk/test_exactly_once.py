@@ -1,4 +1,6 @@
-"""Random faults, and yet every record once and in order: the producer against an in-memory cluster."""
+"""Under random faults, the producer writes every record once and in order to a cluster in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ steps = st.lists(
 
 
 def written(cluster: MemoryCluster, partition: int) -> list[bytes]:
-    """Values in the log, in order."""
+    """Return the values in the log, in order."""
     return [
         record.value or b""
         for batch in cluster.log("t", partition).batches
@@ -101,7 +103,9 @@ def test_and_so_with_compression_and_large_batches(plan: list[tuple], compressio
     "code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_ENOUGH_REPLICAS]
 )
 async def test_what_follows_a_refused_first_batch_is_not_written_before_it(code: ErrorCode) -> None:
-    """A leader takes any number from a producer that is new to it: what is behind would count as written."""
+    """A leader accepts any sequence number from a producer that is new to it, so the earlier batch
+    would count as already written.
+    """
     cluster = MemoryCluster()
     cluster.create_topic("t")
     cluster.fail_next("produce", "t", 0, code)
@@ -124,7 +128,7 @@ async def test_a_first_batch_that_is_too_large_is_written_before_its_smaller_fol
 
 
 async def test_without_idempotence_a_lost_answer_writes_twice() -> None:
-    """The counterpart: what the numbers are for."""
+    """This counterpart shows that sequence numbers are what prevents duplicates."""
     cluster = MemoryCluster()
     cluster.create_topic("t")
     cluster.lose_next_answers("t", 0)

@@ -1,4 +1,4 @@
-"""Reading batches: transactions that were aborted, control batches, decoding of the wire."""
+"""Reading fetched batches: aborted transactions, control batches, and decoding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 def batch(
     offset: int, count: int, *, producer: int = -1, control: bool = False, epoch: int = 3
 ) -> bytes:
-    """Records with their offsets as values; transactional if it has a producer."""
+    """Return a batch whose records have their offsets as values; it is transactional if it has a
+    producer.
+    """
     builder = BatchBuilder()
     for number in range(count):
         key = b"\0\0\0\0" if control else None
@@ -99,7 +101,7 @@ def test_columns_go_on_where_objects_stopped() -> None:
 def test_the_epoch_of_batches_that_are_passed_over_counts(
     aborted: list[tuple[int, int]] | None,
 ) -> None:
-    """Else the position after them would look as if the epoch before had been cut short."""
+    """Otherwise the position after them would look as if the epoch before had been truncated."""
     log = batch(0, 1) + batch(1, 1, producer=7, control=True, epoch=4)
     if aborted is not None:
         log = batch(0, 1) + batch(1, 1, producer=7, epoch=4)

@@ -1,4 +1,6 @@
-"""Ports of an embedded cluster: free, distinct, and never those of another program's cluster."""
+"""The ports of an embedded cluster are free, distinct, and never those of another program's
+cluster.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptions of groups."""
+"""The admin client's descriptions of consumer groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One member of a group against a coordinator that a test plays."""
+"""One member of a group, against a coordinator whose responses the test chooses."""
 
 from __future__ import annotations
 
@@ -97,10 +97,10 @@ class Shelf:
         self.offsets = {n: at for n, at in self.offsets.items() if n in owned}
 
     def release(self, names: Sequence[TopicPartition]) -> None:
-        """Nothing is held here."""
+        """Do nothing, because no records are kept here."""
 
     def hold(self, names: Sequence[TopicPartition]) -> None:
-        """Nothing is handed out here."""
+        """Do nothing, because no records are handed out here."""
 
     def handed_out(self) -> dict[TopicPartition, tuple[int, int]]:
         return dict(self.offsets)
@@ -110,7 +110,7 @@ class Shelf:
 
 
 class Bench:
-    """A member, its coordinator, and its reader."""
+    """A test bench: a member, its coordinator, and its reader."""
 
     def __init__(self, **options: Any) -> None:
         self.coordinator = Coordinator()
@@ -127,7 +127,7 @@ class Bench:
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
-    """Commits by itself every 10 ms."""
+    """Yield a test bench whose member commits automatically every 10 ms."""
     bench = Bench(auto_commit_interval_ms=10)
     yield bench
     await bench.member.close()

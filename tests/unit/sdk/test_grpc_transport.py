@@ -61,7 +61,7 @@ async def watch(request: pb.WatchMetadataRequest, context: object) -> object:
 
 @dataclass
 class Server:
-    """A broker that answers by these handlers."""
+    """A broker that serves calls with these handlers."""
 
     port: int = 0
     server: grpc.aio.Server = field(init=False)
@@ -328,7 +328,7 @@ async def test_a_silent_link_breaks_in_two_seconds_and_works_again_when_it_is_ba
 def certificate(
     name: str, issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None = None
 ) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
-    """A certificate for 127.0.0.1, by itself or by an issuer."""
+    """Return a certificate for 127.0.0.1, signed by itself or by an issuer."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)

@@ -1,4 +1,4 @@
-"""The help of the command line: it fits a screen, and its examples are commands that exist."""
+"""The help of the command line fits a screen, and its examples are commands that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Consumer groups of `MemoryCluster`: by the SDK's own consumers, and the coordinator alone against a clock."""
+"""Consumer groups of `MemoryCluster`, with the SDK's own consumers, and the coordinator alone with
+a simulated clock.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,7 @@ async def until_owned(consumer: Consumer, count: int) -> None:
 
 
 class Member:
-    """Sends heartbeats, and owns its assignment once `obey` is called."""
+    """A member that sends heartbeats, and takes over its assignment when `obey` is called."""
 
     def __init__(
         self,
@@ -270,7 +272,9 @@ def test_assignors_share_evenly(groups: MemoryGroups, assignor: str) -> None:
 
 
 def owned_twice(groups: MemoryGroups, seed: int) -> bool:
-    """Whether two members ever own one partition, in a random history of members that come and go."""
+    """Run a random history of members that join and leave; return whether two members ever own one
+    partition.
+    """
     draw = random.Random(seed)
     members: list[Member] = []
     for step in range(120):

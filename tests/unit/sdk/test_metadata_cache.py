@@ -1,4 +1,4 @@
-"""The metadata cache: older information on leaders never replaces newer."""
+"""The metadata cache never replaces newer information on leaders by older information."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_an_older_list_of_brokers_does_not_replace_a_newer_one() -> None:
 
 
 def test_a_leader_whose_address_becomes_known_or_changes_is_a_change() -> None:
-    """Requests that wait for the leader have no other event that wakes them."""
+    """No other event wakes the requests that wait for the leader."""
     cache = MetadataCache()
     cache.apply(news((3, 0), (1, 0)))
     assert cache.leader_endpoint(T0) is None

@@ -1,4 +1,6 @@
-"""A server.properties of Kafka: each setting gets a verdict, and the result is a valid configuration."""
+"""Migration of Kafka's server.properties: each setting gets a verdict, and the result is a valid
+configuration.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A client used where its connections are not: on a second event loop, or in a forked process."""
+"""A client is used where its connections are invalid: on a second event loop, or in a forked
+process.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def test_a_second_event_loop_is_refused_at_once() -> None:
 
 
 def in_a_child(before: str, after: str) -> str:
-    """What a forked child prints that runs `after`; its parent has run `before`."""
+    """Run `before` in a process, fork it, and return what the child prints that runs `after`."""
     program = (
         "import os, odradek, odradek.sync\n"
         "from odradek.errors import *\n"
@@ -112,7 +114,10 @@ def test_a_child_forked_before_grpc_was_used_may_have_one() -> None:
 
 
 def test_a_busy_process_may_start_others() -> None:
-    """As Spark starts its JVM: between fork and exec Python runs, and with it what gRPC hung there."""
+    """Spark starts its JVM like this:
+
+    Python code, and what gRPC has registered, runs between fork and exec.
+    """
     program = """
 import odradek, asyncio, subprocess, threading
 import grpc, grpc.aio

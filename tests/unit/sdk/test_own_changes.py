@@ -1,4 +1,4 @@
-"""A client reads its own changes of the metadata, at whatever broker it asks."""
+"""A client reads its own changes of the metadata, whichever broker responds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 
 class Brokers:
-    """A transport to two brokers, whose images stand at the offsets that the test sets."""
+    """A transport to two brokers, whose metadata are at the offsets that the test sets."""
 
     def __init__(self, first: int, second: int) -> None:
         self.offsets = {"first:1": first, "second:1": second}
@@ -57,7 +57,9 @@ async def test_a_broker_that_is_behind_is_passed_over_for_one_that_has_the_chang
 async def test_a_change_that_no_broker_will_ever_have_is_required_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The cluster was replaced by a new one: its metadata begins again, below what the client saw."""
+    """The cluster was replaced by a new one: its metadata offsets begin again, below the one that
+    the client has seen.
+    """
     monkeypatch.setattr(cluster_module, "OWN_CHANGES_S_MAX", 0.0)
     brokers = Brokers(first=1, second=1)
     admin = await admin_of(brokers)

@@ -1,4 +1,6 @@
-"""`odradek partition` and `odradek topic trim` against a cluster in memory: moves, elections, deleted records."""
+"""`odradek partition` and `odradek topic trim` against a cluster in memory: moves, elections,
+deleted records.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,10 @@ START_MS = 1_767_225_600_000
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
-    """A cluster of four brokers in memory that the commands reach. Each partition has a replica on every broker."""
+    """Return a cluster of four brokers in memory, which the commands use.
+
+    Each partition has a replica on every broker.
+    """
     cluster = MemoryCluster(brokers=4)
     cluster.create_topic("orders", partitions=2)
 
@@ -42,7 +47,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
 
 
 def run(*words: str, status: int = 0) -> str:
-    """Return what a command prints; where it fails, its errors."""
+    """Run a command and return its output, or its errors if it fails."""
     result = CliRunner().invoke(app, words)
     assert result.exit_code == status, result.output
     return f"{result.stderr}{result.exception}" if status else result.stdout
@@ -223,7 +228,7 @@ def test_an_unclear_trim_is_refused(cluster: MemoryCluster, options: tuple[str, 
 
 
 class Terminal(io.StringIO):
-    """Standard input of a person who types this."""
+    """Standard input of a person who types this text."""
 
     def isatty(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""The producer against an in-memory cluster: known problems of other SDKs, and the bounds."""
+"""The producer against a cluster in memory: known problems of other SDKs, and limits."""
 
 from __future__ import annotations
 
@@ -220,7 +220,10 @@ async def test_a_topic_that_does_not_exist_is_given_up_soon_and_named(
 
 
 async def test_a_topic_that_does_not_exist_is_named_however_short_the_wait(client: Client) -> None:
-    """The wait may end before the next attempt: what the brokers said counts, they were not away."""
+    """The wait may end before the next attempt.
+
+    The error must be that of the brokers' response, not that they were unreachable.
+    """
     async with client.producer(max_block_ms=1) as producer:
         with pytest.raises(UnknownTopic, match=r"'nowhere' does not exist"):
             await producer.send("nowhere", b"x")

@@ -1,4 +1,6 @@
-"""The producer while brokers die, hang, refuse and come back, in memory."""
+"""The producer against a cluster in memory while brokers die, hang, refuse requests and come
+back.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +185,7 @@ async def test_records_that_time_out_or_are_left_at_the_end_are_logged_too(
 async def test_a_record_that_waits_for_its_partition_while_the_producer_closes_fails(
     cluster: MemoryCluster, client: Client, partition: int | None
 ) -> None:
-    """Its batch would belong to nobody, and its future would never be done."""
+    """Otherwise its batch would never be sent, and its future would never be done."""
     cluster.create_topic("t", 2)
     producer = client.producer()
     if partition is not None:
@@ -261,7 +263,7 @@ async def test_the_links_state_is_told(cluster: MemoryCluster) -> None:
 
 
 async def test_an_address_where_nobody_is_any_more_is_asked_last(cluster: MemoryCluster) -> None:
-    """Each call that began there would wait until the connection is given up."""
+    """Each call that began with that address would wait until the connection attempt times out."""
     bootstrap = f"gone:9090,{cluster.bootstrap}"
     async with Client(bootstrap, transport=cluster.transport()) as client:
         await client.connect(5)
@@ -313,7 +315,7 @@ async def test_closing_the_client_first_fails_what_is_left_at_once(cluster: Memo
 async def test_records_with_keys_gather_into_batches_too(
     cluster: MemoryCluster, client: Client
 ) -> None:
-    """Letting the sender run after each record would send batches of one."""
+    """If the sender ran after each record, batches would have one record each."""
     cluster.create_topic("t", 8)
     async with client.producer() as producer:
         for number in range(20_000):

@@ -1,4 +1,4 @@
-"""Random faults while reading: offsets rise by one, from wherever the reader stood (P5)."""
+"""Under random faults, a reader's offsets rise by one, from any position on (P5)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ steps = st.lists(
 
 
 def fill(cluster: MemoryCluster, partition: int) -> None:
-    """Batches of one to seven records."""
+    """Append batches of one to seven records."""
     log, size = cluster.log("t", partition), 1
     while log.log_end_offset < RECORDS:
         builder = BatchBuilder()

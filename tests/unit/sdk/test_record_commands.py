@@ -1,4 +1,6 @@
-"""`odradek produce` and `odradek consume`: the forms of records, ranges of offsets and times, and filters."""
+"""`odradek produce` and `odradek consume`: the formats of records, ranges of offsets and times, and
+filters.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ START_MS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
-    """A cluster in memory that the commands reach."""
+    """Return a cluster in memory, which the commands use."""
     cluster = MemoryCluster()
     cluster.create_topic("in", partitions=2)
     cluster.create_topic("out", partitions=2)
@@ -40,7 +42,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
 
 @pytest.fixture
 def numbered(cluster: MemoryCluster) -> MemoryCluster:
-    """Ten records on each partition of `in`, one each second from the start of 2026."""
+    """Write ten records to each partition of `in`, one each second from the start of 2026."""
     with (
         sync.Client(cluster.bootstrap, transport=cluster.transport()) as client,
         client.producer() as producer,
@@ -261,6 +263,6 @@ def test_every_record_survives_the_round_trip(
 
 
 def test_bytes_that_look_like_an_encoding_stay_apart() -> None:
-    """Text that happens to be the JSON of an encoded value is text."""
+    """A text value that looks like the JSON form of an encoded value stays text."""
     text = json.dumps({"base64": base64.b64encode(b"x").decode()})
     assert record_of(json.dumps({"value": text}).encode()).value == text.encode()

@@ -1,4 +1,4 @@
-"""Records on their way through standard input and output."""
+"""Reading records from standard input, and writing records to standard output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects to bytes and back."""
+"""Serializers and deserializers convert objects to bytes and back."""
 
 from __future__ import annotations
 

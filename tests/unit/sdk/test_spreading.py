@@ -1,4 +1,4 @@
-"""Replicas move on to new brokers and off old ones, a few at a time."""
+"""Replicas move to new brokers and away from old ones, a few at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Staged writes of the SDK against the in-memory cluster, which behaves as tests/e2e/transactions shows for brokers."""
+"""Staged writes of the SDK against a cluster in memory; tests/e2e/transactions shows that brokers
+behave alike.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ async def opened(writes: StagedWrites, step: int, name: str) -> StagedTask:
 
 
 async def prepared(writes: StagedWrites, step: int, name: str) -> PreparedTask:
-    """Write one record to each partition as a task."""
+    """Run a task that writes one record to each partition, and prepare it."""
     task = await opened(writes, step, name)
     for partition in range(PARTITIONS):
         await task.send(TOPIC, f"{step} {name}".encode(), partition=partition)
@@ -54,7 +56,10 @@ async def prepared(writes: StagedWrites, step: int, name: str) -> PreparedTask:
 
 
 async def committed(client: Client, cluster: MemoryCluster) -> list[str]:
-    """Return what a read_committed reader sees; both partitions must have the same records and no open transaction."""
+    """Return what a read_committed reader sees.
+
+    Both partitions must have the same records and no open transaction.
+    """
     partitions: list[list[str]] = []
     for index in range(PARTITIONS):
         log = cluster.log(TOPIC, index)

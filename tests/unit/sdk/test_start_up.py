@@ -1,4 +1,4 @@
-"""The command line starts light, and its errors are one line."""
+"""The command line imports little when it starts, and its errors are one line each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`odradek storage strays`: logs that a broker put aside are listed, and removed when a person says so."""
+"""`odradek storage strays` lists the logs that a broker set aside, and removes them when a person
+confirms it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor of a host's brokers: the pauses before a broker that died is started again."""
+"""The supervisor of a host's brokers: how long it waits before it restarts a broker that died."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_minute_of_running_makes_the_next_pause_short_again() -> None:
 
 
 def test_the_derived_settings_come_after_the_given_ones() -> None:
-    """The last --set counts."""
+    """If a setting is given twice, the last --set counts."""
     given = ("--config", "f", "--set", "node.id=9")
     child = SupervisedBroker(
         {"id": 1, "metrics_host": "", "settings": {"node.id": "1"}}, given

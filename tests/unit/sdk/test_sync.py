@@ -1,4 +1,4 @@
-"""The synchronous facade: the same client from plain threads."""
+"""The synchronous facade offers the same client to plain threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Administration of transactions by the SDK and by commands, and transactions of the synchronous SDK."""
+"""Administration of transactions by the SDK and by commands, and transactions of the synchronous
+SDK.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def client(cluster: MemoryCluster) -> Iterator[sync.Client]:
 
 @pytest.fixture
 def opened(client: sync.Client) -> Iterator[sync.Producer]:
-    """Create a producer with an open transaction, and another transactional id without one."""
+    """Yield a producer with an open transaction; another transactional id has none."""
     with client.producer(transactional_id="idle") as idle:
         idle.init()
     with client.producer(transactional_id="orders-1") as producer:

@@ -1,4 +1,6 @@
-"""The example that copies exactly once, with aborts between any two of its steps."""
+"""The example that copies records exactly once does so, with aborts between any two of its
+steps.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions of the SDK against the in-memory cluster."""
+"""Transactions of the SDK, tested against a cluster in memory."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ async def committed(client: Client, cluster: MemoryCluster, partition: int = 0) 
 
 
 def batches(cluster: MemoryCluster, partition: int = 0) -> list[tuple[int, int, int, bool]]:
-    """Return (producer epoch, base sequence, records, is a marker) of each batch."""
+    """Return (producer epoch, base sequence, number of records, whether it is a marker) of each
+    batch.
+    """
     headers = [batch.header for batch in cluster.log("out", partition).batches]
     return [(h.producer_epoch, h.base_sequence, h.record_count, h.is_control) for h in headers]
 

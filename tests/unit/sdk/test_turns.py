@@ -1,4 +1,4 @@
-"""Long work of a client gives turns to everything else on its event loop."""
+"""While a client does long work, other tasks run on its event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ PARTITIONS = 20 * ITEMS_PER_TURN
 
 
 class WideCluster:
-    """A transport to a broker that has one wide topic, and knows the offsets of any group."""
+    """A transport to a broker that has one topic of many partitions, and knows the offsets of any
+    group.
+    """
 
     async def call(self, endpoint: str, method: Any, request: Any, *, timeout_s: float) -> Any:
         if method is GROUP_COMMIT:
@@ -44,7 +46,7 @@ class WideCluster:
 
 
 class GroupMember:
-    """A member on whose behalf offsets are committed."""
+    """A member for which offsets are committed."""
 
     member_id = "member"
     member_epoch = 1
@@ -59,7 +61,7 @@ def wide_cluster() -> Cluster:
 
 
 async def turns_during(work: asyncio.Task[Any]) -> int:
-    """Count the turns that the loop has until the work is done."""
+    """Count the iterations of the event loop until the work is done."""
     turns = 0
     while not work.done():
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Programs that end without closing their client: lost records are always logged."""
+"""When a program ends without closing its client, lost records are always logged."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Authentication, authorization and limits of clients."""
+"""Tests of authentication, authorization and the limits for clients."""

@@ -1,4 +1,4 @@
-"""Entries that allow one principal exactly these rights."""
+"""Makes access control entries that allow one principal exactly certain rights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Right = tuple[Operation, ResourceType, str]
 
 
 def entries_for(principal: str, rights: Iterable[Right]) -> dict[bytes, AccessControlEntry]:
-    """Return ACLs by id, as the image has them."""
+    """Return access control entries by their ids, as the metadata have them."""
     return {
         bytes([number]) * 16: AccessControlEntry(
             acl_id=bytes([number]) * 16,

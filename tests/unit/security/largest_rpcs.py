@@ -77,7 +77,10 @@ def _repeat(message: Any, path: tuple[str, ...], count: int) -> None:
 
 
 def _filled(kind: Descriptor, number: int) -> Any:
-    """Fill a message so that its names and numbers differ for each number. Creations are only validated."""
+    """Fill a message so that its names and numbers differ for each number.
+
+    Topics are only validated by these requests, not created.
+    """
     message: Any = GetMessageClass(kind)()
     for field in kind.fields:
         if field.is_repeated or field.containing_oneof is not None:

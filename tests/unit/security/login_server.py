@@ -1,4 +1,6 @@
-"""A gRPC listener with logins, rights and a broker that tells everybody who they are."""
+"""A gRPC listener with logins and access control, over a broker that returns each caller's
+principal.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,10 @@ MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 class WhoAmI(pb_grpc.BrokerServiceServicer):
-    """A service that returns the caller's principal and host as the cluster's id."""
+    """A service that returns the caller's principal and host in place of the cluster id."""
 
     async def Metadata(self, request: pb.MetadataRequest, context: Any) -> pb.MetadataResponse:
-        """Respond once."""
+        """Return the caller's principal and host."""
         caller = current_caller()
         return pb.MetadataResponse(cluster_id=f"{caller.principal}@{caller.host}")
 
@@ -68,7 +70,7 @@ class LoginServer:
     users: dict[tuple[str, ScramMechanism], UserScramCredential] = field(default_factory=dict)
 
     def add_user(self, name: str, password: str, mechanism: str = "SCRAM-SHA-512") -> None:
-        """Add a user with the smallest number of iterations that is allowed."""
+        """Add a user with the smallest number of SCRAM iterations that is allowed."""
         kind = ScramMechanism(MECHANISMS.index(mechanism) + 1)
         salt, salted = salted_password(SdkMechanism(int(kind)), password, 4096)
         self.users[name, kind] = credential_of(

@@ -1,4 +1,6 @@
-"""A gRPC client that stops in the middle: HTTP/2 frames by hand, where gRPC's own client is too well-behaved."""
+"""A gRPC client that can stop in the middle of a message, with HTTP/2 frames written by hand;
+gRPC's own client cannot.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ _FRAME_BYTES: Final = 16384
 
 
 class RawHttp2:
-    """One HTTP/2 connection. The caller numbers streams 1, 3, 5, ..."""
+    """One HTTP/2 connection. The caller numbers its streams 1, 3, 5, ..."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -47,8 +49,10 @@ class RawHttp2:
         self._windows[stream] = self._stream_window
 
     async def send_half(self, stream: int, *, announced_bytes: int, sent_bytes: int) -> int:
-        """Send the beginning of a message, as far as the server's flow control allows; return how many bytes.
-        Returns at the latest when the call has ended.
+        """Send the beginning of a message as far as the server's flow control allows; return how
+        many bytes were sent.
+
+        It returns at the latest when the call has ended.
         """
         data = b"\0" + struct.pack(">I", announced_bytes)
         data += bytes(sent_bytes)

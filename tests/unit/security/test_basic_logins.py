@@ -1,4 +1,6 @@
-"""Names and passwords of HTTP: proved to a broker, remembered shortly, never kept."""
+"""HTTP Basic credentials: a broker checks them, the gateway caches the result for a short time, and
+never stores passwords.
+"""
 
 from __future__ import annotations
 

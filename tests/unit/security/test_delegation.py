@@ -46,7 +46,7 @@ async def ask(transport: GrpcTransport, server: LoginServer, metadata: Metadata)
 
 
 async def outcome(transport: GrpcTransport, server: LoginServer, metadata: Metadata) -> str | type:
-    """Return the principal that the broker reports for the caller, or the error."""
+    """Return the principal that the broker reports for the caller, or the type of the error."""
     try:
         return await ask(transport, server, metadata)
     except OdradekError as error:
@@ -81,7 +81,7 @@ async def test_a_gateway_is_who_it_speaks_for(
 async def test_nobody_else_speaks_for_others(
     tls_of: Callable[[str], TlsFiles], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another certificate, a login of any name, and a caller without either are refused."""
+    """Another certificate, a login of any user, and a caller without either are refused."""
     async with login_server(
         wants_login=False, delegates=(GATEWAY,), tls=tls_of("broker-1"), mutual=True
     ) as server:

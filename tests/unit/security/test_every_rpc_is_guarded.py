@@ -1,6 +1,8 @@
-"""Every RPC with every right: the listener refuses a caller without the right, and admits one with exactly that right.
+"""Every RPC with every right: the listener refuses a caller without the right, and admits one with
+exactly that right.
 
-Over a real gRPC server whose servicers answer everything: what comes back was let through.
+The tests use a real gRPC server whose services respond to every call, so any response shows that
+the call was admitted.
 """
 
 from __future__ import annotations

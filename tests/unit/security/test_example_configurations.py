@@ -1,4 +1,6 @@
-"""The configuration files in deploy/ are settings that a process would start with, and go together."""
+"""Each configuration file in deploy/ is accepted by the process that it is for, and the files are
+consistent with each other.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def test_the_controllers_example_fits_together() -> None:
 
 @pytest.mark.parametrize("folder", ["examples", "k8s/base"])
 def test_acks_all_takes_two_replicas_and_topics_have_three(folder: str) -> None:
-    """Controllers have these defaults of the cluster; a broker refuses to start with one of them."""
+    """Controllers hold these defaults of the cluster; a broker refuses to start with such a
+    setting.
+    """
     env = {
         name: {f"ODRADEK_{name.upper()}_{key}": value for key, value in given.items()}
         for name, given in OF_THE_POD.items()

@@ -1,4 +1,6 @@
-"""The gateway's middleware: limits on requests and failures, and settings that cannot work."""
+"""The gateway's middleware limits requests and failed logins, and refuses settings that cannot
+work.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ class Tokens:
 
 
 class Accesses:
-    """Records the callers that ask for access, and returns none."""
+    """Records the callers that request access to the cluster, and returns no access."""
 
     def __init__(self) -> None:
         self.callers: list[Caller] = []
@@ -176,7 +178,9 @@ class Guessed:
 
 
 async def test_guesses_that_are_made_at_once_are_bounded_too() -> None:
-    """Before, all guesses were checked that came before the first of them had failed, thousands at a time."""
+    """Before, all guesses that arrived before the first one had failed were checked, thousands at a
+    time.
+    """
     limit, brokers = 5, Guessed()
     settings = GatewaySettings(
         authentication_methods=("basic",), failed_logins_per_minute_max=limit, **TLS
@@ -200,7 +204,7 @@ async def test_guesses_that_are_made_at_once_are_bounded_too() -> None:
 
 
 class NoBroker(Accesses):
-    """A cluster in which no broker can be asked for the caller's rights."""
+    """A cluster in which no broker is reachable to report the caller's rights."""
 
     @contextlib.asynccontextmanager
     async def lease(self, caller: Caller) -> AsyncIterator[object]:

@@ -77,7 +77,7 @@ class Call:
 
 
 class Aborted(Exception):
-    """Raised when the call ended with that status."""
+    """The call ended with that status."""
 
 
 class Stub:
@@ -144,7 +144,7 @@ async def test_who_may_not_see_a_topic_is_not_told_that_a_group_reads_it(seen: l
 
 @pytest.mark.parametrize("method", ["DescribeGroups", "DeleteGroups"])
 async def test_a_call_names_so_many_groups_and_no_more(method: str) -> None:
-    """Each group is a task of its own, and 64 MiB have room for millions of names."""
+    """Each group is handled by a task of its own, and 64 MiB have space for millions of names."""
     named = [f"g{number}" for number in range(NAMES_MAX + 1)]
     asked = getattr(pb, f"{method}Request")(group_ids=named)
     with pytest.raises(Aborted, match="INVALID_ARGUMENT"):

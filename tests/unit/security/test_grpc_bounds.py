@@ -1,4 +1,6 @@
-"""Bounds on one gRPC client: the memory that it uses, the names in its requests, its lines in the audit log."""
+"""Limits for one gRPC client: the memory that it uses, the names in its requests, and its lines in
+the audit log.
+"""
 
 from __future__ import annotations
 

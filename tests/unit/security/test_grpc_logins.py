@@ -216,7 +216,9 @@ async def step(
     ],
 )
 async def test_an_exchange_out_of_order_is_ended(tokens: list[bytes]) -> None:
-    """The client sends a second client-first message in place of the proof, or a proof without a first message."""
+    """The client sends a second client-first message in place of the proof, or a proof without a
+    first message.
+    """
     async with login_server() as server:
         server.add_user("alice", "secret")
         transport = GrpcTransport()

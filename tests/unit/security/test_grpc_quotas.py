@@ -1,4 +1,6 @@
-"""Quotas of unary calls over gRPC: the same that Kafka's listeners count, by delay."""
+"""Quotas apply to unary calls over gRPC: they are the same as on Kafka's listeners, and delay the
+response.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2_grpc as pb_grpc
 
 
 class Recorded(Quotas):
-    """Records what is counted, and never delays for long."""
+    """Quotas that record what is counted, and never delay for long."""
 
     def __init__(self, wait_ms: int) -> None:
         super().__init__()

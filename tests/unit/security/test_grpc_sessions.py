@@ -1,4 +1,6 @@
-"""The table of gRPC sessions: it is bounded, forgets expired sessions, and never reveals their names."""
+"""The table of gRPC sessions is bounded, forgets expired sessions, and never reveals their
+names.
+"""
 
 from __future__ import annotations
 

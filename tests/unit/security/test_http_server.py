@@ -91,8 +91,8 @@ async def test_a_certificate_may_be_required(authority: CertificateAuthority) ->
 async def test_a_server_that_stops_waits_for_no_connection_at_rest(
     authority: CertificateAuthority, has_tls: bool
 ) -> None:
-    """A client's pool keeps connections open and reads nothing from them, so it does not answer the end of TLS
-    either.
+    """A client's pool keeps connections open and reads nothing from them, so it does not answer the
+    end of TLS either.
     """
     tls = context(authority) if has_tls else None
     loop = asyncio.get_running_loop()
@@ -188,7 +188,7 @@ async def test_a_later_request_has_no_more_time_for_its_head_than_the_first(
 
 
 async def endless(scope: Any, receive: Any, send: Any) -> None:
-    """Send until the client disconnects."""
+    """Send data until the client disconnects."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -203,7 +203,7 @@ async def endless(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def test_who_does_not_read_the_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise its request would stay open, and its response in memory, for ever."""
+    """Otherwise the client's request would stay open, and its response in memory, for ever."""
     monkeypatch.setattr(http_server, "STALLED_S_MAX", 0.2)
     ended = asyncio.Event()
 
@@ -220,7 +220,7 @@ async def test_who_does_not_read_the_answer_is_closed(monkeypatch: pytest.Monkey
 
 
 class SlowlyRead(asyncio.Transport):
-    """A connection whose peer reads one byte between two checks, as long as there are any to read."""
+    """A connection whose peer reads one byte between two checks, while there are bytes to read."""
 
     def __init__(self, unread_bytes: int) -> None:
         super().__init__()

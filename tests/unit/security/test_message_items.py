@@ -1,4 +1,4 @@
-"""What a protobuf message names, counted in its bytes."""
+"""The number of items in a protobuf message is counted in its bytes, before it is decoded."""
 
 from __future__ import annotations
 

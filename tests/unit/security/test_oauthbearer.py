@@ -1,4 +1,4 @@
-"""OAUTHBEARER on Kafka's listeners: signed tokens, and nothing else."""
+"""SASL/OAUTHBEARER on Kafka's listeners accepts signed tokens, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tokens drawn by a grammar: whatever is in them, they are refused by the one error, or name who they may name."""
+"""Tokens drawn by a grammar: each is refused by the same error, or names a principal that it is
+allowed to name.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Each limit of what one client can take, switched off by a patch: the named test notices.
+"""Planted bugs: a patch disables one limit on what a client can use, and the test named for it must
+then fail.
 
-docs/mechanisms.md has the same table in words, together with the planted bugs of the other parts.
+docs/mechanisms.md lists these bugs and those of the other parts.
 """
 
 from __future__ import annotations

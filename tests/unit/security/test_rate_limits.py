@@ -1,4 +1,4 @@
-"""Token buckets by name."""
+"""Token buckets limit rates, with one bucket for each name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""SASL messages in any order and of any kind: no login succeeds without the password, and nothing raises."""
+"""SASL messages of any kind and in any order: no login succeeds without the password, and no
+message raises an unexpected error.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,7 @@ CREDENTIALS: Final = credentials()
 
 
 class Attacker:
-    """Creates tokens. It knows mallory's password, and sees what the server sends."""
+    """Creates SASL tokens. It knows mallory's password, and sees what the server sends."""
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -85,7 +87,7 @@ class Attacker:
         self._has_answer = False
 
     def mechanism(self) -> str:
-        """Return the mechanism to choose in a handshake."""
+        """Return the mechanism to choose in a SaslHandshake."""
         others = ("SCRAM-SHA-1", "GSSAPI", "OAUTHBEARER", "plain", "", "SCRAM-SHA-256\0")
         return self.draw.choice((*OFFERED, *OFFERED, *others))
 
@@ -99,7 +101,7 @@ class Attacker:
         return token
 
     def received(self, answer: bytes) -> None:
-        """Continue from the server's nonce."""
+        """Use the server's nonce in the next token."""
         text = answer.decode(errors="replace")
         nonce = text.partition("r=")[2].partition(",")[0]
         self._has_answer = bool(nonce)
@@ -142,7 +144,7 @@ class Attacker:
 
 
 async def log_in(step: Any, user: str, password: str, mechanism: str) -> None:
-    """Run all of SCRAM, as an honest client does."""
+    """Run a complete SCRAM login, as an honest client does."""
     client = scramp.ScramClient([mechanism], user, password)
     client.set_server_first((await step(client.get_client_first().encode())).decode())
     await step(client.get_client_final().encode())
@@ -184,7 +186,7 @@ async def test_no_exchange_proves_another_user(seeds: range) -> None:
 
 
 class NeverLate:
-    """Responds to failed logins at once."""
+    """Sends the response to a failed login at once."""
 
     def failed(self, *_: Any) -> int:
         return 0

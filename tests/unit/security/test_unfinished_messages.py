@@ -1,4 +1,6 @@
-"""Messages on gRPC streams that never end are bounded in bytes, and connections by address."""
+"""Messages on gRPC streams that never end are limited in bytes, and connections are limited for
+each address.
+"""
 
 from __future__ import annotations
 

@@ -108,8 +108,8 @@ class Watched(dict[tuple[str, ScramMechanism], UserScramCredential]):
 
 
 async def test_neither_costs_more_the_more_users_there_are() -> None:
-    """With 20,000 users an unknown name took 10 ms of the event loop and a known one none, so an attacker could
-    tell them apart.
+    """With 20,000 users an unknown name took 10 ms of the event loop and a known one nothing, so an
+    attacker could tell them apart.
     """
     known = Watched(users(200, iterations=4096))
     for number in range(100):

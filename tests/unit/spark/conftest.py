@@ -1,4 +1,4 @@
-"""Fixtures of tests that run a client beside Spark's threads."""
+"""Fixtures for tests that run a client in another thread, as beside Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop that runs in a thread of its own."""
+    """Yield an event loop that runs in a thread of its own."""
     made = asyncio.new_event_loop()
     thread = threading.Thread(target=made.run_forever)
     thread.start()

@@ -1,8 +1,9 @@
-"""The interface `Delivery` suffices for exactly-once: a delivery by staged transactions works behind it, and
-Spark's repeats do no harm.
+"""The interface `Delivery` suffices for exactly-once: a delivery by staged transactions works
+behind it, and tasks that Spark repeats do no harm.
 
-The broker is a dictionary here. What is tested is that writers give a delivery all that it needs: identities on
-executors, prepared writes on the driver, one call a batch that may come again with other tasks.
+The broker is a dictionary here. The tests show that writers give a delivery all that it needs:
+identities on executors, prepared writes on the driver, and one call for each batch, which may come
+again with other tasks.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def broker() -> Broker:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run one task of a writer."""
+    """Return a function that runs one task of a writer."""
 
     def task(made: Any, context: Task, *values: str) -> WriterCommitMessage:
         monkeypatch.setattr(writer_module.TaskContext, "get", lambda: context)

@@ -1,4 +1,4 @@
-"""A wrong address or a misspelt topic ends a query before it waits for the poll timeout, here one hour."""
+"""A wrong address or a misspelt topic ends a query before the poll timeout, here one hour."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ SUBSCRIPTIONS = [{"subscribe": "t"}, {"subscribePattern": "t.*"}, {"assign": '{"
 
 @pytest.fixture
 def link_of(loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes the link of this process to a cluster in memory; with an error, every broker raises it."""
+    """Return a function that connects this process to a cluster in memory; if it is given an error,
+    every broker raises it.
+    """
     links: list[ProcessLink] = []
 
     def make(error: OdradekError | None) -> ProcessLink:

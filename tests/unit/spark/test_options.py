@@ -1,4 +1,6 @@
-"""Options: defaults, precedence, refusals in the words of Spark's Kafka source."""
+"""Options of the Spark source and sink: defaults, precedence, and errors in the words of Spark's
+Kafka source.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A task's stream against the cluster in memory: ranges cut to the record, leaders that move, records that are gone."""
+"""A task's stream of one partition against a cluster in memory: exact ranges, leaders that move,
+and deleted records.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ TOTAL = BATCHES * A_BATCH
 
 @pytest.fixture
 def memory(loop: asyncio.AbstractEventLoop) -> MemoryCluster:
-    """Two brokers, one partition with TOTAL records in BATCHES batches."""
+    """Return a cluster of two brokers; one partition has TOTAL records in BATCHES batches."""
 
     async def fill() -> MemoryCluster:
         cluster = MemoryCluster(brokers=2)

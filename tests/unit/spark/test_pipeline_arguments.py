@@ -1,4 +1,4 @@
-"""A wrong command line of a pipeline ends with one sentence before Spark starts."""
+"""A wrong command line of a pipeline ends with a one-sentence error before Spark starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SINCE = ("--since", "2013-06-01T00:00")
 
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pipeline here gets as far as Spark, and none takes the test's signals."""
+    """Fail if a pipeline starts Spark, and leave the test's signal handlers alone."""
 
     def start(*names: str, **config: str) -> None:
         raise AssertionError("Spark was started")

@@ -1,4 +1,6 @@
-"""The decisions of Spark's driver, without a JVM or a cluster: tasks, ends of triggers, filters, offsets as JSON."""
+"""The decisions of Spark's driver, without a JVM or a cluster: tasks, ends of triggers, filters,
+and offsets as JSON.
+"""
 
 from __future__ import annotations
 

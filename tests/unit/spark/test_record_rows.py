@@ -1,4 +1,6 @@
-"""Fetched batches become rows: aborted transactions, markers, partial ranges, and columns that were not selected."""
+"""Fetched batches become rows: aborted transactions, markers, partial ranges, and columns that were
+not selected.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Triggers of a query against look-ups by hand: partitions that were deleted, truncated or added, with and without
-failOnDataLoss.
+"""Triggers of a streaming query, compared with offsets that the test sets: partitions are deleted,
+truncated or added, with and without failOnDataLoss.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Topics that are deleted while a query plans, against the cluster in memory: with failOnDataLoss the query fails,
-without it the query continues.
+"""Topics are deleted while a query plans: with failOnDataLoss the query fails, without it the query
+continues.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ POLL_TIMEOUT_S = 20
 
 @pytest.fixture
 def memory() -> MemoryCluster:
-    """Topics `goes` and `stays`, of a partition each."""
+    """Return a cluster with topics `goes` and `stays`, each of one partition."""
     made = MemoryCluster(brokers=1)
     made.create_topic("goes")
     made.create_topic("stays")
@@ -64,7 +64,7 @@ def reader(**options: str) -> OdradekStreamReader:
 
 
 def delete_when_offsets_are_asked(memory: MemoryCluster, link: ProcessLink) -> None:
-    """Delete the topic `goes` after it was listed, and before its leader responds."""
+    """Let the topic `goes` be deleted after it was listed, and before its leader responds."""
     call = link.cluster.transport.call
 
     async def deleting(endpoint: str, method: Any, *rest: Any, **named: Any) -> Any:
@@ -173,7 +173,9 @@ async def _fill(memory: MemoryCluster, count: int) -> None:
 
 
 async def _make_anew(memory: MemoryCluster, link: ProcessLink, count: int) -> None:
-    """Delete it, and make and fill one of its name; returns when the link knows."""
+    """Delete the topic, and create and fill one with the same name; return when the link knows the
+    new topic.
+    """
     memory.delete_topic("goes")
     memory.create_topic("goes")
     await _fill(memory, count)

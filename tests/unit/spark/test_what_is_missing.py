@@ -1,4 +1,6 @@
-"""Without a JDK, or with the wrong PySpark, a sentence says what to do; in CI the demo then fails."""
+"""Without a JDK, or with the wrong PySpark, a sentence says what to do; in CI the demo then
+fails.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ JavaHome = Callable[[str], None]
 
 @pytest.fixture
 def java_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JavaHome:
-    """Makes JAVA_HOME a directory whose java tells this version."""
+    """Return a function that makes JAVA_HOME a directory whose `java` reports this version."""
 
     def make(version: str) -> None:
         java = tmp_path / "bin" / "java"

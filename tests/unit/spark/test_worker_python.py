@@ -1,4 +1,6 @@
-"""The interpreter of Spark's workers: without Spark's zips on its path where the same pyspark is installed."""
+"""The interpreter of Spark's workers runs without Spark's zip files on its path if the same pyspark
+is installed.
+"""
 
 from __future__ import annotations
 

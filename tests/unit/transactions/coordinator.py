@@ -1,4 +1,4 @@
-"""A transaction shard with a clock and a log, for tests."""
+"""A shard of the transaction coordinator with a clock and a log, for tests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,10 @@ def identity(producer_id: int, epoch: int) -> ProducerIdentity:
 
 @dataclass
 class Coordinator:
-    """A shard, its clocks and its log. After each step, a copy that replays the log must have the same state."""
+    """A shard of the transaction coordinator, its clocks and its log.
+
+    After each step, a copy that replays the log must have the same state.
+    """
 
     settings: TransactionSettings = field(default_factory=TransactionSettings)
     shard: TransactionShard = field(init=False)
@@ -131,7 +134,9 @@ class Coordinator:
     def init(
         self, present: ProducerIdentity | None = None, timeout_ms: int = TIMEOUT_MS
     ) -> ProducerIdentity:
-        """Return the identity that the coordinator gives out."""
+        """Send InitProducerId, and return the producer id and epoch that the coordinator
+        assigns.
+        """
         response = self.ask(
             InitProducer(transactional_id=ORDERS, timeout_ms=timeout_ms, identity=present)
         )
@@ -163,7 +168,9 @@ class Coordinator:
         return [order for order in self.orders if isinstance(order, SendMarkers)]
 
     def mark(self, *partitions: TransactionPartition, error: ErrorCode = ErrorCode.NONE) -> None:
-        """Acknowledge the markers of the last decision; without arguments, all of them."""
+        """Acknowledge the markers of the last decision, for these partitions or by default for
+        all.
+        """
         order = self.markers[-1]
         for partition in partitions or sorted(order.partitions):
             self.take(self.shard.handle_marked(order.decision, partition, error, **self._clocks))
@@ -185,7 +192,7 @@ class Coordinator:
         self.take(self.shard.loaded(now_ms=self.now_ms, wall_ms=self.wall_ms))
 
     def put(self, state: Transaction) -> None:
-        """Begin with this state, as if it had been loaded."""
+        """Start with this state, as if it had been loaded."""
         self.log.append(TransactionRecord(ORDERS, state))
         self.copy.replay(self.log[-1])
         self.move()

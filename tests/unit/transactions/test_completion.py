@@ -1,4 +1,6 @@
-"""Markers, their acknowledgements, and requests that wait for a completion."""
+"""Transaction markers, their acknowledgements, and requests that wait until a transaction is
+complete.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ INIT = InitProducer(transactional_id=ORDERS, timeout_ms=TIMEOUT_MS)
 
 
 def decided(*, is_commit: bool = True) -> tuple[Coordinator, ProducerIdentity]:
-    """A decided transaction over two partitions, and the identity for the next one."""
+    """Return a coordinator with a decided transaction over two partitions, and the producer id and
+    epoch for the next one.
+    """
     coordinator = Coordinator()
     present = coordinator.init()
     coordinator.add(present, FIRST)
@@ -80,7 +84,9 @@ def test_which_errors_of_a_marker_end_a_partition(error: ErrorCode, is_done: boo
 
 
 def test_late_acknowledgement_of_a_marker() -> None:
-    """One of an earlier transaction must not stand for the marker of the next one (KAFKA-16352)."""
+    """The acknowledgement of an earlier transaction's marker must not count for the marker of the
+    next one (KAFKA-16352).
+    """
     coordinator, present = decided()
     earlier = coordinator.markers[-1].decision
     coordinator.mark()

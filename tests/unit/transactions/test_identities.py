@@ -1,4 +1,4 @@
-"""Producer identities: which producers are fenced, and what happens when epochs run out."""
+"""Producer ids and epochs: which producers are fenced, and what happens when epochs run out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INIT = InitProducer(transactional_id=ORDERS, timeout_ms=TIMEOUT_MS)
 
 
 def at_epoch(epoch: int, *, last_epoch: int = -1) -> Coordinator:
-    """Producer id 1000 at this epoch, without a transaction."""
+    """Return a coordinator with producer id 1000 at this epoch, without a transaction."""
     coordinator = Coordinator()
     coordinator.init()
     state = structs.replace(
@@ -141,7 +141,9 @@ def test_the_version_of_the_end_decides_whether_the_epoch_rises(opened_by_tv2: b
 
 
 def test_an_old_holder_of_the_last_epochs_number_is_fenced() -> None:
-    """The epoch before the bump is that of the present producer id, not of the one before it."""
+    """The epoch before the last bump belongs to the present producer id, not to the previous
+    one.
+    """
     coordinator = at_epoch(32_766)
     first = coordinator.init()
     assert first == identity(1_001, 0)
@@ -174,7 +176,9 @@ def test_no_client_sees_an_epoch_above_32766() -> None:
 
 @pytest.mark.parametrize("moves_meanwhile", [False, True])
 def test_epochs_run_out_during_a_failover(moves_meanwhile: bool) -> None:
-    """The repeated End, the repeated Init and the next Add must find the state that the first coordinator reported."""
+    """The repeated EndTxn, the repeated InitProducerId and the next AddPartitionsToTxn must find
+    the state that the first coordinator reported.
+    """
     coordinator = at_epoch(32_766)
     present = coordinator.state.next_identity
     coordinator.add(present, FIRST)

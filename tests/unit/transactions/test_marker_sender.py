@@ -1,5 +1,5 @@
-"""Markers reach the leader of every partition: they are sent again after errors, at once after the leader moved,
-and never for a later decision.
+"""Markers reach the leader of every partition: they are sent again after errors, at once after the
+leader moved, and never for a later decision.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Sent:
 
 
 class World:
-    """A sender on broker 1, the metadata image, and the markers under way to leaders."""
+    """A sender of markers on broker 1, the metadata, and the markers in flight to leaders."""
 
     def __init__(self) -> None:
         self.image = MetadataImage()
@@ -192,7 +192,7 @@ async def test_each_leader_gets_the_marker_and_each_acknowledgement_is_reported(
 
 @pytest.mark.parametrize("moves", [False, True])
 async def test_a_wide_transaction_is_sent_and_reported_in_parts(world: World, moves: bool) -> None:
-    """The leader of all partitions may change before the last of them was sent."""
+    """The leader of all partitions may change before the last marker was sent."""
     count = 3 * MARKERS_AT_ONCE
     for index in range(2, count):
         world.record(
@@ -256,7 +256,10 @@ async def test_a_marker_follows_the_leader_at_once(world: World) -> None:
 
 
 async def test_registered_partition_without_a_leader(world: World) -> None:
-    """It waits for a leader: to count as deleted would complete the transaction without its marker."""
+    """The marker waits for a leader.
+
+    If the partition counted as deleted, the transaction would complete without its marker.
+    """
     world.move(1, NO_BROKER)
     world.order(1, SECOND)
     await settled()
@@ -297,7 +300,9 @@ async def test_a_fenced_coordinator_resigns(world: World) -> None:
 
 
 async def test_late_acknowledgement_of_a_marker(world: World) -> None:
-    """What was sent for an earlier life of the coordinator completes nothing of the next one."""
+    """A marker that was sent for an earlier leadership of the coordinator completes nothing in the
+    next one.
+    """
     world.order(1, SECOND)
     world.sender.closed(*SHARD)
     world.order(1, SECOND)  # decisions are numbered from 1 again

@@ -1,6 +1,8 @@
-"""Each rule of the coordinator's core, taken out, is noticed by its named test, and some by the model, too.
+"""Planted bugs: a patch disables one rule of the coordinator's core, and the test named for that
+rule must then fail.
 
-The numbers are those of the programme of planted bugs; the simulator finds the same bugs with whole clusters.
+For some rules the explicit-state model must fail, too; the simulator finds the same bugs with whole
+clusters.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ Test = Callable[[], None]
 
 
 def complete_after_the_first_marker(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 12."""
+    """Planted bug 12: a transaction is complete when its first marker is acknowledged."""
 
     def acknowledge(self: MarkersDue, decision: int, _: TransactionPartition) -> DueMarkers | None:
         return self._decisions.pop(decision, None)
@@ -50,7 +52,7 @@ def complete_after_the_first_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 def retry_taken_as_current(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 13."""
+    """Planted bug 13: a repeated request with the previous epoch is treated as a new one."""
     original = Transaction.match
 
     def match(self: Transaction, identity: ProducerIdentity) -> Match:
@@ -61,7 +63,7 @@ def retry_taken_as_current(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledgement_without_decision_number(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 47."""
+    """Planted bug 47: an acknowledgement counts for a marker of any decision on that partition."""
     original = MarkersDue.acknowledge
 
     def acknowledge(
@@ -76,7 +78,7 @@ def acknowledgement_without_decision_number(patch: pytest.MonkeyPatch) -> None:
 
 
 def init_does_not_bump(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 55."""
+    """Planted bug 55: InitProducerId does not raise the producer epoch."""
     original = Transaction.initialized
 
     def initialized(self: Transaction, *args: Any, **kwargs: Any) -> Transaction:
@@ -89,7 +91,7 @@ def init_does_not_bump(patch: pytest.MonkeyPatch) -> None:
 
 
 def last_epoch_and_other_ids_not_in_the_record(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 56."""
+    """Planted bug 56: the record omits the last epoch, and the previous and next producer ids."""
     original = transaction_codec._tags
 
     def tags(state: Transaction) -> dict[int, bytes]:
@@ -104,7 +106,7 @@ def last_epoch_and_other_ids_not_in_the_record(patch: pytest.MonkeyPatch) -> Non
 
 
 def time_out_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 57."""
+    """Planted bug 57: transactions time out by the wall clock."""
     original = TransactionShard.tick
 
     def tick(self: TransactionShard, *, now_ms: int, wall_ms: int, can_write: bool = True) -> Any:
@@ -115,7 +117,7 @@ def time_out_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 def time_out_decided_without_the_appended_decision(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 57."""
+    """Planted bug 57: a time-out ignores a decision that is appended and not committed yet."""
     open_states: dict[str, Transaction] = {}
     replay, time_out = TransactionTable.replay, TransactionShard._time_out
 
@@ -136,7 +138,7 @@ def time_out_decided_without_the_appended_decision(patch: pytest.MonkeyPatch) ->
 
 
 def held_add_answered_before_the_completion(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 64."""
+    """Planted bug 64: AddPartitionsToTxn succeeds before the previous transaction is complete."""
     original = TransactionShard._hold
 
     def hold(self: TransactionShard, request_id: Any, request: Any, *, now_ms: int) -> Any:
@@ -148,12 +150,12 @@ def held_add_answered_before_the_completion(patch: pytest.MonkeyPatch) -> None:
 
 
 def step_completed_without_the_ledger(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 59."""
+    """Planted bug 59: a step of staged writes completes without a record in the query's ledger."""
     patch.setattr(StagedSteps, "_move_ledger", lambda self, request, wall_ms: NOTHING)
 
 
 def abort_of_all_of_the_step(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 60."""
+    """Planted bug 60: an abort ends all members of the step, and not only those that it names."""
     original = StagedSteps.handle_abort
 
     def handle_abort(self: StagedSteps, request_id: Any, request: Any, **clocks: int) -> Any:
@@ -169,7 +171,7 @@ def abort_of_all_of_the_step(patch: pytest.MonkeyPatch) -> None:
 
 
 def prepared_member_timed_out(patch: pytest.MonkeyPatch) -> None:
-    """Planted bug 61."""
+    """Planted bug 61: a prepared member of a staged write times out."""
     patch.setattr(Transaction, "has_lease", property(lambda self: self.staged is not None))
 
 

@@ -1,4 +1,6 @@
-"""Each rule of the coordinator's runtime, taken out by a patch, must be missed by its named test."""
+"""Planted bugs: a patch disables one rule of the coordinator's runtime, and the test named for that
+rule must then fail.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def late_end_ends_the_next_transaction(patch: pytest.MonkeyPatch) -> None:
-    """Bug 13: requests of connections that were given up are decided."""
+    """Planted bug 13: requests of connections that their clients gave up are still decided."""
     patch.setattr(ConnectionOrder, "is_outdated", lambda *_: False)
 
 
 def markers_leave_before_the_decision_is_committed(patch: pytest.MonkeyPatch) -> None:
-    """Bug 40."""
+    """Planted bug 40: responses and markers are sent before the decision is committed."""
     take = HostedShard.take
 
     def take_and_release(self: HostedShard[Any], step: Any) -> None:
@@ -34,7 +36,7 @@ def markers_leave_before_the_decision_is_committed(patch: pytest.MonkeyPatch) ->
 
 
 def partition_without_leader_is_skipped(patch: pytest.MonkeyPatch) -> None:
-    """Bug 46: it counts as deleted."""
+    """Planted bug 46: a partition without a leader is treated as deleted."""
     send = MarkerSender._send
 
     def send_or_skip(self: MarkerSender, due: Any) -> None:
@@ -48,7 +50,9 @@ def partition_without_leader_is_skipped(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledgements_are_matched_by_their_decision_alone(patch: pytest.MonkeyPatch) -> None:
-    """Bug 47: one of an earlier life of the coordinator, which numbers decisions from 1 again, counts."""
+    """Planted bug 47: an acknowledgement from an earlier leadership of the coordinator, whose
+    decisions have the same numbers, counts.
+    """
     responded = MarkerSender._responded
 
     def respond_to_any(self: MarkerSender, due: Any, attempt: int, code: ErrorCode) -> None:

@@ -33,7 +33,10 @@ PARTITION = TopicIdPartition(DATA.topic_id, DATA.partition)
 def resolver(
     world: World, answers: dict[int, pb.ResolveProducersResponse]
 ) -> LinkedProducerResolver:
-    """A resolver on broker 1. The other brokers are those that `answers` has, and broker 9, which is cut off."""
+    """Return a resolver on broker 1.
+
+    The other brokers are those in `answers`, and broker 9, which is unreachable.
+    """
     for broker_id in (ME, *answers, 9):
         world.partitions.record(
             RegisterBroker(

@@ -1,7 +1,9 @@
-"""The shard against a model of what clients see, through any order of requests, acknowledgements, failovers and clocks.
+"""A coordinator's shard compared with a model of what clients see, for any order of requests,
+acknowledgements, failovers and clocks.
 
-The model knows no previous and next producer ids and no records. It has the identity of the owner, that of the owner
-before the last bump if it may still repeat its request, and whether a transaction is open, ending or neither.
+The model has no records, and no previous and next producer ids. It has the producer id and epoch of
+the owner, those of the previous owner if it may still repeat its request, and whether a transaction
+is open, ending or neither.
 """
 
 from __future__ import annotations
@@ -126,7 +128,10 @@ class Model:
 
 
 class ShardMachine(RuleBasedStateMachine):
-    """Drives a shard and the model side by side. The id begins a few epochs before they run out."""
+    """Runs a shard and the model side by side.
+
+    The transactional id starts a few epochs before they run out.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +144,9 @@ class ShardMachine(RuleBasedStateMachine):
         self.acknowledged: list[tuple[int, TransactionPartition]] = []
 
     def present(self, choice: int) -> ProducerIdentity:
-        """Return the newest identity for choice 0, older ones for higher choices."""
+        """Return the newest producer id and epoch for choice 0, and older ones for higher
+        choices.
+        """
         return self.told[max(0, len(self.told) - 1 - choice)]
 
     def predict(self, request: Any) -> Any:

@@ -129,7 +129,7 @@ def test_a_repeated_open_gets_the_same_slot() -> None:
 
 
 def test_a_step_that_is_complete_swallows_what_comes_for_it() -> None:
-    """The driver died after CompleteStep, and runs the step again: what it writes is aborted."""
+    """The driver died after CompleteStep, and repeats the step: the later writes are aborted."""
     coordinator = Coordinator()
     first = prepared(coordinator)
     late = opened(coordinator, member="late")
@@ -155,7 +155,7 @@ def test_what_was_written_again_for_a_complete_step_is_aborted() -> None:
 
 
 def test_two_drivers_on_one_checkpoint() -> None:
-    """The older driver gives up its own members by name, never all of the step."""
+    """The older driver aborts its own members by name, and never all members of the step."""
     coordinator = Coordinator()
     older, newer = prepared(coordinator, member="old"), prepared(coordinator, member="new")
     coordinator.ask(AbortStaged(members=(older,)))
@@ -327,7 +327,7 @@ def test_ledgers_are_kept_longer_than_ids_except_final_ones(
 
 
 def test_the_slots_of_a_write_with_one_step_go_with_its_ledger() -> None:
-    """Each batch write has slots of its own, which nobody uses again."""
+    """Each batch write has slots of its own, which no other write uses."""
     coordinator = Coordinator()
     slots = tuple(prepared(coordinator, member=name) for name in ("a", "b"))
     coordinator.ask(CompleteStep(query=QUERY, step=0, members=slots, is_final=True))
@@ -367,7 +367,7 @@ def test_a_step_that_needs_more_producer_ids_than_there_are_waits() -> None:
 
 
 def test_a_step_whose_slots_reach_the_last_epoch_together_needs_no_producer_ids() -> None:
-    """The slots of a query are used as often as each other, so a long query exhausts all of them in one step."""
+    """A query uses its slots equally often, so the epochs of all of them run out in one step."""
     coordinator = Coordinator()
     names = [f"{number}" for number in range(3 * coordinator.settings.reserve_size)]
     slots = [prepared(coordinator, member=name) for name in names]

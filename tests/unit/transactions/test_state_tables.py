@@ -1,15 +1,18 @@
-"""Every request in every state with every identity: what the response is, and which state follows.
+"""Tables of every request in every state with every producer id and epoch: the response, and the
+state that follows.
 
-The identity of the state is 100:5, and the one before the last bump 100:4. A request comes with
+The state has producer id 100 and epoch 5 (100:5); 100:4 was valid before the last bump of the
+epoch. A request has one of these:
 
-    none      no identity (Init only)
+    none      no producer id and epoch (InitProducerId only)
     current   100:5
     retry     100:4
     stale     100:3
     foreign   999:5
 
-In the tables, `held` is no response yet, a word in capitals is an error (`ERRORS`) that changes nothing, and `->
-STATUS identity` is success with the state that follows; `-> as before` writes nothing.
+In the tables, `held` means that there is no response yet. A word in capitals is an error (`ERRORS`)
+that changes nothing. `-> STATUS identity` is success, with the state that follows; `-> as before`
+writes nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +62,9 @@ IDENTITIES = {
 
 
 def in_status(status: TransactionStatus, ended_by: EndedBy = EndedBy.CLIENT) -> Transaction:
-    """A state whose last decision was bumped: that is what TV2, time-outs and operators leave behind."""
+    """Return a state whose last decision raised the epoch, as with transaction.version 2, time-outs
+    and admin requests.
+    """
     has_partitions = not status.is_between
     is_fenced = ended_by is EndedBy.FENCE
     outcome = None
@@ -92,7 +97,7 @@ def rows(table: str) -> list[Any]:
 
 
 def check(coordinator: Coordinator, before: Transaction, response: Any, expectation: str) -> None:
-    """Compare the response and the state after it with a cell of a table."""
+    """Compare the response, and the state after it, with a cell of a table."""
     if expectation == "held":
         assert response is None
         assert coordinator.state == before

@@ -81,7 +81,9 @@ def test_each_transaction_has_its_own_time() -> None:
 
 
 def test_time_out_beside_a_commit() -> None:
-    """A time-out in the turn in which the client's commit was appended must find the decision."""
+    """A time-out in the same iteration of the event loop in which the client's commit was appended
+    must find that decision.
+    """
     coordinator = opened()
     coordinator.tick(TIMEOUT_MS - 1)
     coordinator.end(identity(1_000, 0), is_commit=True)
@@ -141,7 +143,7 @@ def test_a_two_phase_producer_has_no_time_out() -> None:
 
 
 def many(count: int) -> Coordinator:
-    """Create this many ids with an open transaction."""
+    """Create this many transactional ids with an open transaction."""
     settings = TransactionSettings(steps_of_tick_max=10, reserve_size=count)
     coordinator = Coordinator(settings=settings)
     for number in range(count):

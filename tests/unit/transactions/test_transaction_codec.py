@@ -1,4 +1,6 @@
-"""The records of `__transaction_state` are Kafka's, byte for byte, and ours in tagged fields that Kafka skips."""
+"""The records of `__transaction_state` have Kafka's format, byte for byte; our fields are tagged
+ones that Kafka skips.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The transaction coordinator with its host: when responses and markers are sent, after failures, and by the order
-of connections.
+"""The transaction coordinator with its host: when responses and markers are sent, also after
+failures, and how the order of connections matters.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SHARD = PartitionIndex(0)
 
 
 class ProducerIds:
-    """Hands out ids without a controller."""
+    """A source of producer ids without a controller."""
 
     def __init__(self) -> None:
         self._ids = count(100)
@@ -90,13 +90,13 @@ class World:
         self.markers.append((marker, on_done))
 
     def lead(self, epoch: int = EPOCH) -> None:
-        """Begin to lead the partition of `__transaction_state`, after a failover."""
+        """Become leader of the partition of `__transaction_state`, after a failover."""
         watcher = self.partitions.watcher
         assert watcher is not None
         watcher.on_leader(TRANSACTIONS_TOPIC, SHARD, LeaderEpoch(epoch))
 
     async def init(self, connection: int | None = None) -> ProducerIdentity:
-        """Take over the transactional id."""
+        """Send InitProducerId, which takes over the transactional id."""
         initialized = await when_answered(
             lambda: self.coordinator.init_producer(
                 InitProducer(transactional_id=ID, timeout_ms=60_000), connection=connection
@@ -106,7 +106,7 @@ class World:
         return initialized.identity
 
     async def add(self, identity: ProducerIdentity, connection: int | None = None) -> ErrorCode:
-        """Register the partition, as a client of transaction versions 0 and 1 does."""
+        """Register the partition, as a client with transaction.version 0 or 1 does."""
         added = await when_answered(
             lambda: self.coordinator.add_partitions(
                 AddPartitions(
@@ -141,14 +141,16 @@ class World:
         return identity
 
     async def acknowledge(self, code: ErrorCode = ErrorCode.NONE) -> None:
-        """The leaders respond to all markers that were sent; the coordinator handles it in the next turn."""
+        """Let the leaders respond to all markers that were sent; the coordinator handles that in
+        the next iteration of the event loop.
+        """
         markers, self.markers = self.markers, []
         for _, on_done in markers:
             on_done(code)
         await asyncio.sleep(0)
 
     def commit_writes(self) -> None:
-        """Let the last append become committed, and those after it at once."""
+        """Let the last append become committed, and later ones at once."""
         self.partitions.holds = False
         write = self.partitions.writes[-1]
         write.on_done(ProduceOutcome(ErrorCode.NONE, Offset(write.base_offset)))
@@ -195,7 +197,7 @@ async def test_a_transaction_from_its_begin_to_its_completion(world: World) -> N
 
 
 def sample(world: World, name: str, **labels: str) -> float:
-    """The value of one line of /metrics."""
+    """Return the value of one line of /metrics."""
     samples = [
         sample.value
         for family in world.coordinator.metrics.families()
@@ -239,7 +241,7 @@ async def test_a_transaction_that_another_producer_ends_is_counted_as_fenced(wor
 
 
 async def test_coordinator_dies_with_an_unreplicated_decision(world: World) -> None:
-    """Neither the response nor a marker leaves before the decision is committed."""
+    """Neither the response nor a marker is sent before the decision is committed."""
     identity = await world.begin()
     world.partitions.holds = True
     writes = len(world.partitions.writes)
@@ -287,7 +289,9 @@ async def test_a_fenced_coordinator_coordinates_no_more(world: World) -> None:
 
 
 async def test_end_on_a_connection_given_up(world: World) -> None:
-    """A commit that was given up, and comes late, must not end the next transaction."""
+    """The client has given up the connection: its commit, which arrives late, must not end the next
+    transaction.
+    """
     given_up, connection = world.numbers.next(), world.numbers.next()
     world.lead(epoch=EPOCH + 1)
     identity = await world.begin(connection)

@@ -1,5 +1,5 @@
-"""Streams between brokers: entries of one turn leave together, results arrive in any order, and nothing is sent
-twice.
+"""Streams between brokers: entries of one event-loop iteration are sent together, results arrive in
+any order, and nothing is sent twice.
 """
 
 from __future__ import annotations

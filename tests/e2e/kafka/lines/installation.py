@@ -1,4 +1,4 @@
-"""Where the releases are installed, and how their programs are run."""
+"""Installs the releases of clients, and runs their programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPECTED: Final = {"sent": 300, "read": 300, "committed": 300, "listed": True}
 
 
 def run(*command: str | Path, folder: Path, timeout_s: float, **environment: str) -> str:
-    """What it prints on standard output; a failure shows the rest."""
+    """Run a command and return its standard output; a failure shows all of its output."""
     ran = subprocess.run(
         [str(part) for part in command],
         cwd=folder,
@@ -33,20 +33,20 @@ def run(*command: str | Path, folder: Path, timeout_s: float, **environment: str
 
 
 def report(*command: str | Path, folder: Path, **environment: str) -> Any:
-    """The JSON object that a program prints as its last line."""
+    """Run a program and return the JSON object that it prints as its last line."""
     printed = run(*command, folder=folder, timeout_s=TIMEOUT_S, **environment)
     return json.loads(printed.splitlines()[-1])
 
 
 def tool(name: str, package: str) -> str:
-    """The path of a tool that a release is built with."""
+    """Return the path of a tool that a release is built with."""
     found = shutil.which(name)
     assert found is not None, f"{name} is not installed: install {package}"
     return found
 
 
 def tries(client: str, release: str, *, is_long: bool = True) -> Any:
-    """The parameter of a test that tries this release."""
+    """Return the parameter of a test that tries this release."""
     return pytest.param(
         client,
         release,

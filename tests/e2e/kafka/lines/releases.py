@@ -1,4 +1,4 @@
-"""The releases of clients that are tried, and the table of them in docs/clients.md."""
+"""The releases of clients that are tested, and the table of them in docs/clients.md."""
 
 from __future__ import annotations
 
@@ -33,18 +33,21 @@ class Outcomes:
     passed: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def add(self, client: str, release: str, *, passed: bool) -> None:
-        """Raises AssertionError for a release that is not in the table."""
+        """Record the outcome of a test.
+
+        Raises AssertionError for a release that is not in the table.
+        """
         assert release in RELEASES.get(client, ()), f"no {client} {release} in the table"
         self.passed[client, release] = passed and self.passed.get((client, release), True)
 
     def cell(self, client: str, release: str) -> str:
-        """A release as the table shows it: by itself when it passed."""
+        """Return a release as the table shows it: only its number if it passed."""
         passed = self.passed.get((client, release))
         return release if passed else f"{release} {'was not run' if passed is None else 'fails'}"
 
 
 def table(outcomes: Outcomes) -> list[str]:
-    """Markdown, a row a client."""
+    """Return the table in Markdown, with one row for each client."""
     return [
         "| client | releases that write, read in a group, commit and administrate |",
         "|---|---|",

@@ -1,6 +1,8 @@
-"""Clients in Java, Go, JavaScript and Rust, each release in a folder of its own below build/.
+"""Clients in Java, Go, JavaScript and Rust; each release is built in a folder of its own below
+build/.
 
-They need `java` and `mvn`, `go`, `npm`, `cargo`, and a C compiler with `make`: rdkafka brings the source of librdkafka.
+They need `java` and `mvn`, `go`, `npm`, `cargo`, and a C compiler with `make`, because rdkafka
+includes the source of librdkafka.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def test_a_go_client_does_its_work(bootstrap: str, topic: str, client: str, rele
 
 
 def go_program(client: str, release: str) -> Path:
-    """The client's program, built with that release the first time."""
+    """Return the path of the client's program, which is built with that release on first use."""
     folder = BUILD / f"{client.replace(' ', '-')}-{release}"
     program = folder / "program"
     if program.exists():

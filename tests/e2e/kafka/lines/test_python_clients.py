@@ -1,4 +1,4 @@
-"""Clients in Python, each release in an environment of its own below build/."""
+"""Clients in Python; each release is installed in an environment of its own below build/."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_python_client_does_its_work(
 
 
 def environment(client: str, release: str) -> Path:
-    """The interpreter of an environment with that release, made the first time."""
+    """Return the interpreter of an environment with that release, which is made on first use."""
     name = client.partition(" ")[0]
     folder = BUILD / f"{name}-{release}"
     python = folder / "bin" / "python"
@@ -81,7 +81,7 @@ def make_environment(base: str, folder: Path, *options: str) -> None:
 
 
 def interpreter(name: str) -> str:
-    """An interpreter of that name that starts, on the path or among pyenv's."""
+    """Return an interpreter of that name that starts, on the path or among pyenv's."""
     on_path = shutil.which(name)
     version = name.removeprefix("python")
     ours = Path.home().glob(f".pyenv/versions/{version}.*/bin/{name}")

@@ -1,4 +1,7 @@
-"""aiokafka 0.8 to 0.14: administration, a producer, a group and its offsets. Prints one JSON object."""
+"""Uses aiokafka 0.8 to 0.14: administration, a producer, a group and its offsets.
+
+Prints one JSON object.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,7 @@
-"""confluent-kafka 1.9 and 2: administration, a producer, a group and its offsets. Prints one JSON object."""
+"""Uses confluent-kafka 1.9 and 2: administration, a producer, a group and its offsets.
+
+Prints one JSON object.
+"""
 
 import json
 import sys

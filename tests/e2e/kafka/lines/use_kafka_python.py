@@ -1,4 +1,7 @@
-"""kafka-python 1.4 to 3: administration, a producer, a group and its offsets. Prints one JSON object."""
+"""Uses kafka-python 1.4 to 3: administration, a producer, a group and its offsets.
+
+Prints one JSON object.
+"""
 
 import json
 import sys
