@@ -256,7 +256,7 @@ class DataDirectory:
         return OracleLog(log, reading=self.undamaged, synced_before=self._synced.get(log.id, 0))
 
     def forget_departed(self) -> None:
-        """Drop the logs that the directory has deleted or put aside."""
+        """Drop the logs that the directory has deleted or set aside."""
         directory = self.directory
         assert directory is not None
         for partition, log in list(self.logs.items()):

@@ -69,7 +69,7 @@ class _Proposal:
 
 
 class MetadataLog:
-    """The log, its leader, and the image of all that is committed."""
+    """The log, its leader, and the metadata that all committed entries make up."""
 
     def __init__(self, scheduler: Scheduler, network: Network) -> None:
         self.scheduler = scheduler

@@ -1,9 +1,11 @@
-"""The cluster's DNS as pods see it: A records of services and of pods behind headless services, over UDP.
+"""The cluster's DNS server as pods use it: A records of services, and of pods behind headless
+services, over UDP.
 
-It caches as CoreDNS does in most clouds (`cache 30`): an address, and also that a name does not exist, is repeated for
-30 s after it was first asked for. A pod that comes back has another address, and its name below the headless service
-stands for the old one, or for none, until then. The name of a service with a cluster IP stands for the same address
-forever, behind which kube-proxy follows the pods at once; here the name follows them, and is not cached.
+It caches as CoreDNS does in most clouds (`cache 30`): it repeats an address, and also the response
+that a name does not exist, for 30 s after the first query. A pod that returns has another address.
+Until the cached response expires, its name below the headless service has the old address or none.
+The name of a service with a cluster IP always has the same address, behind which kube-proxy follows
+the pods at once; here the name follows the pods, and is not cached.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _SAME_NAME = b"\xc0\x0c"  # a pointer to the question's
 
 
 class ClusterDns:
-    """Serves on `host` while it is open; `publish` replaces all names at once."""
+    """A DNS server on `host` while it is open; `publish` replaces all names at once."""
 
     def __init__(self, host: str, *, namespace: str) -> None:
         self.host = host
@@ -54,8 +56,8 @@ class ClusterDns:
     def publish(
         self, headless: Mapping[str, Sequence[str]], services: Mapping[str, Sequence[str]]
     ) -> None:
-        """Replace all names in the namespace: those of headless services and their pods, such as `broker-1.broker`,
-        and those of services with a cluster IP.
+        """Replace all names in the namespace: those of headless services and their pods, such as
+        `broker-1.broker`, and those of services with a cluster IP.
         """
         names = {**headless, **services}
         self._followed = frozenset(f"{name}.{self._suffix}" for name in services)
@@ -93,7 +95,9 @@ class ClusterDns:
         return head + request[12 : position + 4] + records
 
     def _look_up(self, name: str) -> tuple[Sequence[str] | None, int]:
-        """Return the addresses, None for a name that does not exist, and for how many seconds more they are cached."""
+        """Return the addresses of a name, or None if it does not exist, and for how many more
+        seconds they are cached.
+        """
         if name in self._followed:
             return self._names[name], 0
         now_s = time.monotonic()

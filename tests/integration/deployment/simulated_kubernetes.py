@@ -1,10 +1,11 @@
-"""StatefulSets, Deployments and Jobs of an overlay as processes: what their controllers and the kubelet do.
+"""Runs the StatefulSets, Deployments and Jobs of an overlay as processes, as their controllers and
+the kubelet would.
 
-Pods of a StatefulSet start together (`podManagementPolicy: Parallel`) and are rolled from the highest ordinal
-down, one at a time: preStop, SIGTERM, the grace period, SIGKILL; a new pod of the same name, with the same
-claims and *another address*; startup probe, readiness probe; then the next. Not simulated: the image, the
-scheduler, kube-proxy (a service's name resolves to its ready pods), the enforcement of NetworkPolicies and of
-memory limits.
+Pods of a StatefulSet start together (`podManagementPolicy: Parallel`). A rolling update replaces
+them one at a time, from the highest ordinal down: preStop, SIGTERM, the grace period, SIGKILL; a
+new pod with the same name, the same claims and *another address*; startup probe, readiness probe;
+then the next pod. These are not simulated: the image, the scheduler, kube-proxy (a service's name
+resolves to its ready pods), and the enforcement of NetworkPolicies and memory limits.
 """
 
 from __future__ import annotations
@@ -36,10 +37,15 @@ _NO_CHECK = ssl._create_unverified_context()  # a kubelet does not check certifi
 
 
 class SimulatedKubernetes:
-    """One namespace of one overlay. Open it, `apply`, roll and break pods, close it."""
+    """One namespace with one overlay.
+
+    It is opened, applied, and closed; meanwhile tests roll and break its pods.
+    """
 
     def __init__(self, overlay: str, scratch: Path, *, beside: Sequence[str] = ()) -> None:
-        """Jobs of the folders `beside` it are there too, for `run_job`; nobody starts them."""
+        """Jobs in the folders `beside` the overlay are known, too, and are started only by
+        `run_job`.
+        """
         self.scratch = scratch
         own = objects(overlay)
         self._own_jobs = [one["metadata"]["name"] for one in own if one["kind"] == "Job"]
@@ -85,10 +91,10 @@ class SimulatedKubernetes:
     # --- workloads -------------------------------------------------------------------------------
 
     def apply(self) -> None:
-        """Everything starts at once; returns when every pod is ready.
+        """Start all pods together, and return when every pod is ready.
 
         Raises:
-            AssertionError: a pod was not ready in time; with the end of its log.
+            AssertionError: a pod was not ready in time; the error has the end of its log.
         """
         self.run_job("make-certificates")  # pods wait for the secrets that they mount
         for name in self._names_of("StatefulSet"):
@@ -105,7 +111,7 @@ class SimulatedKubernetes:
                 self.run_job(name)
 
     def pod_names(self, stateful_set: str) -> list[str]:
-        """Return the names of all pods, by rising ordinal."""
+        """Return the names of all pods, in order of their ordinals."""
         spec = self._workloads["StatefulSet", stateful_set]["spec"]
         first = spec["ordinals"]["start"]
         return [f"{stateful_set}-{first + index}" for index in range(spec["replicas"])]
@@ -134,7 +140,10 @@ class SimulatedKubernetes:
             after_each(pod)
 
     def roll_deployment(self, name: str) -> None:
-        """`maxUnavailable: 0, maxSurge: 1`: a new pod is ready before an old one goes."""
+        """Restart the pods as with `maxUnavailable:
+
+        0, maxSurge: 1`: a new pod is ready before an old one is stopped.
+        """
         for old in [pod.plan.name for pod in self.pods_of(name)]:
             new = self.new_pod_name(name)
             self.start(new)
@@ -142,7 +151,7 @@ class SimulatedKubernetes:
             assert self.stop(old), f"{old} did not end within its grace period"
 
     def run_job(self, name: str, *, timeout_s: float = READY_S_MAX) -> str:
-        """Run a job to its end, and return its output. Raises AssertionError when it failed."""
+        """Run a job to its end, and return its output. Raises AssertionError if it failed."""
         self._log_path(f"{name}-job").unlink(missing_ok=True)
         self._start_as(f"{name}-job", self._workloads["Job", name])
         pod = self.pods.pop(f"{name}-job")
@@ -159,7 +168,7 @@ class SimulatedKubernetes:
     # --- pods ------------------------------------------------------------------------------------
 
     def start(self, pod: str) -> None:
-        """Create the pod again, with a new address; does not wait."""
+        """Start the pod with a new address, without waiting for it."""
         owner, _, suffix = pod.rpartition("-")
         stateful_set = self._workloads.get(("StatefulSet", owner))
         if stateful_set is None:
@@ -168,11 +177,12 @@ class SimulatedKubernetes:
             self._start_as(pod, stateful_set, ordinal=int(suffix))
 
     def start_job(self, name: str) -> None:
-        """Start the pod of a job that stays until it is killed; does not wait."""
+        """Start the pod of a job that runs until it is killed, without waiting for it."""
         self._start_as(name, self._workloads["Job", name])
 
     def start_client(self, name: str, module: str, secret: str, *arguments: str) -> PodProcess:
-        """A pod that is not in the manifests: runs a module of the tests, with a certificate.
+        """Start a pod that is not in the manifests: it runs a module of the tests with a
+        certificate.
 
         The secret's files are below /etc/odradek-tls; its standard input and output are pipes.
         """
@@ -193,7 +203,9 @@ class SimulatedKubernetes:
         return self._launch(plan, self.network.new_address())
 
     def stop(self, pod: str) -> bool:
-        """Run preStop, send SIGTERM, and wait for the grace period; return whether the pod ended without SIGKILL.
+        """Run preStop, send SIGTERM, and wait for the grace period; return whether the pod ended
+        without SIGKILL.
+
         Its address is removed, too.
         """
         process = self.pods[pod]
@@ -222,13 +234,13 @@ class SimulatedKubernetes:
             shutil.rmtree(claim)
 
     def put_claims_aside(self, pod: str) -> None:
-        """Remove the volumes like `lose_claims`, so that `restore_claims` can bring them back."""
+        """Move the volumes away, so that `restore_claims` can bring them back."""
         assert pod not in self.pods, f"{pod} runs"
         for claim in (self.scratch / "volumes").glob(f"*-{pod}"):
             claim.rename(claim.with_name(f"aside-{claim.name}.saved"))
 
     def restore_claims(self, pod: str) -> None:
-        """Put the volumes that were put aside in the place of the pod's present ones."""
+        """Replace the pod's present volumes by those that were moved away."""
         self.lose_claims(pod)
         for saved in (self.scratch / "volumes").glob(f"aside-*-{pod}.saved"):
             saved.rename(saved.with_name(saved.name.removeprefix("aside-").removesuffix(".saved")))
@@ -244,15 +256,16 @@ class SimulatedKubernetes:
         return _answers_well(process.address, process.plan.probes["liveness"])
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for a condition that pods fulfil."""
+        """Wait for a condition on the pods."""
         deadline_s = time.monotonic() + READY_S_MAX
         while not condition():
             assert time.monotonic() < deadline_s, f"not within {READY_S_MAX:.0f} s: {what}"
             time.sleep(_POLL_S)
 
     def client_tls(self) -> ssl.SSLContext:
-        """TLS options for HTTP clients with the certificate in `odradek-client-tls`; no certificate has the addresses
-        of pods.
+        """Return TLS options for HTTP clients with the certificate in `odradek-client-tls`.
+
+        Host names are not checked, because no certificate has the addresses of pods.
         """
         folder = self.scratch / "client-tls"
         folder.mkdir(exist_ok=True)
@@ -264,7 +277,9 @@ class SimulatedKubernetes:
         return context
 
     def wait_ready(self, pod: str, timeout_s: float = READY_S_MAX) -> None:
-        """Startup probe, then readiness probe, as often as the kubelet could ask at most."""
+        """Wait until the startup probe and then the readiness probe succeed, asking more often than
+        a kubelet does.
+        """
         process = self.pods[pod]
         deadline_s = time.monotonic() + timeout_s
         for kind in ("startup", "readiness"):
@@ -318,7 +333,9 @@ class SimulatedKubernetes:
         self._publish()
 
     def _publish(self) -> None:
-        """Publish names: a service's stands for its ready pods; behind a headless one, each pod has a name, too."""
+        """Publish the DNS names: a service's name resolves to its ready pods, and each pod of a
+        headless service has a name, too.
+        """
         headless: dict[str, list[str]] = {}
         services: dict[str, list[str]] = {}
         for service in (one for one in self.found if one["kind"] == "Service"):

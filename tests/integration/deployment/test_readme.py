@@ -39,7 +39,7 @@ def blocks(section: str) -> str:
 
 
 def command_line() -> str:
-    """The README's definition of `odradek`."""
+    """Return the README's definition of the shell function `odradek`."""
     return (
         "odradek() {" + blocks("Verify").partition("odradek() {")[2].partition("\n}\n")[0] + "\n}\n"
     )

@@ -32,7 +32,7 @@ class Refusing:
 
 
 class FixedImages:
-    """An image that does not change."""
+    """Metadata that do not change."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image

@@ -1,4 +1,4 @@
-"""The Containerfile, read as a builder does, and its lines run without one."""
+"""Checks the Containerfiles as a builder reads them, and runs their commands without a builder."""
 
 from __future__ import annotations
 
@@ -63,7 +63,10 @@ def test_its_bases_are_arguments_or_its_own_stages(path: Path) -> None:
 
 
 def test_the_bases_with_python_are_the_same_and_named_by_digest() -> None:
-    """A tag may name another image tomorrow. The image for Spark is based on the one that was built."""
+    """A tag may point to another image tomorrow.
+
+    The image for Spark is based on the one that was built here.
+    """
     (services,) = [one.text for one in read(FILES[0]) if one.word == "ARG"]
     assert re.fullmatch(r"BASE=python:3\.12-slim@sha256:[0-9a-f]{64}", services)
     spark = [one.text for one in read(FILES[1]) if one.word == "ARG"]
@@ -152,7 +155,7 @@ def test_what_is_not_for_the_image_is_ignored() -> None:
 
 
 def _within(scratch: Path, text: str) -> str:
-    """A line of the Containerfile with its absolute paths below `scratch`."""
+    """Return a line of the Containerfile with its absolute paths moved below `scratch`."""
     return text.replace("/opt/", f"{scratch}/opt/")
 
 
@@ -173,7 +176,9 @@ def _copy(scratch: Path, folder: Path, one: Instruction) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(RUN_S_MAX)
 def test_its_lines_make_an_environment_in_which_the_three_commands_start(tmp_path: Path) -> None:
-    """Only the first stage is run, without apt-get: the machine that tests run on has the compiler."""
+    """Only the first stage is run, without apt-get, because a machine that runs tests has the
+    compiler.
+    """
     folder = tmp_path
     environment = {**os.environ, "PATH": f"{Path(sys.base_prefix)}/bin:{os.environ['PATH']}"}
     for one in (one for one in read() if one.stage == 0):

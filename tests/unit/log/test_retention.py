@@ -21,7 +21,7 @@ BATCH = {"count": 10, "value_bytes": 20}
 
 
 def filled(config: LogConfig, times_ms: list[int]) -> Broker:
-    """Return a log with one segment for each time; the last one is active."""
+    """Return a log with one segment for each of these timestamps; the last segment is active."""
     broker = memory_broker(config)
     for time_ms in times_ms:
         broker.append(count=10, timestamp_ms=time_ms)

@@ -39,7 +39,7 @@ def stopped_broker(*, is_clean: bool) -> tuple[Broker, list[bytes]]:
 
 
 def batches_from_each_offset(broker: Broker) -> list[bytes]:
-    """Return the batches that readers get which begin at each second offset and read one batch."""
+    """Read one batch from every second offset on, and return the batches."""
     end = broker.log.log_end_offset
     results = [
         broker.log.read(Offset(start), bytes_max=1, end_offset=end) for start in range(0, end, 2)

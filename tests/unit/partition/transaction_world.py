@@ -46,8 +46,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A coordinator's response to a registration, in flight to the broker that then led the
-    partition.
+    """A coordinator's response to a registration, in flight to the broker that sent the
+    registration.
     """
 
     generation: int
@@ -56,7 +56,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class MarkerSent:
-    """A marker in flight to the broker that then led the partition."""
+    """A marker in flight to the broker that led the partition when it was sent."""
 
     generation: int
     number: int

@@ -1,4 +1,4 @@
-"""A data directory of another identity is refused, and the error names the way out."""
+"""A data directory of another node or cluster is refused, and the error says what to do."""
 
 from __future__ import annotations
 

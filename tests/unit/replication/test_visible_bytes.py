@@ -1,4 +1,4 @@
-"""The bytes that consumers may read are counted exactly, however long the high watermark did not
+"""The bytes that consumers may read are counted exactly, even while the high watermark does not
 advance.
 """
 

@@ -150,7 +150,7 @@ class World:
         await asyncio.sleep(0)
 
     def commit_writes(self) -> None:
-        """Let the last append become committed, and later ones at once."""
+        """Commit the last append; later appends are committed at once."""
         self.partitions.holds = False
         write = self.partitions.writes[-1]
         write.on_done(ProduceOutcome(ErrorCode.NONE, Offset(write.base_offset)))
