@@ -17,6 +17,7 @@ from odradek_protocol.metadata.configs import (
     cluster_config,
     resolve_topic_config,
     set_topic_configs,
+    why_no_configs,
 )
 from odradek_protocol.metadata.records import Config, ConfigResourceType, Topic
 from tests.unit.protocol.test_image import replayed
@@ -127,3 +128,10 @@ def test_cluster_wide_configs_are_read_parsed() -> None:
     image = replayed()
     assert cluster_config(image, "auto.leader.rebalance.enable") is True
     assert cluster_config(image, "num.partitions") == 1
+
+
+@pytest.mark.parametrize(
+    ("resource_type", "text"), [(8, "set log.level"), (16, "KIP-714"), (77, "type 77")]
+)
+def test_resources_without_configs_are_told_apart(resource_type: int, text: str) -> None:
+    assert text in why_no_configs(resource_type)

@@ -163,8 +163,7 @@ class Admin:
             for replicas in new.assignments:
                 item.assignments.add(broker_ids=replicas)
         response = await self._calls.change(methods.CREATE_TOPICS, request)
-        outcomes = [topic_outcome(result) for result in response.topics]
-        return outcomes
+        return [topic_outcome(result) for result in response.topics]
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic and its records. Raises UnknownTopic."""
@@ -556,17 +555,21 @@ class Admin:
         return quorum_description(response.quorum)
 
     async def describe_log_dirs(
-        self, broker_ids: Sequence[int] = (), *, include_partitions: bool = False
+        self,
+        broker_ids: Sequence[int] = (),
+        *,
+        include_partitions: bool = False,
+        endpoint: str = "",
     ) -> list[LogDirDescription]:
-        """The data directories of these brokers, or of all. The entry of a silent broker holds the error."""
-        response = await self._calls.send(
-            methods.DESCRIBE_LOG_DIRS,
-            pb.DescribeLogDirsRequest(
-                broker_ids=broker_ids,
-                include_partitions=include_partitions,
-                timeout_ms=self._calls.timeout_ms // 2,
-            ),
+        """The data directories of these brokers, or of all. The entry of a silent broker holds the error.
+
+        With `endpoint`, the broker at this gRPC address is asked: it describes its own even while it is fenced."""
+        request = pb.DescribeLogDirsRequest(
+            broker_ids=broker_ids,
+            include_partitions=include_partitions,
+            timeout_ms=self._calls.timeout_ms // 2,
         )
+        response = await self._calls.send(methods.DESCRIBE_LOG_DIRS, request, endpoint=endpoint)
         return [
             described for broker in response.brokers for described in log_dir_descriptions(broker)
         ]

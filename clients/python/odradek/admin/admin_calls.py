@@ -58,13 +58,17 @@ class AdminCalls:
         request: Any,
         *,
         codes: Callable[[R], Iterable[int]] | None = None,
+        endpoint: str = "",
     ) -> R:
-        """Send a request to any broker.
+        """Send a request to any broker, or once to the one at `endpoint`.
 
         `codes` are the error codes of a response; the request is repeated while all of them say that a
         coordinator or a leader is changing. Without an active controller brokers respond with a status
         instead, and `Cluster.call_any` repeats the request.
         """
+        if endpoint:
+            transport = self._cluster.transport
+            return await transport.call(endpoint, method, request, timeout_s=self._timeout_s)
         deadline_s = time.monotonic() + self._timeout_s
         backoff = Backoff(first_ms=20, most_ms=500)
         attempts = 0

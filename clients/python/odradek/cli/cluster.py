@@ -100,6 +100,57 @@ async def _free_bytes(client: Client) -> dict[int, int | None]:
 
 
 @app.command()
+def logs(
+    by_topic: Annotated[
+        bool, typer.Option("--by-topic", help="Show the size of each topic on each broker.")
+    ] = False,
+    broker: Annotated[
+        list[int] | None,
+        typer.Option(min=0, metavar="ID", help="Show only this broker. Repeatable."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Show data directories and the sizes of logs.
+
+    Sizes are in bytes.
+    """
+
+    async def work(client: Client) -> list[LogDirDescription]:
+        directories = await client.admin.describe_log_dirs(broker or (), include_partitions=True)
+        return sorted(directories, key=lambda directory: directory.broker_id)
+
+    directories = with_client(bootstrap, work)
+    rows: list[dict[str, Any]]
+    if by_topic:
+        sizes: dict[tuple[str, int], list[int]] = {}
+        for directory in directories:
+            for name, size_bytes in directory.partition_bytes.items():
+                sizes.setdefault((name.topic, directory.broker_id), []).append(size_bytes)
+        rows = [
+            {"topic": topic, "broker": id_, "logs": len(logs), "bytes": sum(logs)}
+            for (topic, id_), logs in sorted(sizes.items())
+        ]
+    else:
+        rows = [
+            {
+                "broker": directory.broker_id,
+                "directory": directory.path or None,
+                "logs": len(directory.partition_bytes) if directory.error is None else None,
+                "bytes": sum(directory.partition_bytes.values())
+                if directory.error is None
+                else None,
+                "stray bytes": directory.stray_bytes if directory.error is None else None,
+                "free bytes": directory.usable_bytes,
+                "volume bytes": directory.total_bytes,
+                "problem": str(directory.error or directory.problem) or None,
+            }
+            for directory in directories
+        ]
+    print_rows(rows, output, empty="no broker has a log")
+
+
+@app.command()
 def unregister(
     broker: Annotated[int, typer.Argument(help="Id of the broker.")],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,

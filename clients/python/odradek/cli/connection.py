@@ -340,6 +340,16 @@ def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
     return _complete(context, incomplete, names)
 
 
+def complete_names(context: typer.Context, incomplete: str) -> list[str]:
+    """Return names of topics and groups for the completion of a shell."""
+
+    async def names(client: Client) -> list[str]:
+        topics = [topic.name for topic in await client.admin.list_topics()]
+        return topics + [listing.group for listing in await client.admin.list_groups()]
+
+    return _complete(context, incomplete, names)
+
+
 def _complete(
     context: typer.Context, incomplete: str, names: Callable[[Client], Awaitable[list[str]]]
 ) -> list[str]:

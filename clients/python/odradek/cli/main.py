@@ -23,9 +23,12 @@ from odradek.cli import (
     processes,
     produce,
     quorum,
+    quota,
     storage,
+    top,
     topic,
     transaction,
+    why,
 )
 from odradek.cli.output import one_line_errors, printable
 
@@ -38,7 +41,8 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 COMMANDS_BY_TASK: Final = {
     "Read and write records": ("produce", "consume", "bench"),
     "Administer a cluster": (
-        *("topic", "partition", "group", "transaction", "cluster", "feature", "user", "acl"),
+        *("why", "top", "topic", "partition", "group", "transaction", "cluster", "feature"),
+        *("user", "acl", "quota"),
     ),
     "Run a cluster": (
         *("dev", "demo", "quorum", "broker", "gateway", "pipeline"),
@@ -57,6 +61,8 @@ EXAMPLES: Final = {
         "odradek consume orders --group billing -o json",
     ),
     "bench": ("odradek bench --records 1000000 --size 1024 --replicas 3",),
+    "why": ("odradek why", "odradek why orders", "odradek why orders/3", "odradek why billing"),
+    "top": ("odradek top", "odradek top --once -o json"),
     "topic": (
         "odradek topic create orders --partitions 6 --replicas 3",
         "odradek topic alter-config orders --set retention.ms=86400000",
@@ -81,6 +87,11 @@ EXAMPLES: Final = {
     "feature": ("odradek feature list", "odradek feature set metadata.version 3"),
     "user": ("odradek user create alice", "odradek user list"),
     "acl": ("odradek acl add --principal User:alice --operation read --topic orders",),
+    "quota": (
+        "odradek quota list",
+        "odradek quota set --user alice --producer-byte-rate 10MiB",
+        "odradek quota remove --client-id DEFAULT --request-percentage",
+    ),
     "dev": ("odradek dev", "odradek dev --brokers 1 --controllers 1 --data-dir /tmp/odradek"),
     "quorum": (
         "odradek quorum status",
@@ -99,6 +110,11 @@ EXAMPLES: Final = {
 SHARED_HELP_LINES: Final = {
     "--user NAME": ("--user, --mechanism NAME", "Log in as this user, by this SASL mechanism."),
     "--mechanism NAME": None,
+    "--config FILE": (
+        "--config, --password-file",
+        "Files with connection properties, a password.",
+    ),
+    "--password-file FILE": None,
     "--ca FILE": ("--ca, --cert, --key FILE", "PEM files: authorities, certificate, its key."),
     "--cert FILE": None,
     "--key FILE": None,
@@ -220,6 +236,8 @@ def _options(
     )
 
 
+app.command("why", epilog=_examples("why"))(why.why)
+app.command("top", epilog=_examples("top"))(top.top)
 app.add_typer(topic.app, name="topic", epilog=_examples("topic"))
 app.add_typer(partition.app, name="partition", epilog=_examples("partition"))
 app.add_typer(group.app, name="group", epilog=_examples("group"))
@@ -232,6 +250,7 @@ app.add_typer(migration.app, name="config", epilog=_examples("config"))
 app.add_typer(access.tls_app, name="tls", epilog=_examples("tls"))
 app.add_typer(access.user_app, name="user", epilog=_examples("user"))
 app.add_typer(access.acl_app, name="acl", epilog=_examples("acl"))
+app.add_typer(quota.app, name="quota", epilog=_examples("quota"))
 app.command("produce", epilog=_examples("produce"))(produce.produce)
 app.command("consume", epilog=_examples("consume"))(consume.consume)
 app.command("dev", epilog=_examples("dev"))(processes.dev)

@@ -41,6 +41,7 @@ __all__ = [
     "print_rows",
     "readable_bytes",
     "say",
+    "table_of",
 ]
 
 EXIT_ERROR = 1
@@ -104,6 +105,11 @@ def print_rows(rows: Sequence[Mapping[str, Any]], output: OutputFormat, *, empty
     if not rows:
         print(empty, file=sys.stderr)
         return
+    console().print(table_of(rows))
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return a rich table of rows with the same columns."""
     from rich.table import Table
     from rich.text import Text
 
@@ -113,7 +119,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], output: OutputFormat, *, empty
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_text(row[column])) for column in rows[0]))
-    console().print(table)
+    return table
 
 
 def print_facts(facts: Mapping[str, Any], output: OutputFormat) -> None:

@@ -6,6 +6,8 @@ resource broker ""), else the built-in default. Each is set at run time; none ne
 
 from __future__ import annotations
 
+from typing import Final
+
 from odradek_protocol.metadata.config_definitions import (
     BROKER_CONFIGS,
     GROUP_CONFIGS,
@@ -40,6 +42,21 @@ __all__ = [
     "resolve_topic_config",
     "set_topic_configs",
 ]
+
+
+def why_no_configs(resource_type: int) -> str:
+    """Return why a type of resource that Kafka has, or that nobody has, has no configs here."""
+    return _WITHOUT_CONFIGS.get(
+        resource_type,
+        f"resources of type {resource_type} have no configs; topics (2), brokers (4) and groups (32) have",
+    )
+
+
+_WITHOUT_CONFIGS: Final = {
+    8: "the levels of loggers cannot be changed at run time: set log.level and restart the broker",
+    16: "brokers do not collect metrics of clients (KIP-714), so there are no client-metrics to configure; clients work"
+    " without",
+}
 
 
 def definitions(resource_type: ConfigResourceType) -> dict[str, ConfigDefinition]:

@@ -20,6 +20,7 @@ from odradek_protocol.kafka.messages import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from odradek_protocol.metadata.configs import why_no_configs
 from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 
@@ -146,5 +147,5 @@ def _refusal(
             if not request.allows_group(Operation.ALTER_CONFIGS, resource.name):
                 return ErrorCode.GROUP_AUTHORIZATION_FAILED, ""
         case kind:
-            return ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no configs"
+            return ErrorCode.INVALID_REQUEST, why_no_configs(kind)
     return ErrorCode.NONE, ""

@@ -31,6 +31,7 @@ from odradek_protocol.metadata.configs import (
     INERT_TOPIC_CONFIGS,
     INTERNAL_TOPICS,
     TOPIC_CONFIGS,
+    why_no_configs,
 )
 from odradek_protocol.metadata.image import ALL_BROKERS, MetadataImage
 from odradek_protocol.metadata.records import ConfigResourceType
@@ -101,7 +102,7 @@ def _describe(request: AnyRequest, kind: int, name: str) -> Iterator[DescribedCo
                 return ErrorCode.GROUP_AUTHORIZATION_FAILED, ""
             return describe_group(settings, image, name)
         case _:
-            return ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no configs"
+            return ErrorCode.INVALID_REQUEST, why_no_configs(kind)
 
 
 def _config(request: Request[DescribeConfigsRequest], config: DescribedConfig) -> _Config:

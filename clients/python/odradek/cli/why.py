@@ -1,0 +1,437 @@
+"""`odradek why`: look at the cluster, and print the chain of causes of what does not work."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+from odradek.cli.connection import (
+    complete_names,
+    connect_s_max,
+    with_client,
+)
+from odradek.cli.output import (
+    DEFAULT_BOOTSTRAP,
+    EXIT_UNHEALTHY,
+    EXIT_USAGE,
+    Bootstrap,
+    Output,
+    OutputFormat,
+    fail,
+    print_facts,
+    say,
+)
+
+if TYPE_CHECKING:
+    from odradek.admin.causes import Cause, GroupLook, Look, PartitionProgress, Probe
+    from odradek.admin.descriptions import (
+        BrokerDescription,
+        GroupDescription,
+        LogDirDescription,
+        QuorumDescription,
+        TopicDescription,
+    )
+    from odradek.client import Client
+    from odradek.partitions import TopicPartition
+
+T = TypeVar("T")
+PROBE_S_MAX: Final = 2.0
+TOPICS_MAX: Final = 50
+"""Topics with a fault whose min.insync.replicas one command looks up."""
+THROTTLE: Final = "follower.replication.throttled.rate"
+
+
+def why(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A topic, TOPIC/PARTITION, a consumer group or the id of a broker. [default: the cluster]",
+            show_default=False,
+            autocompletion=complete_names,
+        ),
+    ] = "",
+    sample: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            max=600,
+            metavar="SECONDS",
+            help="Watch a group for this long to see if it reads.",
+        ),
+    ] = 2.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Explain what is wrong, and show the way out.
+
+    For example why acks=all is refused, a group is behind, a broker is not ready, or a partition has no leader.
+
+    Each line has the causes of the line above it, with what shows them and the way out. The status is 3 if something
+    is wrong, and 0 if not.
+    """
+
+    async def work(client: Client) -> tuple[list[str], list[Cause]]:
+        client.admin_timeout_s = connect_s_max()
+        return await _Examination(client, sample).causes(name)
+
+    subjects, causes = with_client(bootstrap, work)
+    if output is OutputFormat.JSON:
+        print_facts(
+            {"name": name, "healthy": not causes, "causes": [_row(cause) for cause in causes]},
+            output,
+        )
+    elif causes:
+        for cause in causes:
+            say("\n".join(lines_of(cause)))
+    else:
+        say("\n".join(f"{subject}: nothing is wrong" for subject in subjects))
+    if causes:
+        raise typer.Exit(EXIT_UNHEALTHY)
+
+
+def lines_of(cause: Cause, depth: int = 0) -> Iterator[str]:
+    """Yield the lines of a chain; each cause stands further right than what it explains."""
+    indent = "  " * depth
+    yield f"{indent}{'because ' if depth else ''}{cause.what}"
+    if cause.evidence:
+        yield f"{indent}    seen: {cause.evidence}"
+    if cause.remedy:
+        yield f"{indent}    way out: {cause.remedy}"
+    for deeper in cause.because:
+        yield from lines_of(deeper, depth + 1)
+
+
+def _row(cause: Cause) -> dict[str, Any]:
+    return {
+        "what": cause.what,
+        "evidence": cause.evidence or None,
+        "remedy": cause.remedy or None,
+        "because": [_row(deeper) for deeper in cause.because],
+    }
+
+
+class _Examination:
+    """One look at a cluster, for one name."""
+
+    def __init__(self, client: Client, sample_s: float) -> None:
+        self._client = client
+        self._sample_s = sample_s
+        self._problems: list[str] = []
+
+    async def causes(self, name: str) -> tuple[list[str], list[Cause]]:
+        """Return what the name stands for, in words, and what is wrong with it."""
+        from odradek.admin.causes import (
+            broker_causes,
+            cluster_causes,
+            group_causes,
+            partition_causes,
+            quorum_causes,
+            unseen,
+        )
+
+        admin = self._client.admin
+        quorum = await self._seen(admin.describe_quorum)
+        topics = await admin.list_topics(include_internal=True)
+        by_name = {topic.name: topic for topic in topics}
+        partitions = chosen_of(name, by_name)
+        group: GroupLook | None = None
+        if name and not (partitions and "/" in name):
+            group = await self._group(name, is_certain=not partitions and not name.isdecimal())
+        wanted = [*partitions, *(group.partitions if group is not None else ())]
+        if group is not None and group.description is None:
+            wanted += chosen_of("__consumer_offsets", by_name)
+        if not name:
+            wanted = [*(n for topic in topics for n in names_of(topic))]
+        look = await self._look(quorum, by_name, wanted)
+        if not name:
+            return ["the cluster"], cluster_causes(look) + unseen(look)
+        subjects, causes = [], []
+        if partitions:
+            subjects.append(f"topic {name}" if name in by_name else f"partition {name}")
+            causes += partition_causes(look, partitions)
+        if group is not None:
+            subjects.append(f"group {name}")
+            causes += group_causes(look, group)
+        if name.isdecimal() and (
+            look.cluster is None or look.registration(int(name)) is not None or not subjects
+        ):
+            subjects.append(f"broker {name}")
+            causes += broker_causes(look, int(name))
+        if not subjects:
+            fail(
+                f"there is no topic, group or broker {name}: `odradek topic list`, `odradek group list` and"
+                " `odradek cluster info` list them",
+                status=EXIT_USAGE,
+            )
+        # A partition may be well while the controllers are not, so that the next failure would stop it.
+        causes += [cause for cause in quorum_causes(look) if cause not in _within(causes)]
+        return subjects, causes + unseen(look)
+
+    async def _seen(self, call: Callable[[], Awaitable[T]]) -> T | None:
+        """Return the response, or None: what cannot be seen is noted and does not end the look."""
+        from odradek.errors import OdradekError
+
+        try:
+            return await call()
+        except OdradekError as error:
+            self._problems.append(str(error))
+            return None
+
+    async def _look(
+        self,
+        quorum: QuorumDescription | None,
+        topics: dict[str, TopicDescription],
+        wanted: Iterable[TopicPartition],
+    ) -> Look:
+        import asyncio
+
+        from odradek.admin.causes import Look
+
+        admin = self._client.admin
+        has_controller = quorum is not None and quorum.leader_id >= 0
+        cluster = await self._seen(admin.describe_cluster) if has_controller else None
+        partitions = {name: topics[name.topic].partitions[name.partition] for name in wanted}
+        bad = {
+            n: p for n, p in partitions.items() if p.leader_id < 0 or len(p.isr) < len(p.replicas)
+        }
+        listed = await self._seen(lambda: admin.describe_log_dirs(include_partitions=bool(bad)))
+        directories: dict[int, list[LogDirDescription]] = {}
+        silent = set()
+        for directory in listed or ():
+            if directory.error is None:
+                directories.setdefault(directory.broker_id, []).append(directory)
+            else:
+                silent.add(directory.broker_id)
+        registered = cluster.brokers if cluster is not None else ()
+        probed = [b for b in registered if b.is_fenced or b.broker_id in silent]
+        probes, voters = await asyncio.gather(
+            asyncio.gather(*(self._probe_broker(broker, directories) for broker in probed)),
+            _probe_voters(quorum),
+        )
+        up = {b.broker_id for b in registered} - {b.broker_id for b in probed}
+        lagging = {b for p in bad.values() for b in p.replicas if b not in p.isr}
+        return Look(
+            quorum=quorum,
+            cluster=cluster,
+            directories=directories,
+            partitions=partitions,
+            insync_min=await self._minimums({name.topic for name in partitions}, set(bad)),
+            brokers_reached={b.broker_id: p for b, p in zip(probed, probes, strict=True)},
+            controllers_reached=voters,
+            throttles=await self._throttles(sorted(lagging & up)),
+            problems=tuple(dict.fromkeys(self._problems)),
+        )
+
+    async def _minimums(
+        self, topics: set[str], bad: set[TopicPartition]
+    ) -> dict[str, tuple[int, str]]:
+        """Return min.insync.replicas of topics; of a cluster with many, of those with faults."""
+        chosen = topics if len(topics) <= TOPICS_MAX else {name.topic for name in bad}
+        minimums = {}
+        for topic in sorted(chosen)[:TOPICS_MAX]:
+            configs = await self._seen(lambda t=topic: self._client.admin.describe_topic_configs(t))  # type: ignore[misc]
+            value = (configs or {}).get("min.insync.replicas")
+            if value is not None:
+                source = value.source.name.lower().replace("_", " ")
+                minimums[topic] = (int(value.value or 1), f"set by: {source}")
+        return minimums
+
+    async def _throttles(self, brokers: Iterable[int]) -> dict[int, int]:
+        from odradek.admin.descriptions import ConfigResource, ConfigResourceType
+
+        throttles = {}
+        for broker in brokers:
+            resource = ConfigResource(type=ConfigResourceType.BROKER, name=str(broker))
+            configs = await self._seen(lambda r=resource: self._client.admin.describe_configs(r))  # type: ignore[misc]
+            value = (configs or {}).get(THROTTLE)
+            if value is not None and int(value.value or 0):
+                throttles[broker] = int(value.value or 0)
+        return throttles
+
+    async def _probe_broker(
+        self, broker: BrokerDescription, directories: dict[int, list[LogDirDescription]]
+    ) -> Probe:
+        """Connect to the gRPC listener of a broker, and have it describe its `directories` itself."""
+        import asyncio
+
+        from odradek.admin.causes import Probe, Reached
+        from odradek.errors import AuthorizationFailed, OdradekError, UnsupportedOperation
+
+        listener = next((li for li in broker.listeners if li.name.startswith("GRPC")), None)
+        if listener is None:
+            return Probe(endpoint="its gRPC listener", reached=Reached.RESPONDS)
+        probe = await _probe(listener.host, listener.port)
+        if probe.reached is not Reached.RESPONDS:
+            return probe
+        try:
+            async with asyncio.timeout(PROBE_S_MAX):
+                directories[broker.broker_id] = await self._client.admin.describe_log_dirs(
+                    [broker.broker_id], endpoint=probe.endpoint
+                )
+        except (AuthorizationFailed, UnsupportedOperation):
+            pass  # that is a response
+        except (OdradekError, TimeoutError):
+            return Probe(endpoint=probe.endpoint, reached=Reached.SILENT)
+        return probe
+
+    async def _group(self, name: str, *, is_certain: bool) -> GroupLook | None:
+        """Look at a group twice; None if there is none of this name. `is_certain`: the name can be nothing else."""
+        import asyncio
+        import time
+
+        from odradek.admin.causes import GroupLook
+        from odradek.errors import OdradekError
+
+        admin = self._client.admin
+        try:
+            description = await admin.describe_group(name)
+            first = await admin.group_offsets(name)
+        except OdradekError as error:
+            is_lost = is_certain and error.retriable
+            return GroupLook(group=name, error=str(error)) if is_lost else None
+        if description.state.lower() == "dead":
+            return None
+        assigned = {partition for member in description.members for partition in member.assignment}
+        names = sorted({*first, *assigned})
+        started_s = time.monotonic()
+        ends_before = await self._offsets(names, -1)
+        is_behind = any(ends_before.get(n, at + 1) > at for n, at in first.items())
+        if is_behind and description.members:
+            await asyncio.sleep(self._sample_s)
+        second = await self._seen(lambda: admin.group_offsets(name)) or {}
+        ends = await self._offsets(names, -1)
+        seconds = time.monotonic() - started_s
+        starts = await self._offsets(names, -2)
+        stable = await self._offsets(names, -1, read_committed=True)
+        after = await self._seen(lambda: admin.describe_group(name))
+        partitions = {}
+        for partition in names:
+            partitions[partition] = await self._progress(
+                partition, first, second, ends_before, ends, starts, stable
+            )
+        return GroupLook(
+            group=name,
+            description=_later(description, after),
+            partitions=partitions,
+            seconds=seconds,
+        )
+
+    async def _progress(
+        self, name: TopicPartition, *offsets: dict[TopicPartition, int]
+    ) -> PartitionProgress:
+        from odradek.admin.causes import PartitionProgress
+
+        committed_before, committed, end_before, end, start, stable_end = (
+            looked_up.get(name) for looked_up in offsets
+        )
+        transaction = ""
+        if stable_end is not None and end is not None and stable_end < end:
+            producers = await self._seen(
+                lambda: self._client.admin.transactions.producers(name.topic, [name.partition])
+            )
+            open_ones = [p for p in producers or () if p.transaction_start_offset is not None]
+            if open_ones:
+                oldest = min(open_ones, key=lambda p: p.transaction_start_offset or 0)
+                transaction = f"producer {oldest.producer_id} wrote it"
+        return PartitionProgress(
+            start=start,
+            end=end,
+            end_before=end_before,
+            stable_end=stable_end,
+            committed=committed,
+            committed_before=committed_before,
+            open_transaction=transaction,
+        )
+
+    async def _offsets(
+        self, names: Iterable[TopicPartition], at: int, *, read_committed: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Look up offsets; partitions whose leader does not respond are left out."""
+        import asyncio
+
+        async def one(name: TopicPartition) -> tuple[TopicPartition, int] | None:
+            found = await self._seen(
+                lambda: self._client.admin.list_offsets({name: at}, read_committed=read_committed)
+            )
+            return (name, found[name].offset) if found else None
+
+        led = {
+            (topic.name, p.partition)
+            for topic in await self._client.admin.list_topics(include_internal=True)
+            for p in topic.partitions
+            if p.leader_id >= 0
+        }
+        found = await asyncio.gather(*(one(name) for name in names if name in led))
+        return dict(pair for pair in found if pair is not None)
+
+
+def _later(before: GroupDescription, after: GroupDescription | None) -> GroupDescription:
+    return before if after is None else after
+
+
+def _within(causes: Iterable[Cause]) -> Iterator[Cause]:
+    for cause in causes:
+        yield cause
+        yield from _within(cause.because)
+
+
+def names_of(topic: TopicDescription) -> list[TopicPartition]:
+    """Return the names of the partitions of a topic."""
+    from odradek.partitions import TopicPartition
+
+    return [TopicPartition(topic.name, p.partition) for p in topic.partitions]
+
+
+def chosen_of(name: str, topics: dict[str, TopicDescription]) -> list[TopicPartition]:
+    """Return the partitions that a name stands for: those of a topic, or one, as TOPIC/N or TOPIC-N."""
+    if name in topics:
+        return names_of(topics[name])
+    for separator in ("/", "-"):
+        topic, _, index = name.rpartition(separator)
+        if topic in topics and index.isdecimal():
+            return [n for n in names_of(topics[topic]) if n.partition == int(index)]
+    return []
+
+
+async def _probe_voters(quorum: QuorumDescription | None) -> dict[int, Probe]:
+    """Connect to the controllers that the quorum does not hear; to all of them if it has no leader."""
+    import asyncio
+
+    from odradek.admin.causes import SILENT_MS, Probe, Reached
+
+    if quorum is None:
+        return {}
+    has_leader = quorum.leader_id >= 0
+    silent = [
+        voter
+        for voter in quorum.voters
+        if not has_leader
+        or (voter.controller_id != quorum.leader_id and (voter.heard_ms_ago or 0) > SILENT_MS)
+    ]
+    probes = await asyncio.gather(*(_probe(*voter.endpoint.rsplit(":", 1)) for voter in silent))
+    return {
+        voter.controller_id: Probe(endpoint=probe.endpoint, reached=Reached.SILENT)
+        if has_leader and probe.reached is Reached.RESPONDS
+        else probe
+        for voter, probe in zip(silent, probes, strict=True)
+    }
+
+
+async def _probe(host: str, port: int | str) -> Probe:
+    """Connect to a port, and close the connection. RESPONDS means that it was accepted."""
+    import asyncio
+
+    from odradek.admin.causes import Probe, Reached
+
+    reached = Reached.RESPONDS
+    try:
+        async with asyncio.timeout(PROBE_S_MAX):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            writer.close()
+    except ConnectionRefusedError:
+        reached = Reached.REFUSED
+    except (OSError, TimeoutError):
+        reached = Reached.UNREACHABLE
+    return Probe(endpoint=f"{host}:{port}", reached=reached)

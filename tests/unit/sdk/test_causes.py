@@ -1,0 +1,216 @@
+"""Chains of causes for faults that a test of real processes does not have: disks, quorums, throttles, slow readers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from odradek.admin.causes import (
+    Cause,
+    GroupLook,
+    Look,
+    PartitionProgress,
+    Probe,
+    Reached,
+    broker_causes,
+    cluster_causes,
+    group_causes,
+    partition_causes,
+    quorum_causes,
+    unseen,
+)
+from odradek.admin.descriptions import (
+    BrokerDescription,
+    ClusterDescription,
+    GroupDescription,
+    GroupMember,
+    LogDirDescription,
+    Partition,
+    QuorumDescription,
+    Voter,
+)
+from odradek.partitions import TopicPartition
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def broker(broker_id: int, **fields: Any) -> BrokerDescription:
+    known = {"broker_epoch": 1, "listeners": (), "rack": "", "leader_count": 0}
+    flags = {"is_fenced": False, "is_in_shutdown": False}
+    return BrokerDescription(broker_id=broker_id, **{**known, **flags, **fields})
+
+
+def cluster(*brokers: BrokerDescription) -> ClusterDescription:
+    return ClusterDescription(
+        cluster_id="c",
+        active_controller_id=1,
+        controller_epoch=1,
+        controller_endpoints=(),
+        brokers=brokers or (broker(1), broker(2)),
+    )
+
+
+def partition(**fields: Any) -> Partition:
+    known = {"partition": 0, "leader_id": 1, "leader_epoch": 1, "replicas": (1, 2), "isr": (1,)}
+    return Partition(**{**known, **fields})
+
+
+def directory(broker_id: int, **fields: Any) -> list[LogDirDescription]:
+    return [LogDirDescription(broker_id=broker_id, path=f"/data/{broker_id}", **fields)]
+
+
+def look(**fields: Any) -> Look:
+    return Look(**{"cluster": cluster(), "partitions": {ORDERS: partition()}, **fields})
+
+
+def only(causes: list[Cause]) -> Cause:
+    (cause,) = causes
+    return cause
+
+
+def progress(**fields: Any) -> PartitionProgress:
+    known = {"start": 0, "end": 100, "end_before": 90, "stable_end": 100}
+    return PartitionProgress(**{**known, "committed": 10, "committed_before": 10, **fields})
+
+
+def behind(**fields: Any) -> Cause:
+    """Return why a group with one member is behind on its one partition."""
+    member = GroupMember(
+        member_id="m",
+        instance_id=None,
+        client_id="app",
+        host="h1",
+        epoch=1,
+        assignment=(ORDERS,),
+    )
+    description = GroupDescription(
+        group="billing",
+        state="Stable",
+        type="consumer",
+        protocol="",
+        epoch=1,
+        coordinator_id=1,
+        members=(member,),
+    )
+    group = GroupLook(
+        group="billing",
+        description=description,
+        partitions={ORDERS: progress(**fields)},
+        seconds=2.0,
+    )
+    return only(list(only(group_causes(look(), group)).because))
+
+
+def test_a_full_disk_is_why_a_follower_is_missing_and_why_a_leader_does_not_write() -> None:
+    full = directory(2, full_reason="no space", total_bytes=9 << 20, usable_bytes=1 << 20)
+    cause = only(partition_causes(look(directories={2: full}), [ORDERS]))
+    assert cause.what == "orders-0 is under-replicated; it takes writes"
+    assert "does not write: its data directory /data/2 is full" in only(list(cause.because)).what
+    assert only(list(cause.because)).evidence == "no space (1 of 9 MiB free)"
+    led = look(directories={2: full}, partitions={ORDERS: partition(leader_id=2, isr=(1, 2))})
+    cause = only(partition_causes(led, [ORDERS]))
+    assert cause.what == "orders-0 cannot be written: its leader is unable to write"
+
+
+def test_partitions_with_the_same_causes_share_a_line() -> None:
+    names = [TopicPartition("orders", n) for n in range(5)]
+    shared = look(
+        partitions={name: partition(partition=name.partition) for name in names},
+        cluster=cluster(broker(1), broker(2, is_fenced=True)),
+        insync_min={"orders": (2, "set by: topic")},
+    )
+    cause = only(partition_causes(shared, names))
+    assert cause.what == "orders-0, orders-1, orders-2 and 2 more refuse writes with acks=all"
+
+
+def test_too_few_replicas_are_a_cause_of_their_own() -> None:
+    one = look(
+        partitions={ORDERS: partition(replicas=(1,))},
+        insync_min={"orders": (2, "set by: broker default")},
+    )
+    cause = only(list(only(partition_causes(one, [ORDERS])).because))
+    assert cause.what == "there are only 1 replicas, and 2 must be in sync"
+    assert "set-replicas orders 2" in cause.remedy
+
+
+def test_a_replica_that_catches_up_is_shown_with_its_bytes_and_its_throttle() -> None:
+    sizes = {
+        broker_id: directory(broker_id, partition_bytes={ORDERS: size})
+        for broker_id, size in ((1, 5000), (2, 1000))
+    }
+    cause = only(list(only(partition_causes(look(directories=sizes), [ORDERS])).because))
+    assert "still catching up with orders-0" in cause.what
+    assert "it has 1,000 of the leader's 5,000 bytes of orders-0" in cause.evidence
+    throttled = look(directories=sizes, throttles={2: 100})
+    cause = only(list(only(partition_causes(throttled, [ORDERS])).because))
+    assert cause.evidence.endswith("it may copy 100 bytes a second")
+    assert "throttle --remove" in cause.remedy
+    moving = look(directories=sizes, partitions={ORDERS: partition(adding_replicas=(2,))})
+    cause = only(list(only(partition_causes(moving, [ORDERS])).because))
+    assert "still copying orders-0, which moves to it" in cause.what
+
+
+def test_without_a_leader_only_replicas_with_all_records_are_a_way_out() -> None:
+    gone = partition(leader_id=-1, isr=(), elr=(2,))
+    fenced = cluster(broker(1), broker(2, is_fenced=True))
+    cause = only(partition_causes(look(partitions={ORDERS: gone}, cluster=fenced), [ORDERS]))
+    assert "eligible 2" in cause.evidence
+    assert "bring broker 2 back" in cause.remedy
+    assert [deeper.what.split(" is ")[0] for deeper in cause.because] == ["broker 2"]
+
+
+def test_controllers_that_are_silent_or_too_few_are_named() -> None:
+    voters = tuple(
+        Voter(controller_id=n, endpoint=f"c{n}:9095", log_end=1, heard_ms_ago=n * 4_000)
+        for n in (1, 2)
+    )
+    quorum = QuorumDescription(leader_id=1, term=1, commit_offset=1, answered_by=1, voters=voters)
+    reached = {2: Probe(endpoint="c2:9095", reached=Reached.UNREACHABLE)}
+    cause = only(quorum_causes(look(quorum=quorum, controllers_reached=reached)))
+    assert cause.what == "controller 2 does not take part in the metadata quorum"
+    assert "heard from it 8 s ago" in cause.evidence
+    assert "cannot be reached" in only(list(cause.because)).evidence
+    lost = look(quorum=replace(quorum, leader_id=-1), controllers_reached=reached)
+    cause = only(quorum_causes(lost))
+    assert "a majority, 2 of 2" in cause.remedy
+    assert "the host of controller 2 is down" in only(list(cause.because)).what
+
+
+def test_a_broker_that_responds_or_was_stopped_is_told_apart_from_one_that_is_down() -> None:
+    responds = {2: Probe(endpoint="b2:9090", reached=Reached.RESPONDS)}
+    fenced = look(cluster=cluster(broker(2, is_fenced=True)), brokers_reached=responds)
+    assert "its heartbeats do not reach" in only(list(only(broker_causes(fenced, 2)).because)).what
+    stopped = look(
+        cluster=cluster(broker(2, is_fenced=True, is_in_shutdown=True)), brokers_reached=responds
+    )
+    assert "was stopped in order" in only(list(only(broker_causes(stopped, 2)).because)).what
+    hands_over = look(cluster=cluster(broker(2, is_in_shutdown=True)))
+    assert only(broker_causes(hands_over, 2)).what == "broker 2 is shutting down"
+
+
+def test_what_could_not_be_looked_at_is_told() -> None:
+    partly = look(partitions={}, problems=("User:a needs DESCRIBE on CLUSTER",))
+    assert cluster_causes(partly) == []
+    assert "User:a needs DESCRIBE" in only(unseen(partly)).what
+
+
+def test_a_reader_is_stuck_slow_or_catching_up() -> None:
+    assert behind().what == "orders-0: member m (app on h1) commits nothing"
+    assert behind().evidence == "in 2.0 s it committed 0 records, and 10 were written"
+    assert "reads more slowly" in behind(committed=15).what
+    assert "is catching up" in behind(committed=60).what
+
+
+def test_a_group_whose_records_were_deleted_is_told() -> None:
+    cause = behind(start=50)
+    assert cause.what == "orders-0: records were deleted before they were read"
+    assert cause.evidence == "committed 10, but the first record is 50"
+
+
+def test_a_group_without_a_coordinator_leads_to_the_partition_of_its_offsets() -> None:
+    offsets = TopicPartition("__consumer_offsets", 3)
+    gone = partition(partition=3, leader_id=-1, isr=(2,))
+    lost = look(partitions={offsets: gone}, cluster=cluster(broker(1), broker(2, is_fenced=True)))
+    cause = only(group_causes(lost, GroupLook(group="billing", error="timed out")))
+    assert cause.what == "the coordinator of group billing does not respond"
+    assert "__consumer_offsets-3 cannot be written or read" in only(list(cause.because)).what
