@@ -21,6 +21,7 @@ BENCHES = {
         *("tests.bench.bench_sdk", "--replicas", "3", "--records", "300000"),
         *("--value-bytes", "1024", "--paths", "produce"),
     ],
+    "transactions": ["tests.bench.bench_transactions"],
     "quorum": ["tests.bench.bench_quorum"],
     "metadata": ["tests.bench.bench_metadata"],
     "gateway": ["tests.bench.bench_gateway"],

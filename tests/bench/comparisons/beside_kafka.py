@@ -34,6 +34,7 @@ BYTES: Final = {
 }
 """What a run produces and consumes, by nodes and record size, at scale 1."""
 STARTS: Final = 3
+_PARTS: Final = ["start", "throughput", "paced", "memory", "requests", "transactions"]
 
 
 def main() -> int:
@@ -48,9 +49,10 @@ def main() -> int:
     parser.add_argument(
         "--only",
         nargs="+",
-        choices=["start", "throughput", "paced", "memory", "requests"],
-        default=["start", "throughput", "paced", "memory", "requests"],
+        choices=_PARTS,
+        default=_PARTS,
     )
+    parser.add_argument("--transactions", type=int, default=500, help="how many a run has")
     parser.add_argument("--request-seconds", type=float, default=5.0)
     parser.add_argument("--root", type=Path, default=Path("artifacts/bench-kafka"))
     options = parser.parse_args()
@@ -97,6 +99,8 @@ def _compare(options: argparse.Namespace, jars: Path, nodes: int, tell: Any) -> 
                 rows.append(start_row(waits_s))
             if "paced" in options.only:
                 rows += both.paced(options.paced_seconds)
+            if "transactions" in options.only:
+                rows += both.transactions(options.transactions)
             if "requests" in options.only:
                 program = compiled(Path(data).resolve())
                 rows += both.requests(options.request_seconds, program)
@@ -115,6 +119,7 @@ def _steps(options: argparse.Namespace) -> int:
     for nodes in options.nodes:
         steps += STARTS if nodes == 1 and "start" in options.only else 1
         steps += (options.pairs + 1) * ("paced" in options.only) + ("memory" in options.only)
+        steps += (options.pairs + 1) * ("transactions" in options.only)
         steps += 2 * (options.pairs + 1) * len(options.sizes) * ("throughput" in options.only)
         steps += (8 if nodes == 1 else 1) * (options.pairs + 1) * ("requests" in options.only)
     return steps

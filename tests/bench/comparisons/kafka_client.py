@@ -3,11 +3,12 @@
     python -m tests.bench.comparisons.kafka_client produce BOOTSTRAP TOPIC --acks 1 --size 100 ...
     ... consume BOOTSTRAP TOPIC --records 1000000
     ... paced BOOTSTRAP TOPIC --acks all --seconds 5   1,000 records/s, from send to arrival
+    ... transactions BOOTSTRAP TOPIC --records 1000    one after the other, each with one record
     ... first BOOTSTRAP TOPIC                          repeat until a record is acknowledged
 
-It prints one JSON object. It uses the library's default settings with two exceptions: the paced
-producer does not linger, and a consumer whose queue was full fetches again after 1 ms, because with
-the default of one second nothing else would be measured.
+It prints one JSON object. It uses the library's default settings with two exceptions: the paced and the
+transactional producer do not linger, and a consumer whose queue was full fetches again after 1 ms,
+because with the default of one second nothing else would be measured.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 RATE: Final = 1_000
 WARM_UP_RECORDS: Final = 500
+WARM_UP_TRANSACTIONS: Final = 20
 TIMEOUT_S: Final = 120.0
 FIRST_TIMEOUT_S: Final = 60.0
 
@@ -128,6 +130,32 @@ def paced(options: argparse.Namespace) -> dict[str, Any]:
     return _percentiles("ack_ms", acks_ms) | _percentiles("arrival_ms", arrivals_ms)
 
 
+def transactions(options: argparse.Namespace) -> dict[str, Any]:
+    """Transactions of one producer, back to back. The commit waits for the record, too, as the library does it."""
+    producer = Producer(
+        {
+            "bootstrap.servers": options.bootstrap,
+            "transactional.id": options.topic,
+            "linger.ms": 0,
+        }
+    )
+    producer.init_transactions(TIMEOUT_S)
+    waits_ms: list[float] = []
+    value = bytes(options.size)
+    began_s = 0.0
+    for number in range(WARM_UP_TRANSACTIONS + options.records):
+        if number == WARM_UP_TRANSACTIONS:
+            began_s = time.perf_counter()
+        producer.begin_transaction()
+        producer.produce(options.topic, value)
+        commit_s = time.perf_counter()
+        producer.commit_transaction(TIMEOUT_S)
+        if number >= WARM_UP_TRANSACTIONS:
+            waits_ms.append((time.perf_counter() - commit_s) * 1e3)
+    seconds = time.perf_counter() - began_s
+    return {"seconds": seconds} | _percentiles("commit_ms", waits_ms)
+
+
 def first(options: argparse.Namespace) -> dict[str, Any]:
     """Create the topic and write one record; repeat until the cluster is up and acknowledges it."""
     producer = Producer(
@@ -192,9 +220,18 @@ def _percentiles(name: str, values: list[float]) -> dict[str, float]:
     }
 
 
+_MEASURES: Final = {
+    "produce": produce,
+    "consume": consume,
+    "paced": paced,
+    "transactions": transactions,
+    "first": first,
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["produce", "consume", "paced", "first"])
+    parser.add_argument("what", choices=[*_MEASURES])
     parser.add_argument("bootstrap")
     parser.add_argument("topic")
     parser.add_argument("--acks", default="1")
@@ -202,8 +239,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=100)
     parser.add_argument("--seconds", type=float, default=5.0)
     options = parser.parse_args()
-    measures = {"produce": produce, "consume": consume, "paced": paced, "first": first}
-    print(json.dumps(measures[options.what](options)), flush=True)
+    print(json.dumps(_MEASURES[options.what](options)), flush=True)
 
 
 if __name__ == "__main__":

@@ -179,6 +179,28 @@ class Comparison:
             for end, pairs in zip(("acknowledgement", "consumer"), waits.values(), strict=True)
         ]
 
+    def transactions(self, count: int) -> list[Row]:
+        """Transactions of one record, one after the other: their rate, and how long a commit takes."""
+        rates: Pairs = []
+        waits_ms: Pairs = []
+        for pair in range(-1, self._pairs):
+            told = {}
+            for side in self._in_turn(pair):
+                topic = self._create(side)
+                result = run_client("transactions", side.bootstrap, topic, records=count)
+                result["transactions_per_s"] = round(count / result.pop("seconds"), 1)
+                told[side.name] = result
+            ours, theirs = told["odradek"], told["kafka"]
+            self._tell({"measure": "transactions", "case": self.label, "pair": pair} | told)
+            if pair >= 0:  # the first one warms both up
+                rates.append((ours["transactions_per_s"], theirs["transactions_per_s"]))
+                waits_ms.append((ours["commit_ms_p99"], theirs["commit_ms_p99"]))
+        what = f"transactions of one record, {self.label}"
+        return [
+            throughput_row(what, rates),
+            ratio_row(f"p99 of the commit, {what}", waits_ms, ratio_max=1.0, unit="ms"),
+        ]
+
     def requests(self, seconds: float, program: Path) -> list[Row]:
         """Measure single requests in turn: their rate, and the brokers' CPU time for each
         request.
