@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 
+import confluent_kafka as ck
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka import TopicPartition as AiokafkaPartition
 from kafka import KafkaProducer
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
@@ -50,8 +52,14 @@ def test_kafka_python_commits_offsets_in_a_transaction(bootstrap: str, name: str
         {TopicPartition(name, 0): OffsetAndMetadata(7, "", -1)}, f"{name}-group"
     )
     producer.commit_transaction()
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(
+        {TopicPartition(name, 0): OffsetAndMetadata(9, "", -1)}, f"{name}-group"
+    )
+    producer.abort_transaction()
     producer.close()
     assert committed(bootstrap, name, 1) == {b"out"}
+    assert group_offset(bootstrap, name) == 7
 
 
 async def test_aiokafka_commits_and_aborts(bootstrap: str, name: str) -> None:
@@ -73,6 +81,37 @@ async def test_aiokafka_commits_and_aborts(bootstrap: str, name: str) -> None:
     assert committed(bootstrap, name, 20) == {
         b"%d-%d" % (round_, number) for round_ in (0, 2) for number in range(10)
     }
+
+
+async def test_aiokafka_commits_offsets_in_a_transaction_or_not_at_all(
+    bootstrap: str, name: str
+) -> None:
+    create(bootstrap, name, partitions=1)
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=name)
+    await producer.start()
+    try:
+        for offset, is_committed in ((3, True), (7, False), (5, True), (9, False)):
+            await producer.begin_transaction()
+            await producer.send_and_wait(name, b"at %d" % offset)
+            await producer.send_offsets_to_transaction(
+                {AiokafkaPartition(name, 0): offset}, f"{name}-group"
+            )
+            if is_committed:
+                await producer.commit_transaction()
+            else:
+                await producer.abort_transaction()
+    finally:
+        await producer.stop()
+    assert committed(bootstrap, name, 2) == {b"at 3", b"at 5"}
+    assert group_offset(bootstrap, name) == 5
+
+
+def group_offset(bootstrap: str, name: str) -> int:
+    """Return the offset that the group of a test has committed in its topic."""
+    consumer = ck.Consumer({"bootstrap.servers": bootstrap, "group.id": f"{name}-group"})
+    (position,) = consumer.committed([ck.TopicPartition(name, 0)], TIMEOUT_S)
+    consumer.close()
+    return int(position.offset)
 
 
 async def test_the_sdk_commits_aborts_and_is_fenced(
