@@ -33,11 +33,11 @@ BARS = {
     (1, 100, "arrow", "records_per_s"): 5_000_000,
     (3, 1024, "produce", "mb_per_s"): 60,
 }
-"""By replicas, bytes of a value, path and figure."""
+"""The targets, by number of replicas, bytes of a value, path and figure."""
 PACED_P99_MS_MAX = 10.0
 RSS_MIB_MAX = 250.0
 BUSY = 0.85
-"""Of a core, or of all: what was busier than this was the limit."""
+"""A core, or all cores together, that were busier than this share limited the speed."""
 
 
 @dataclass(frozen=True, slots=True)

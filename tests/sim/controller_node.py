@@ -45,7 +45,7 @@ HANDLERS: dict[str, Callable[..., Any]] = {
     "handle_delete_topics": topics.delete_topics,
     "handle_elect_leaders": leaders.elect_leaders,
 }
-"""The handlers by the names that the simulated wire calls them by."""
+"""The handlers, by the names that the simulated network uses for them."""
 CLUSTER_ID = "simulated"
 RPCS: dict[str, tuple[Callable[[Any], Any], Callable[..., Any], Callable[[Any, int], Any]]] = {
     "Register": (wire.register_request, registration.register, wire.register_response),
@@ -70,7 +70,7 @@ RPCS: dict[str, tuple[Callable[[Any], Any], Callable[..., Any], Callable[[Any, i
         lambda response, _: admin_pb.CreateTopicsResponse(topics=map(topic_result, response)),
     ),
 }
-"""What brokers call: from the message, the handler, to the message."""
+"""The RPCs of brokers: how the request is read, the handler, and how the response is written."""
 REFUSALS: dict[str, Callable[[int, int], Any]] = {
     "Register": lambda error, active: pb.RegisterResponse(
         error_code=error, broker_epoch=-1, active_controller_id=active

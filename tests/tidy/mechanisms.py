@@ -52,7 +52,7 @@ ALONE = {
         "test_a_planted_bug_in_the_refusal_is_found",
     ),
 }
-"""Bugs that are planted beside the test that finds them."""
+"""Bugs that are planted in the same file as the test that finds them."""
 
 
 class Row(NamedTuple):

@@ -105,7 +105,7 @@ class MemoryDirectory:
 
 
 Fault = Callable[[str, Path], int | None]
-"""(operation, path) -> None = go on, a number = write at most so many bytes; or raise OSError."""
+"""(operation, path) -> None to continue, or the number of bytes to write at most; or OSError."""
 
 
 class MemoryFile:

@@ -32,7 +32,7 @@ BYTES: Final = {
     1: {100: 300_000_000, 1024: 1_000_000_000},
     3: {100: 200_000_000, 1024: 400_000_000},
 }
-"""What a run produces and consumes, by nodes and record size, at scale 1."""
+"""The bytes that a run produces and consumes, by nodes and record size, at scale 1."""
 STARTS: Final = 3
 _PARTS: Final = ["start", "throughput", "paced", "memory", "requests", "transactions"]
 

@@ -29,7 +29,7 @@ _JVM: Final = (
     "-XX:MaxInlineLevel=15",
     "-Djava.awt.headless=true",
 )
-"""Kafka's stock options (kafka-server-start.sh, kafka-run-class.sh)."""
+"""Kafka's default JVM options (kafka-server-start.sh, kafka-run-class.sh)."""
 _POM: Final = Path(__file__).with_name("kafka_pom.xml")
 
 

@@ -1,4 +1,6 @@
-"""docs/connecting.md: each configuration given to the client that it is for, which then writes a record."""
+"""Each configuration in docs/connecting.md is given to the client that it is for, which then writes
+a record.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +124,7 @@ CONFIGURATION
 
 
 def configuration(client: str, login: str) -> str:
-    """The block of the page below the client's heading that has this login in its first line."""
+    """Return the block below the client's heading on the page whose first line names this login."""
     text = (ROOT / PAGE).read_text()
     (section,) = [part for part in re.split(r"^## ", text, flags=re.M) if part.startswith(client)]
     found = re.findall(r"^```\w+\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
@@ -132,7 +134,9 @@ def configuration(client: str, login: str) -> str:
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """The machine of a broker with the listeners of the page's table; its home has the files that the page names."""
+    """Yield the machine of a broker with the listeners in the page's table; its home directory has
+    the files that the page names.
+    """
     need("network namespaces")
     scratch = tmp_path_factory.mktemp("connecting")
     issuer = TokenIssuer(scratch / "jwks.json")

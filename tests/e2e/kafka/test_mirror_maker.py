@@ -1,4 +1,6 @@
-"""docs/mirror-maker.md: records in both directions through the real MirrorMaker, which is killed once."""
+"""docs/mirror-maker.md: the real MirrorMaker copies records in both directions, and is killed
+once.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ SOONER = {
 
 @pytest.fixture
 def clusters() -> Iterator[dict[str, str]]:
-    """The Kafka addresses of the clusters `old` and `new`, of one broker each."""
+    """Yield the Kafka addresses of the clusters `old` and `new`, each with one broker."""
     plan = ClusterPlan(brokers=1, controllers=1, settings=("group.initial.rebalance.delay.ms=0",))
     with EmbeddedCluster(plan) as old, EmbeddedCluster(plan) as new:
         for cluster in (old, new):
@@ -45,7 +47,7 @@ def clusters() -> Iterator[dict[str, str]]:
 
 
 def configuration(clusters: dict[str, str], jars: Path) -> dict[str, object]:
-    """The file of the page, with the addresses of these clusters of one broker."""
+    """Return the configuration on the page, with the addresses of these clusters."""
     (block,) = [block for block in blocks(PAGE) if block.language == "properties"]
     lines = [line for line in block.text.splitlines() if line and not line.startswith("#")]
     config: dict[str, object] = dict(line.split("=", 1) for line in lines)
@@ -71,7 +73,7 @@ def write(address: str, topic: str, numbers: range) -> None:
 
 
 def values(address: str, topic: str) -> list[list[int]]:
-    """The numbers in each partition, in order of their offsets."""
+    """Return the numbers in each partition, in order of their offsets."""
     reader = confluent_kafka.Consumer(
         {
             "bootstrap.servers": address,
@@ -95,7 +97,7 @@ def values(address: str, topic: str) -> list[list[int]]:
 
 
 def length(address: str, topic: str) -> int:
-    """The number of records of a topic; 0 while it does not exist."""
+    """Return the number of records in a topic; 0 while it does not exist."""
     reader = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "counts"})
     try:
         if topic not in reader.list_topics(timeout=30).topics:
@@ -112,7 +114,7 @@ def length(address: str, topic: str) -> int:
 
 
 def last_values(address: str, topic: str) -> list[int]:
-    """The number that each partition ends with; -1 for one that is empty or does not exist yet."""
+    """Return the last number in each partition; -1 if it is empty or does not exist yet."""
     config = {"bootstrap.servers": address, "group.id": "ends", "enable.auto.commit": False}
     reader = confluent_kafka.Consumer(config)
     found = []
@@ -134,7 +136,7 @@ def last_values(address: str, topic: str) -> list[int]:
 
 
 def commit_half(address: str, topic: str, group: str) -> None:
-    """Commit, for a group without members, the middle of each partition."""
+    """Commit the middle offset of each partition, for a group without members."""
     middle = RECORDS // PARTITIONS // 2
     consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": group})
     partitions = [confluent_kafka.TopicPartition(topic, p, middle) for p in range(PARTITIONS)]
@@ -143,7 +145,7 @@ def commit_half(address: str, topic: str, group: str) -> None:
 
 
 def committed(address: str, topic: str, group: str) -> dict[int, int]:
-    """The offsets that a group has in a topic, by partition."""
+    """Return the committed offsets of a group in a topic, by partition."""
     request = confluent_kafka.ConsumerGroupTopicPartitions(group)
     admin = AdminClient({"bootstrap.servers": address})
     response = admin.list_consumer_group_offsets([request])[group].result(30)
@@ -174,7 +176,10 @@ def test_nothing_is_lost_in_either_direction_and_groups_go_on_where_they_were(
         return all(length(clusters[target], f"{source}.{topic}") for source, target, topic in ways)
 
     def copied() -> bool:
-        """Copies that were made twice count in lengths, but the last record comes last."""
+        """Return whether the last record of each partition was copied.
+
+        Lengths cannot be compared, because some records are copied twice.
+        """
         return all(
             last_values(clusters[target], f"{source}.{topic}")
             == last_values(clusters[source], topic)

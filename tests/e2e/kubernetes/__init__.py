@@ -1,1 +1,4 @@
-"""The manifests on a real Kubernetes, which these tests build and start on this machine: `make test-kubernetes`."""
+"""Tests of the manifests on a real Kubernetes, which is built and started on this machine:
+
+`make test-kubernetes`.
+"""

@@ -1,7 +1,9 @@
-"""A Kubernetes cluster of real programs on this machine: etcd, the API server, kubelets with containerd, CoreDNS.
+"""A Kubernetes cluster of real programs on this machine: etcd, the API server, kubelets with
+containerd, CoreDNS.
 
-Each kubelet is a node in a zone of its own. Nodes share the machine's network namespace and one bridge, and pods of
-node N have the addresses 10.244.N.x. It takes root, and leaves nothing behind but the folder that was given.
+Each kubelet is a node in a zone of its own. Nodes share the machine's network namespace and one
+bridge; the pods of node N have the addresses 10.244.N.x. The cluster needs root, and leaves nothing
+behind but the given folder.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ PROGRAMS = ("etcd", "containerd", "ctr", "runc", "iptables", "nft", "conntrack",
 
 
 def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = START_S_MAX) -> None:
-    """Poll every 100 ms.
+    """Check every 100 ms until the condition holds.
 
     Raises:
         TimeoutError: it did not hold in time.
@@ -60,7 +62,7 @@ def wait_until(holds: Callable[[], bool], what: str, timeout_s: float = START_S_
 
 
 class Cluster:
-    """The cluster from start to end, to be used in a `with` statement."""
+    """The cluster from start to end; it is a context manager."""
 
     def __init__(
         self,
@@ -71,7 +73,9 @@ class Cluster:
         nodes: int = 3,
         node_memory_bytes: int | None = None,
     ) -> None:
-        """`node_memory_bytes` bounds what all pods of a node use together, and what the scheduler places there."""
+        """`node_memory_bytes` limits the memory of all pods of a node together, for the kernel and
+        for the scheduler.
+        """
         self.folder, self.nodes = folder, nodes
         self.kubeconfig = folder / "admin.kubeconfig"
         self._programs, self._images = programs, images
@@ -133,7 +137,7 @@ class Cluster:
         os.kill(process, signal.SIGKILL)
 
     def lose_node(self, number: int) -> None:
-        """Cut the node from the network without a word to anybody, then end all that runs on it."""
+        """Cut the node from the network silently, then end all that runs on it."""
         self._lost.add(number)
         cut = f"table ip lost{number} {{ chain cut {{ type filter hook prerouting priority -300; "
         for direction in ("saddr", "daddr"):
@@ -348,7 +352,7 @@ class Cluster:
             process.wait()
 
     def close(self) -> None:
-        """End everything that was started, and take it off the machine."""
+        """End everything that was started, and remove it from the machine."""
         for name in [name for name in self._processes if not name.startswith("containerd")]:
             self._kill(name)
         for number in range(1, self.nodes + 1):
@@ -395,7 +399,7 @@ def _remove_kubelet_rules() -> None:
 
 
 def _processes_with(text: str) -> Iterable[int]:
-    """Yield the shims of a containerd: processes whose command line names its socket."""
+    """Yield the shim processes of a containerd, whose command lines name its socket."""
     for place in Path("/proc").glob("[0-9]*"):
         line = _command_line(int(place.name))
         if b"containerd-shim" in line and text.encode() in line:

@@ -1,4 +1,6 @@
-"""The programs and the image that the tests here need, and a cluster with the dev overlay."""
+"""Fixtures: the programs and the image that these tests need, and a cluster with the dev
+overlay.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def built_programs() -> Path:
 
 @pytest.fixture(scope="session")
 def image(built_programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The image of the services, as an archive."""
+    """Return the image of the services as an archive."""
     scratch = tmp_path_factory.mktemp("image")
     base = python_base(built_programs.parent / "base")
     build = ImageBuild(
@@ -42,7 +44,9 @@ def image(built_programs: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def installation(
     built_programs: Path, image: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Installation]:
-    """Three nodes in three zones, on which `kubectl apply -k deploy/k8s` has installed the cluster."""
+    """Yield three nodes in three zones, on which `kubectl apply -k deploy/k8s` has installed the
+    cluster.
+    """
     folder = tmp_path_factory.mktemp("kubernetes")
     with Cluster(folder, built_programs, [image]) as cluster:
         installation = Installation(cluster)
@@ -53,7 +57,9 @@ def installation(
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> Report:
-    """Print `report(pause_s=..., bar_s=...)` as one line of JSON, whether or not output is captured."""
+    """Return a function `report(pause_s=..., bar_s=...)` that prints one line of JSON, even if
+    pytest captures output.
+    """
 
     def write(**figures: object) -> None:
         with capfd.disabled():

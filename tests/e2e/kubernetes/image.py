@@ -1,7 +1,8 @@
-"""An image built from a Containerfile without a container engine: a stage is a folder, RUN is chroot. It needs root.
+"""Builds an image from a Containerfile without a container engine: a stage is a folder, and RUN
+uses chroot.
 
-A root file system that debootstrap makes, with the Python that runs the tests, stands for the base image. What RUN
-reaches on the network is what this machine reaches.
+It needs root. The base image is a root file system made by debootstrap, with the Python that runs
+the tests. RUN can reach the same network as this machine.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def python_base(root: Path) -> Path:
 
 
 class ImageBuild:
-    """The stages of one Containerfile; `arguments` name the root file systems that FROM ${NAME} stands for."""
+    """The stages of one Containerfile; `arguments` has the root file system for each FROM
+    ${NAME}.
+    """
 
     def __init__(
         self, containerfile: Path, *, context: Path, arguments: Mapping[str, Path], scratch: Path

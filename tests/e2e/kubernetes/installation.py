@@ -1,4 +1,6 @@
-"""The cluster's workloads on a real Kubernetes: installed, rolled and hit, with clients in a namespace of their own."""
+"""Installs, restarts and disturbs the cluster's workloads on a real Kubernetes, with clients in a
+namespace of their own.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ CODE = (
 
 
 class Installation:
-    """What `kubectl apply -k` made on a cluster."""
+    """The workloads that `kubectl apply -k` created on a cluster."""
 
     def __init__(self, cluster: Cluster, namespace: str = "odradek") -> None:
         self.cluster, self.namespace = cluster, namespace
@@ -50,14 +52,18 @@ class Installation:
         self.kubectl("rollout", "status", workload, f"--timeout={ROLL_S_MAX}s")
 
     def roll(self, workload: str) -> float:
-        """Restart the pods of a workload as its strategy says, and return how long it took, in s."""
+        """Restart the pods of a workload as its strategy says, and return how many seconds that
+        took.
+        """
         began_s = time.monotonic()
         self.kubectl("rollout", "restart", workload)
         self.wait_rolled(workload)
         return round(time.monotonic() - began_s, 1)
 
     def restarts(self) -> dict[str, int]:
-        """Return how often containers were restarted, by pod, without those that never were."""
+        """Return how often containers were restarted, by pod; pods without restarts are left
+        out.
+        """
         counts = {
             pod["metadata"]["name"]: sum(
                 status["restartCount"]
@@ -75,7 +81,7 @@ class Installation:
         return int(found["spec"]["nodeName"].removeprefix("node-"))
 
     def odradek(self, *words: str) -> str:
-        """Run the command line as the super user, in the pod that the README tells to start."""
+        """Run the command line as the super user, in the pod that the README describes."""
         if not self.cluster.objects(
             "jobs", f"--namespace={self.namespace}", "--selector=app.kubernetes.io/name=admin"
         ):
@@ -104,7 +110,9 @@ class Installation:
     # Clients
 
     def prepare_clients(self, secrets: Mapping[str, str]) -> None:
-        """Create the namespace of clients with copies of secrets, and the code of the load."""
+        """Create the clients' namespace with copies of secrets, and with the program that writes
+        records.
+        """
         labels = {"pod-security.kubernetes.io/enforce": "restricted"}
         items: list[dict[str, Any]] = [
             {
@@ -125,7 +133,10 @@ class Installation:
 
     @contextmanager
     def load(self, *, node: int | None = None, rate: int = RATE) -> Iterator[LoadPod]:
-        """Produce with acks=all during the `with` block. Every record must be acknowledged and be read once."""
+        """Produce with acks=all during the `with` block.
+
+        Every record must be acknowledged, and be read once.
+        """
         self.prepare_clients({"odradek-admin-tls": "tls"})
         load = LoadPod(self.cluster, f"load-{uuid.uuid4().hex[:6]}", self.namespace, rate, node)
         try:
@@ -161,7 +172,9 @@ class LoadPod:
         self.topic: str = self._told()["topic"]
 
     def gap_s(self) -> float:
-        """Return the longest pause of a partition since the last call. A pause that is under way is waited for."""
+        """Return the longest pause of a partition since the last call; a pause that has not ended
+        is waited for.
+        """
         self._do("echo gap > /tmp/commands")
         return float(self._told()["gap_s"])
 
@@ -204,7 +217,7 @@ def client_pod(
     environment: Mapping[str, str] | None = None,
     secret: str | None = "tls",
 ) -> dict[str, object]:
-    """Return a pod as the README tells clients to be: with the label, and a certificate."""
+    """Return a client's pod as the README describes it: with the label, and with a certificate."""
     mounts: dict[str, object] = {"/tmp": {"emptyDir": {"sizeLimit": "64Mi"}}, **(volumes or {})}
     if secret is not None:
         mounts["/etc/odradek-tls"] = {"secret": {"secretName": secret, "defaultMode": 0o440}}

@@ -1,4 +1,4 @@
-"""The settings of the cluster's programs, and its volumes."""
+"""The settings of the Kubernetes programs, and the cluster's volumes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,11 @@ def kubelet_settings(folder: Path, sockets: Path, number: int, *, reserved_bytes
 
 
 def container_settings(folder: Path, sockets: Path, number: int) -> str:
-    """A machine without CAP_SYS_RESOURCE may not lower the OOM score of a container, hence `restrict_oom_score_adj`."""
+    """Return containerd's settings.
+
+    `restrict_oom_score_adj` is set, because a machine without CAP_SYS_RESOURCE may not lower the
+    OOM score of a container.
+    """
     cri = 'plugins."io.containerd.grpc.v1.cri"'
     return f"""version = 2
 root = "{folder}/containerd"
@@ -115,7 +119,9 @@ def network_settings(folder: Path, bridge: str, number: int) -> str:
 
 
 def volumes(folder: Path, nodes: int) -> str:
-    """A default storage class of folders, as local volumes, which a kubelet gives to a pod's fsGroup."""
+    """Return a default storage class, and local volumes in folders, whose group the kubelet sets to
+    a pod's fsGroup.
+    """
     items: list[object] = [
         {
             "apiVersion": "storage.k8s.io/v1",

@@ -1,4 +1,6 @@
-"""The programs of a Kubernetes cluster, built from their Go modules, and kept for the next run."""
+"""Builds the programs of a Kubernetes cluster from their Go modules, and keeps them for the next
+run.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,10 @@ def build() -> Path:
 
 
 def _build_kubernetes(scratch: Path, folder: Path, missing: list[str]) -> None:
-    """Kubernetes' staging modules have versions of their own, which its go.mod replaces by folders."""
+    """Build the programs of Kubernetes.
+
+    Its staging modules have versions of their own, which its go.mod replaces by folders.
+    """
     scratch.mkdir()
     (scratch / "go.mod").write_text("module programs\n")
     module = f"k8s.io/kubernetes@{KUBERNETES}"
@@ -129,7 +134,7 @@ def _build_kubernetes(scratch: Path, folder: Path, missing: list[str]) -> None:
 
 
 def _build_coredns(scratch: Path, folder: Path) -> None:
-    """CoreDNS with the plugins that a cluster's Corefile names, without those for clouds."""
+    """Build CoreDNS with the plugins that a cluster's Corefile names, without those for clouds."""
     scratch.mkdir()
     release = f"v0.{KUBERNETES.removeprefix('v1.')}"
     required = [f"github.com/coredns/coredns {COREDNS}"]

@@ -1,4 +1,6 @@
-"""Rolling updates and faults on a real Kubernetes whose DNS caches for 30 s, under acks=all load: nothing is lost."""
+"""Rolling updates and faults on a real Kubernetes whose DNS caches for 30 s, under acks=all load:
+no record is lost.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,7 @@ def test_a_drained_node_pauses_briefly(installation: Installation, report: Repor
 
 
 def test_a_lost_node_pauses_for_seconds(installation: Installation, report: Report) -> None:
-    """The node says nothing any more: its connections neither end nor carry anything."""
+    """The node is silent: its connections neither end nor carry data."""
     node = next(n for n in (3, 2) if n in {installation.node_of(f"broker-{i}") for i in (1, 2, 3)})
     with installation.load(node=CLIENT_NODE) as load:
         load.gap_s()

@@ -1,4 +1,6 @@
-"""The dev overlay on one node with 2 processors and 4 GiB: no pod restarts, and the first record comes soon."""
+"""The dev overlay runs on one node with 2 processors and 4 GiB: no pod restarts, and the first
+record is soon acknowledged.
+"""
 
 from __future__ import annotations
 

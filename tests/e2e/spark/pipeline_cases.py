@@ -71,12 +71,12 @@ class Case:
     check: Callable[[Scene], int]
     is_batch: bool = False
     rows: Callable[[Scene], int] = lambda scene: len(scene.flights)
-    """How many it reads."""
+    """Returns how many rows the pipeline reads."""
     limit: Callable[[Scene], Sequence[str]] = lambda scene: (
         "--batch-offsets-max",
         str(max(1, len(scene.flights) // 6)),
     )
-    """Makes about six batches of all."""
+    """Returns the option that divides all rows into about six batches."""
 
 
 def _to_topic(scene: Scene) -> tuple[str, ...]:

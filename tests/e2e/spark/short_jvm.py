@@ -11,4 +11,4 @@ AS_ARGUMENTS: Final = (
     *("--spark", f"spark.driver.extraJavaOptions={SHORT_JVM}"),
     *("--spark", f"spark.executor.extraJavaOptions={SHORT_JVM}"),
 )
-"""For `odradek pipeline`."""
+"""The same options as arguments of `odradek pipeline`."""

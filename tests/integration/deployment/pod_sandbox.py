@@ -1,8 +1,9 @@
 """A pod's sandbox without a container runtime: network and mount namespaces on one bridge.
 
-Each pod has an address of its own on the bridge, its volumes at their places, a root that is read-only where
-the manifest says so, the manifest's user, no capability and no way to get one, and the cluster's DNS. It takes
-root and iproute2; nothing outside the namespaces changes but the bridge, which goes with the sandbox.
+Each pod has an address of its own on the bridge, its volumes at their mount paths, a read-only root
+if the manifest says so, the manifest's user, no capabilities and no way to get any, and the
+cluster's DNS. The sandbox needs root and iproute2. Outside of the namespaces only the bridge is
+created, and it is removed with the sandbox.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _KILLED_S_MAX = 30.0
 
 @functools.cache
 class PodNetwork:
-    """A bridge with a namespace a pod. Addresses are never given out twice."""
+    """A bridge with one network namespace for each pod. Addresses are never used twice."""
 
     def __init__(self, scratch: Path) -> None:
         self._tag = f"{os.getpid() % 100_000:05d}"
@@ -134,7 +135,7 @@ class PodProcess:
             process.wait(_KILLED_S_MAX)
 
     def remove(self) -> None:
-        """Take its address from the network; the process must be gone."""
+        """Remove the pod's address from the network; its process must have ended."""
         assert self.process.poll() is not None, f"{self.plan.name} still runs"
         for process in (self.process, *self._sidecars):
             if process.poll() is None:  # a sidecar outlived a container that ended by itself
@@ -223,15 +224,18 @@ class PodProcess:
 
 
 def _trees_below(place: str) -> list[Path]:
-    """This repository and its Python, as far as they are there."""
+    """Return the directories below `place` that have this repository and its Python."""
     trees = {ROOT, Path(sys.prefix), Path(sys.base_prefix)}
     found = sorted(tree for tree in trees if tree.is_relative_to(place))
     return [tree for tree in found if not any(tree.is_relative_to(o) for o in found if o != tree)]
 
 
 def _ancestors_to_extend(places: Sequence[str]) -> list[str]:
-    """Directories of the machine that a pod sees a copy of: in them mount points must be made, as the image
-    has them. /etc always: lines of the Containerfile change it."""
+    """Return the directories of the machine that a pod sees as copies, in which mount points can be
+    created.
+
+    /etc is always one of them, because lines of the Containerfile change it.
+    """
     found = ["/etc"]
     for place in places:
         ancestor = Path(place)
@@ -248,7 +252,9 @@ def _ancestors_to_extend(places: Sequence[str]) -> list[str]:
 
 @functools.cache
 def capabilities(user: int) -> tuple[str, ...]:
-    """Options of setpriv: no capability, but the right to read the tests' own files where they are closed to others."""
+    """Return options of setpriv that drop all capabilities, except the right to read the tests' own
+    files if other users may not read them.
+    """
     none = ("--bounding-set=-all", "--inh-caps=-all")
     done = subprocess.run(
         [

@@ -1,4 +1,7 @@
-"""The wheel of `make wheel` in a bare virtual environment without a compiler: `odradek` and `odradek[server]`."""
+"""The wheel of `make wheel` is installed in an empty virtual environment without a compiler:
+
+`odradek` and `odradek[server]`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ pytestmark = pytest.mark.timeout(600)
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that `make wheel` builds from the tree."""
+    """Return the wheel that `make wheel` builds from the tree."""
     need("a C compiler")
     folder = tmp_path_factory.mktemp("wheel")
     # Without -o, make would install the packages again, while other tests use them.
@@ -34,7 +37,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class CleanEnvironment:
-    """A virtual environment with nothing in it but what was asked for; its programs find no compiler."""
+    """A virtual environment that contains only what the test installs; its programs find no
+    compiler.
+    """
 
     def __init__(self, folder: Path) -> None:
         venv.create(folder / "env", with_pip=True)
@@ -69,7 +74,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> CleanE
 
 @pytest.fixture(scope="module")
 def cluster(environment: CleanEnvironment, wheel: Path) -> Iterator[dict[str, object]]:
-    """What `odradek dev --json` prints, of the wheel with its server extra."""
+    """Yield what `odradek dev --json` prints, run from the wheel with its server extra."""
     environment.install(f"odradek[server] @ file://{wheel}")
     command = [
         str(environment.bin / "odradek"), "dev", "--json", "--brokers", "1", "--controllers", "1",
@@ -158,7 +163,7 @@ def test_the_sdk_alone_brings_and_imports_no_server_package(environment: CleanEn
 
 
 def _distribution(requirement: str) -> str:
-    """Return the name of the distribution that a requirement names, in its normal form."""
+    """Return the normalized name of the distribution that a requirement names."""
     name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
     return re.sub(r"[-_.]+", "-", name).lower()
 

@@ -1,1 +1,3 @@
-"""Everything that the documentation tells a user to type, run as it stands; the files of deploy/ that it uses."""
+"""Tests that run unchanged every command that the documentation tells a user to type, with the
+files of deploy/ that it uses.
+"""

@@ -1,4 +1,4 @@
-"""The machines that the pages about operating a cluster are tried on."""
+"""Fixtures: the machines on which the pages about operating a cluster are tested."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ HOSTS = ("host1", "host2", "host3", "host4", "host5")
 
 
 class DataCentre:
-    """An administrator's machine with a checkout, and hosts with a cluster as docs/cluster.md makes it."""
+    """An administrator's machine with a checkout, and hosts with a cluster set up as in
+    docs/cluster.md.
+    """
 
     def __init__(self, machines: Machines) -> None:
         self.machines = machines
@@ -37,7 +39,7 @@ class DataCentre:
 
 @pytest.fixture(scope="package")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """One machine with nothing on it."""
+    """Yield one empty machine."""
     need("network namespaces")
     with Machines(tmp_path_factory.mktemp("machine"), ["laptop"]) as machines:
         yield machines["laptop"]

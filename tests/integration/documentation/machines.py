@@ -1,7 +1,9 @@
-"""Machines without a hypervisor: each has an address, a host name, and an /etc, /opt and /var/lib of its own.
+"""Machines without a hypervisor: each has an address, a host name, and an /etc, /opt and /var/lib
+of its own.
 
-They are network and mount namespaces on one bridge, which takes root. On each, `odradek` is in /opt/odradek/bin, and
-`ssh`, `scp`, `systemctl` and `journalctl` do as much as the documentation uses of them: the rest is the real thing.
+They are network and mount namespaces on one bridge, which need root. On each machine, `odradek` is
+in /opt/odradek/bin, and stand-ins for `ssh`, `scp`, `systemctl` and `journalctl` do what the
+documentation uses of them. Everything else is real.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ class Machine:
         self._begun: list[subprocess.Popen[str]] = []
 
     def start(self) -> None:
-        """Set up its file system. The names of all machines must be in the file `hosts` before."""
+        """Set up the machine's file system.
+
+        The names of all machines must be in the file `hosts` before.
+        """
         script = self.folder / "setup.sh"
         script.write_text(self._setup())
         self._holder = subprocess.Popen(
@@ -66,10 +71,11 @@ class Machine:
         (self._scratch / "pids" / self.name).write_text(str(self._holder.pid))
 
     def run(self, script: str, *, status: int | None = 0, timeout_s: float = RUN_S_MAX) -> str:
-        """Run a shell script as root in its home directory on the machine, and return its output, of both streams.
+        """Run a shell script as root in its home directory on the machine; return its standard
+        output and standard error.
 
         Raises:
-            AssertionError: its exit status is another one than `status`; None allows any.
+            AssertionError: its exit status differs from `status`; None allows any.
         """
         with self.begin(script) as process:
             try:
@@ -84,7 +90,10 @@ class Machine:
         return output
 
     def begin(self, script: str, *, user: str = "root") -> subprocess.Popen[str]:
-        """Start a shell script; its output, of both streams, is a pipe. It ends with the machine at the latest."""
+        """Start a shell script; its standard output and standard error are one pipe.
+
+        It ends with the machine at the latest.
+        """
         as_user = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
         as_user = [] if user == "root" else [*as_user, *capabilities(NOBODY)]
         process = subprocess.Popen(
@@ -104,7 +113,7 @@ class Machine:
         return path.read_text(errors="replace") if path.exists() else ""
 
     def kill_all(self) -> None:
-        """Kill every process of the machine, as a loss of power does; its disks stay."""
+        """Kill every process of the machine, as a power loss does; its disks stay."""
         done = subprocess.run(
             ["ip", "netns", "pids", self._namespace], capture_output=True, text=True, check=True
         )

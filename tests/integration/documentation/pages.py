@@ -1,4 +1,6 @@
-"""The pages of the documentation: their fenced blocks, and which test runs those of each page."""
+"""Reads the fenced blocks of the documentation's pages, and lists which test runs those of each
+page.
+"""
 
 from __future__ import annotations
 

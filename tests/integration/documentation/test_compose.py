@@ -1,4 +1,6 @@
-"""deploy/compose.yaml: the schema of Compose, and every process of it started with its settings, names and volumes."""
+"""deploy/compose.yaml agrees with the schema of Compose, and every process in it starts with its
+settings, names and volumes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def document() -> dict[str, Any]:
 
 
 def processes() -> dict[str, dict[str, Any]]:
-    """The services that are processes of a cluster, by name."""
+    """Return the services that are processes of a cluster, by name."""
     return {
         name: service
         for name, service in document()["services"].items()
@@ -94,7 +96,9 @@ def test_clients_of_the_host_find_each_broker_where_its_port_is_published() -> N
 
 @pytest.fixture
 def containers(tmp_path: Path) -> Iterator[Machines]:
-    """Every service started as it says, on a machine of its own with its host name."""
+    """Yield a machine for each service, with its host name, on which the service runs as the file
+    says.
+    """
     need("network namespaces")
     services = processes()
     hosts = [service["hostname"] for service in services.values()]

@@ -1,4 +1,6 @@
-"""docs/error-codes.md has every code that a service sends, with the number and the retry of the table in the code."""
+"""docs/error-codes.md has every code that a service sends, with its number and whether it is
+retriable, as in the code's table.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`make install`: it says what it does, refuses an old Python with the way out, and makes an unusable .venv again."""
+"""`make install` prints what it does, refuses an old Python with advice, and replaces an unusable
+.venv.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ exec(sys.argv[1])' "$2"
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A directory with what the target depends on, and two Pythons."""
+    """Return a directory with the files that the target depends on, and two Pythons."""
     for name in ("Makefile", "pyproject.toml", "requirements.lock", "proto"):
         (tmp_path / name).symlink_to(ROOT / name)
     for name, text in (("python3.12", PYTHON), ("python3.9", OLD_PYTHON)):

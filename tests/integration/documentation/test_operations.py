@@ -1,4 +1,6 @@
-"""The pages about operating a cluster, run on the machines of docs/cluster.md, section by section."""
+"""Runs the pages about operating a cluster section by section, on machines that are set up as in
+docs/cluster.md.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ WRITTEN = 200
 
 @pytest.fixture
 def orders(data_centre: DataCentre) -> str:
-    """The records of the topic that all sections use, with the variables that the page has from docs/cluster.md."""
+    """Write the records of the topic that all sections use; return the shell variables that the
+    page takes from docs/cluster.md.
+    """
     data_centre.run(
         "odradek topic create orders --if-not-exists --partitions 6 --replicas 3;"
         f" seq {WRITTEN} | odradek produce orders"

@@ -1,4 +1,4 @@
-"""docs/quick-start.md, block by block, on a machine whose usual ports are free."""
+"""Runs docs/quick-start.md block by block, on a machine whose usual ports are free."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ OUTPUT = {
 
 
 def page() -> tuple[Block, list[Block]]:
-    """The block that starts the cluster and runs until it is stopped, and the others."""
+    """Return the block that starts the cluster and runs until it is stopped, and the other
+    blocks.
+    """
     server, *rest = blocks(PAGE)
     assert server.text.endswith("\nodradek dev\n")
     return server, rest

@@ -1,4 +1,6 @@
-"""`make docs`: the reference is built without a warning, has every name and operation, and its links lead somewhere."""
+"""`make docs` builds the reference without a warning; it has every name and operation, and its
+links are valid.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.integration.documentation.pages import ROOT
 
 
 class Anchors(HTMLParser):
-    """The places of a page, and what it refers to."""
+    """The anchors of a page, and its links."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""The units of deploy/systemd: valid, confined, and able to run a cluster as docs/cluster.md sets it up."""
+"""The systemd units in deploy/systemd are valid and confined, and run a cluster that is set up as
+in docs/cluster.md.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ def test_the_units_run_a_cluster_as_the_page_sets_it_up(data_centre: DataCentre)
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_wheel_is_installed_as_the_page_says() -> None:
-    """What it writes into /opt and into the checkout is gone afterwards; the packages come from the index."""
+    """The files that it writes into /opt and into the checkout are removed afterwards; packages
+    come from the package index.
+    """
     need("mounts", "a C compiler")
     layers = [
         f"mkdir -p /mnt/{number}/upper /mnt/{number}/work && mount -t overlay overlay"

@@ -25,7 +25,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
 
 
 def stored(cluster: EmbeddedCluster, topic: str) -> list[Compression]:
-    """Return the codecs of the batches in the log, in order."""
+    """Return the compression of each batch in the log, in order."""
     (segment,) = (cluster.broker_data_dir(1) / f"{topic}-0").glob("*.log")
     return [header.compression for _, header in iter_headers(segment.read_bytes())]
 

@@ -17,7 +17,7 @@ from odradek_gateway.settings import GatewaySettings
 
 
 class Page(HTMLParser):
-    """What a page refers to, and whether it has a script of its own."""
+    """A parser of a page, which collects its links and whether it has a script of its own."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""The Helm chart has the overlays' objects: its templates are up to date, and its values change what they say."""
+"""The Helm chart has the same objects as the overlays: its templates are up to date, and its values
+change what they name.
+"""
 
 from __future__ import annotations
 
@@ -120,6 +122,8 @@ def test_each_value_changes_what_it_says() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("words", [(), ("--values", str(CHART / "production.yaml"))])
 def test_what_it_installs_keeps_the_policies(words: tuple[str, ...]) -> None:
-    """The namespace is not the chart's: the README says how to create it with the restricted level."""
+    """The chart does not create the namespace: the README says how to create it with the restricted
+    level.
+    """
     missing = "the namespace does not enforce the restricted level"
     assert violations(rendered(*words)) == [missing]

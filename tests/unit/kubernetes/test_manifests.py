@@ -1,4 +1,6 @@
-"""What `kubectl apply -k deploy/k8s` would apply: valid, and within the policies, which themselves are tested."""
+"""The objects that `kubectl apply -k deploy/k8s` would apply are valid and follow the policies,
+which are tested, too.
+"""
 
 from __future__ import annotations
 

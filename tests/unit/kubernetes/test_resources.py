@@ -1,4 +1,6 @@
-"""Memory limits hold what the settings let a process take, and the dev overlay fits on a small node."""
+"""Memory limits allow all that the settings let a process use, and the dev overlay fits on a small
+node.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ CATCH_UP_CREDIT = (
 
 
 def amount(text: str) -> float:
-    """Return a quantity of Kubernetes in CPUs or bytes."""
+    """Return a Kubernetes quantity as a number of CPUs or bytes."""
     for unit, factor in UNITS.items():
         if text.endswith(unit):
             return int(text.removesuffix(unit)) * factor
@@ -32,7 +34,7 @@ def amount(text: str) -> float:
 
 
 def settings_of(found: list[Object], name: str, specs: dict[str, Any]) -> Callable[[str], int]:
-    """Return a function that reads the number which a pod's process sees in a setting."""
+    """Return a function that reads a number from the settings of a pod's process."""
     (template,) = [template for kind, template in pods(found) if kind.rpartition("/")[2] == name]
     variables = {one["name"]: one.get("value") for one in template["spec"]["containers"][0]["env"]}
     (lines,) = [
@@ -56,7 +58,9 @@ def limit_of(found: list[Object], name: str) -> float:
 
 
 def bounded_bytes(found: list[Object], name: str) -> float:
-    """Return what an idle process takes, and what its settings let its clients and peers add."""
+    """Return how many bytes an idle process uses, and how many its settings let clients and peers
+    add.
+    """
     if name == "broker":
         value = settings_of(found, name, specs_of(BrokerSettings))
         arriving_and_decoded = 2 * value("queued.max.request.bytes")
@@ -92,7 +96,9 @@ def test_a_setting_of_the_environment_counts() -> None:
 
 
 def requested(found: list[Object], resource: str) -> float:
-    """Return what all pods request: with jobs, as many gateways as there may be, and those that a roll adds."""
+    """Return what all pods request together: with jobs, the largest number of gateways, and those
+    that a rolling update adds.
+    """
     (scaler,) = [one for one in found if one["kind"] == "HorizontalPodAutoscaler"]
     total = 0.0
     for one in found:

@@ -1,4 +1,4 @@
-"""A load of an internal topic's partition, as other tasks of the broker see it."""
+"""Other tasks of the broker continue to run while it loads a partition of an internal topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`odradek group`: lag of all groups, and committed offsets that move by time, shift, group or file."""
+"""`odradek group` shows the lag of all groups, and moves committed offsets by time, shift, group or
+file.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ START_MS = 1_767_225_600_000
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
-    """Ten records on each partition of `orders`, one each second; `billing` has committed 3 and 4."""
+    """Return a cluster with ten records on each partition of `orders`, one each second; group
+    `billing` has committed 3 and 4.
+    """
     cluster = MemoryCluster()
     cluster.create_topic("orders", partitions=2)
     cluster.create_topic("other")
@@ -43,7 +47,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
 
 
 def run(*words: str, status: int = 0) -> str:
-    """Return what a command prints; where it fails, its errors."""
+    """Run a command and return its output, or its errors if it fails."""
     result = CliRunner().invoke(app, words)
     assert result.exit_code == status, result.output
     return f"{result.stderr}{result.exception}" if status else result.stdout

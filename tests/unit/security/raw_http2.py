@@ -27,7 +27,7 @@ class RawHttp2:
         self.ended: set[int] = set()
         self.is_closed = False
         self.goodbye = b""
-        """What the server gave as the reason of its end."""
+        """The reason that the server gave for closing the connection."""
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         self._send(_SETTINGS, 0, 0, b"")
 
