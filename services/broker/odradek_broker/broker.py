@@ -76,7 +76,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Sizes that fit a real cluster. A simulated cluster, of three brokers and few records, uses smaller ones."""
+    """Sizes whose defaults fit a real cluster. The simulator passes smaller ones for three brokers with few records."""
 
     log_defaults: LogConfig
     behind_records: int = BEHIND_RECORDS
@@ -86,7 +86,7 @@ class Scale:
 
 
 class Broker:
-    """One broker from its start to its end, on the event loop that it is created on. Its parts are public."""
+    """One broker from its start to its end, on the event loop that creates it. Its parts are public attributes."""
 
     def __init__(
         self,
@@ -318,7 +318,7 @@ class Broker:
         self.membership.image_changed(image, delta)
 
     def _catch_up_limit(self, image: MetadataImage) -> int:
-        """Return the most bytes a second that replicas far behind may copy; 0: no limit."""
+        """Return how many bytes per second replicas that are far behind may copy; 0 means no limit."""
         return value_at_run_time(
             image,
             self.broker_id,

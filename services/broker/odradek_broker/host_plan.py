@@ -29,22 +29,23 @@ _PORT_MAX: Final = 65_535
 
 
 def plan_host(settings: BrokerSettings, processes: int) -> list[dict[str, Any]]:
-    """Return `id`, `metrics_host` and `settings`, by name, of each process.
+    """Return for each process a dict with its `id`, `metrics_host` and `settings`.
 
     Raises:
         SettingsError: a derived setting is not possible; the message says what to change.
     """
     settings.check()
     if not 1 <= processes <= PROCESSES_MAX:
-        raise SettingsError(f"--processes {processes}: a host runs 1 to {PROCESSES_MAX} brokers")
+        raise SettingsError(f"--processes must be 1 to {PROCESSES_MAX}, not {processes}")
     if settings.metrics_port < 0:
         raise SettingsError(
-            "metrics.port=-1: with --processes, each broker is asked for its readiness at /readyz; set 0 or a port"
+            "metrics.port=-1 cannot be used with --processes, which checks /readyz of each"
+            " broker: set it to 0 or a port"
         )
     if _ID not in str(settings.log_dir) and (settings.log_dir / "meta.properties").exists():
         raise SettingsError(
-            f"log.dirs={settings.log_dir} is the directory of one broker: stop it, and move what is in it to"
-            f" {settings.log_dir / f'broker-{settings.node_id}'}"
+            f"log.dirs={settings.log_dir} holds the data of a broker that was started without"
+            f" --processes: stop it, and move its files to {settings.log_dir / f'broker-{settings.node_id}'}"
         )
     plans = [_process(settings, index) for index in range(processes)]
     _refuse_shared_ports([plan["settings"] for plan in plans])
@@ -89,7 +90,7 @@ def _shifted_port(name: str, port: int, shift: int) -> int:
         return port
     if port + shift > _PORT_MAX:
         raise SettingsError(
-            f"{name}: port {port} + {shift} is above {_PORT_MAX}: choose a lower one"
+            f"{name}: port {port} + {shift} is above {_PORT_MAX}: choose a lower port"
         )
     return port + shift
 

@@ -66,7 +66,7 @@ class Authorizer(Protocol):
 
 
 class EverybodyMay:
-    """The authorizer of a cluster that configures none."""
+    """The authorizer of a cluster that has none configured: it allows everything."""
 
     is_on = False
     version = 0
@@ -94,7 +94,9 @@ class EverybodyMay:
 
 
 class AclAuthorizer:
-    """The authorizer of the image's entries. Until there are entries, it refuses everything to all but super users."""
+    """Authorizes by the access control entries of the metadata image. While there are none, only super users may do
+    anything.
+    """
 
     is_on = True
 

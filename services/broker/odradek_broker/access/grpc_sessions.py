@@ -30,7 +30,7 @@ _NAME_BYTES: Final = 32
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class GrpcSession:
-    """One login. `streams` are the tasks of calls that last as long as the session."""
+    """One login of a gRPC client. `streams` are the tasks of its long calls, cancelled when the session ends."""
 
     user: str
     credential: UserScramCredential | None  # None: a token proved it
@@ -65,7 +65,7 @@ class GrpcSessions:
         return len(self._open)
 
     def open(self, user: str, credential: UserScramCredential | None, *, lifetime_ms: int) -> str:
-        """Open a session and return its name. Without a credential, a token of that lifetime proved it."""
+        """Open a session and return its name. `credential` is None if the user logged in with a token."""
         own = self._of_user.get(user, {})
         if len(own) >= SESSIONS_PER_USER_MAX:
             self._end(self._open[next(iter(own))])

@@ -18,11 +18,11 @@ from odradek_protocol.metadata.image import QuotaEntity
 
 
 class TokenBucket:
-    """A rate that may be exceeded for a moment and is paid for with a delay (KIP-13: no error).
+    """A token bucket: a client may exceed its rate for a moment, and is then delayed instead of refused (KIP-13).
 
     A bucket holds at most `rate * burst_s` tokens and fills at `rate` a second. Taking more than it holds is never
     refused: the count goes below zero, and its owner waits for the debt divided by the rate. Times are monotonic
-    seconds; tokens are bytes, ms or what else the rate counts.
+    seconds; tokens are bytes, ms or whatever unit the rate counts.
     """
 
     __slots__ = ("_at_s", "_burst_s", "_rate", "_tokens")
@@ -129,7 +129,10 @@ class Quotas:
         return min(int(wait_s * 1000), WAIT_MS_MAX)
 
     def _find(self, key: str, user: str, client_id: str) -> tuple[QuotaEntity, float] | None:
-        """Return the most specific quota that matches (as ClientQuotaManager.java), and whose usage it counts."""
+        """Return the rate of the most specific quota that matches, and the entity for which its usage is counted.
+
+        The order is that of Kafka's ClientQuotaManager.
+        """
         both: QuotaEntity = (("client-id", client_id), ("user", user))
         as_user: QuotaEntity = (("user", user),)
         as_client: QuotaEntity = (("client-id", client_id),)

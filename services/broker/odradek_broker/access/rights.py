@@ -4,9 +4,9 @@
 group that the request names. The listeners check it before a handler sees the request. Rights that depend on what else
 a request names (topics, configs) are checked by the Kafka handlers, and on gRPC by `RULES`.
 
-`needs_of` returns all needs of a gRPC request, and the caller must meet each of them. A need lists rights of which the
-caller must have one. A name of None means any resource of that type. Methods that list everything omit from the
-response what the caller may not see (`HIDDEN`), as the Kafka handlers do.
+`needs_of` returns all needs of a gRPC request, and the caller must meet each of them. A need is a list of rights, and
+the caller must have at least one of them. A name of None means any resource of that type. Methods that list everything
+omit from the response what the caller may not see (`HIDDEN`), as the Kafka handlers do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Guard(NamedTuple):
 
     @property
     def error(self) -> ErrorCode:
-        """The code of a refusal."""
+        """The error code of the response to a caller without the right."""
         if self.resource_type is ResourceType.CLUSTER:
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
@@ -152,7 +152,7 @@ def _init_producer_id(request: Any) -> Iterable[Need]:
 
 
 def may_create(topic: str) -> Need:
-    """Return the rights of which a caller needs one to create a topic of that name."""
+    """Return the rights that allow a caller to create a topic of that name; the caller needs one of them."""
     return [_cluster(Operation.CREATE), _topic(Operation.CREATE, topic)]
 
 
@@ -258,7 +258,7 @@ RULES: Final[dict[str, Rule]] = {
 
 
 def needs_of(method: str, request: Any) -> Iterable[Need]:
-    """Return the rights that a request needs. If the method is in no table, no caller has them."""
+    """Return the needs of a request. A method that is in no table has a need that no caller can meet."""
     guard, rule = GRPC_GUARDS.get(method), RULES.get(method)
     if guard is None and rule is None:
         return [()]

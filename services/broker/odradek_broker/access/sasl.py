@@ -1,4 +1,4 @@
-"""SASL: a client proves its identity by PLAIN, SCRAM or OAUTHBEARER, in one exchange a connection.
+"""SASL: a client proves its identity by PLAIN, SCRAM or OAUTHBEARER, in one exchange per connection.
 
 The mechanisms are those of RFC 4616, 5802, 7628 and 7677.
 
@@ -52,9 +52,9 @@ _REBUILD_S: Final = 1.0
 class Imitations:
     """Existing users whose credentials serve as models for those of unknown users.
 
-    A login must not reveal whether its user exists. Which user an unknown name imitates is drawn by the name on a
-    ring of all users' names (consistent hashing): the same one on every broker and after a restart, and rarely
-    another one when users are created and deleted. The lookup is as fast as that of a known user, which does it too.
+    A login must not reveal whether its user exists. Consistent hashing of the unknown name chooses the user that it
+    imitates. So that is the same user on every broker and after a restart, and it rarely changes when users are created
+    or deleted. The lookup is done for known users too, so that both take the same time.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -173,10 +173,12 @@ class SaslExchange:
         """Return the response to a client's token. Raises LoginFailed; the exchange then accepts no more tokens."""
         if self._stage is not _Stage.CHOSEN:
             self._stage = _Stage.FAILED
-            raise LoginFailed("a token without a mechanism chosen")
+            raise LoginFailed("the client sent a SASL token before it had chosen a mechanism")
         try:
             if len(token) > _TOKEN_BYTES_MAX:
-                raise LoginFailed(f"a token of {len(token)} bytes")
+                raise LoginFailed(
+                    f"the SASL token has {len(token)} bytes; the limit is {_TOKEN_BYTES_MAX}"
+                )
             if self._mechanism == PLAIN:
                 return await self._plain(token)
             if self._mechanism == OAUTHBEARER:
@@ -190,11 +192,16 @@ class SaslExchange:
         try:
             authorize_as, user, password = token.decode().split("\0")
         except ValueError:  # UnicodeDecodeError is one
-            raise LoginFailed("malformed PLAIN token") from None
+            raise LoginFailed("the SASL/PLAIN message is malformed") from None
         if not user or not password or len(user) > _NAME_BYTES_MAX:
-            raise LoginFailed("PLAIN without user or password")
+            raise LoginFailed(
+                "the SASL/PLAIN message has no user, no password, or a user of more than 512 bytes"
+            )
         if authorize_as not in ("", user):
-            raise LoginFailed("PLAIN for somebody else", user=user)
+            raise LoginFailed(
+                "the SASL/PLAIN message asks to act as another user than the one it authenticates",
+                user=user,
+            )
         credentials = self._credentials()
         own = next(
             (
@@ -227,23 +234,25 @@ class SaslExchange:
         try:
             text = token.decode()
         except UnicodeDecodeError:
-            raise LoginFailed("malformed OAUTHBEARER token") from None
+            raise LoginFailed("the OAUTHBEARER message is not valid UTF-8") from None
         header, _, rest = text.partition("\x01")
         pairs = [part.partition("=") for part in rest.split("\x01") if part]
         tokens = [value for key, _, value in pairs if key == "auth"]
         parts = header.split(",")
         if len(parts) != 3 or parts[0] != "n" or parts[2] or len(tokens) != 1:
-            raise LoginFailed("malformed OAUTHBEARER token")
+            raise LoginFailed("the OAUTHBEARER message is malformed")
         scheme, _, bearer = tokens[0].partition(" ")
         if scheme.lower() != "bearer":
-            raise LoginFailed("malformed OAUTHBEARER token")
+            raise LoginFailed("the OAUTHBEARER message has no bearer token")
         try:
             principal, lifetime_s = self._tokens.check(bearer.strip())
         except TokenRefused as refused:
             raise LoginFailed(str(refused)) from None
         user = principal.removeprefix("User:")
         if parts[1] not in ("", f"a={user}"):
-            raise LoginFailed("OAUTHBEARER for somebody else", user=user)
+            raise LoginFailed(
+                "the OAUTHBEARER message names another user than its token", user=user
+            )
         self.lifetime_ms = max(int(lifetime_s * 1000), 1)
         self._complete(user, None)
         return b""
@@ -262,13 +271,15 @@ class SaslExchange:
         user = self._first_user
         credential = self._credentials().get((user or "", SCRAM[self._mechanism]))
         if user is None or credential is None or credential != self._compared_with:
-            raise LoginFailed("unknown user", user=user or "")
+            raise LoginFailed(
+                "the user is unknown, or its credential changed during the login", user=user or ""
+            )
         self._complete(user, credential)
         return final
 
     def _look_up(self, user: str) -> tuple[bytes, bytes, bytes, int]:
         if len(user.encode()) > _NAME_BYTES_MAX:
-            raise LoginFailed("a user name of more than 512 bytes")
+            raise LoginFailed("the user name is longer than 512 bytes")
         self._first_user = user
         kind = SCRAM[self._mechanism]
         credentials = self._credentials()
@@ -285,7 +296,9 @@ class SaslExchange:
 
     def _complete(self, user: str, credential: UserScramCredential | None) -> None:
         if self.user is not None and self.user != user:
-            raise LoginFailed(f"logged in as {self.user} and again as somebody else", user=user)
+            raise LoginFailed(
+                f"this connection is logged in as {self.user} and cannot change its user", user=user
+            )
         self.user = user
         self.credential = credential
         self._stage = _Stage.COMPLETE
@@ -360,4 +373,4 @@ def token_verifier(settings: BrokerSettings) -> TokenVerifier | None:
     try:
         return TokenVerifier(settings.token_rules())
     except JwksRefused as refused:
-        raise SettingsError(f"sasl.oauthbearer.jwks.location: {refused}") from None
+        raise SettingsError(f"sasl.oauthbearer.jwks.location cannot be used: {refused}") from None

@@ -13,7 +13,7 @@ from odradek_protocol.metadata.records import NO_LEADER
 
 
 class CatchUp:
-    """Readiness of one broker process. Times are ms of one monotonic clock."""
+    """Decides whether one broker process has caught up. Times are ms of one monotonic clock."""
 
     def __init__(self, broker_id: BrokerId, *, timeout_ms: int) -> None:
         self._broker_id = broker_id

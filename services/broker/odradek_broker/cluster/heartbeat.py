@@ -1,10 +1,10 @@
 """The heartbeat: what a broker reports to every controller, and what their responses change.
 
-A broker must be fenced when its process is gone or its event loop hangs, and never because it is busy. So a
-thread sends the heartbeats (heartbeat_threads.py), each with the time since the loop last turned. Beyond
-`LOOP_AGE_MAX_MS` the thread sends none, and the session at the controller expires. Standby controllers get the
-heartbeats too, so that a new active controller knows which brokers are alive. Only a response of the active
-controller renews the lease.
+A broker must be fenced when its process is gone or its event loop hangs, and never because it is busy. So a thread
+sends the heartbeats (heartbeat_threads.py), each with the time since the last iteration of the event loop. Once that
+exceeds `LOOP_AGE_MAX_MS` the thread sends no more heartbeats, and the broker's session at the controller expires.
+Standby controllers get the heartbeats too, so that a new active controller knows which brokers are alive. Only a
+response of the active controller renews the broker's lease.
 
 Callbacks for the event loop are passed to it by `call_soon_threadsafe`. The lease is renewed at once, in the thread
 that receives the response.
@@ -68,7 +68,7 @@ class HeartbeatNews:
 
 
 class LoopTick:
-    """The time at which the event loop last turned. Any thread may read it."""
+    """The time of the last iteration of the event loop. Any thread may read it."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
@@ -85,7 +85,7 @@ class LoopTick:
             self._handle.cancel()
 
     def age_ms(self) -> int:
-        """Return the time since the loop last turned."""
+        """Return the time since the last iteration of the event loop."""
         return self._clock.monotonic_ms() - self.at_ms
 
 

@@ -1,7 +1,7 @@
 """Sends heartbeats to every controller, from separate threads and on separate channels.
 
-One thread makes the heartbeats. The gRPC stream to each controller has a reader thread, and a writer thread of
-gRPC's. A busy event loop does not delay them: each heartbeat says how long ago the loop last turned.
+One thread makes the heartbeats. The gRPC stream to each controller has a reader thread, and a writer thread that gRPC
+runs. So a busy event loop does not delay heartbeats; each one contains the time since the loop's last iteration.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class HeartbeatThreads:
         self._thread.start()
 
     def beat_now(self) -> None:
-        """Send a heartbeat without waiting for the interval, because the controller must learn of a change."""
+        """Send a heartbeat without waiting for the interval, so that the controller learns of a change at once."""
         self._beat_now.set()
 
     def stop(self) -> None:

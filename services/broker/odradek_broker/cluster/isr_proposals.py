@@ -1,8 +1,8 @@
-"""AlterPartition: the leaders' proposals to change their ISRs, gathered per broker, one request in flight.
+"""AlterPartition: sends the proposals of all leaders on this broker to change their ISRs, with one request in flight.
 
-Proposals that shrink an ISR wait 20 ms for others, because a lost follower usually concerns many partitions at
-once. Proposals that expand an ISR are sent at the next turn of the loop. If no response comes, the replica gets
-REQUEST_TIMED_OUT, keeps its proposal and sends it again (rule R16).
+Proposals that shrink an ISR wait 20 ms for others, because a lost follower usually concerns many partitions at once.
+Proposals that expand an ISR are sent in the next iteration of the event loop. If no response comes, the replica gets
+REQUEST_TIMED_OUT, keeps its proposal and sends it again (rule R16 of partition/README.md).
 """
 
 from __future__ import annotations

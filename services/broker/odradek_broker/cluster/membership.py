@@ -76,7 +76,7 @@ class Membership:
         on_stale: Callable[[ProcessRefused], None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`beating` creates the object that sends the heartbeats that `Heartbeat` describes."""
+        """`beating` creates the object that sends the heartbeats; a `Heartbeat` has their content."""
         self.broker_id = BrokerId(settings.node_id)
         self.epoch = NO_BROKER_EPOCH
         self.unfenced = asyncio.Event()
@@ -143,7 +143,8 @@ class Membership:
         await self._follow_metadata(self._feed.image)
 
     async def _follow_metadata(self, image: MetadataImage) -> None:
-        """Write to disk which metadata log this broker follows, once that log has an incarnation.
+        """Write the incarnation id of the metadata log to disk, once the log has one, so that this broker follows no
+        other log.
 
         Raises:
             ProcessRefused: the log has no incarnation although this broker has followed one that has, or the
@@ -160,9 +161,9 @@ class Membership:
             assert identity.metadata_incarnation_id is not None
             raise ProcessRefused(
                 f"broker {self.broker_id} has followed the metadata log"
-                f" {identity.metadata_incarnation_id.hex()}, the controllers' log has no"
-                " incarnation: it was written by an older release, or it is another log. Start the"
-                " controllers with the release and the data directories that they had"
+                f" {identity.metadata_incarnation_id.hex()}, but the controllers' log has no"
+                " incarnation id: an older release wrote it, or it is another log. Start the"
+                " controllers with their previous release and data directories"
             )
         try:
             await self._pool.call(lambda: self._directory.follow_metadata(incarnation_id))
@@ -175,7 +176,7 @@ class Membership:
         )
 
     async def _note_raised_level(self, image: MetadataImage) -> None:
-        """Write the incarnation to disk when the metadata log gets one while this broker serves."""
+        """Write the incarnation id to disk when the metadata log gets one while this broker serves."""
         try:
             await self._follow_metadata(image)
         except ProcessRefused as refused:
@@ -209,7 +210,8 @@ class Membership:
         error = await self._pool.call(self._directory.loss_reported)
         if error is not None:
             _log.warning(
-                "Failed to record that losses were reported; the next start reports them again",
+                "Failed to save that the controller was told of lost partitions;"
+                " the next start reports them again",
                 path=str(self._directory.path),
                 error=str(error),
             )
@@ -320,8 +322,8 @@ class Membership:
         self._lease.end()
         self._on_stale(
             ProcessRefused(
-                f"broker {self.broker_id} was registered again by another process, or unregistered"
-                f" (broker epoch {self.epoch} is stale): this process stops; find the other one"
+                f"broker {self.broker_id} was registered by another process, or unregistered (broker epoch"
+                f" {self.epoch} is stale). This process stops; look for another with the same node.id"
             )
         )
 

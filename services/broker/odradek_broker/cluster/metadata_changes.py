@@ -5,9 +5,9 @@ later. The response names the entry that made the change (`metadata_offset`), an
 exactly that entry, so that a client that reads here next sees its own write. What other clients
 change meanwhile neither ends the wait nor extends it.
 
-The wait is bounded: the change stays committed when the feed is slow or broken, and the caller still
-gets its response. The response carries the offset on, so that a client can have any other broker wait
-for it too (`MetadataRequest.min_metadata_offset`).
+The wait is bounded: the change stays committed when the feed is slow or broken, and the caller still gets its response.
+The response to the client contains the offset too, so that the client can let any other broker wait for it
+(`MetadataRequest.min_metadata_offset`).
 """
 
 from __future__ import annotations

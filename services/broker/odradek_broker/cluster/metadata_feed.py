@@ -49,7 +49,9 @@ _Call = grpc.aio.UnaryStreamCall[pb.MetadataFeedRequest, pb.MetadataFeedResponse
 
 
 class FeedBroken(Exception):
-    """The controller sent an entry or a snapshot that does not fit. The feed tries the next controller."""
+    """The controller sent an invalid entry or snapshot, or one that does not follow the image. The feed tries the next
+    one.
+    """
 
 
 class OtherMetadata(Exception):
@@ -186,7 +188,7 @@ class MetadataFeed:
                     snapshot = None
 
     async def _replay(self, message: pb.MetadataBatches) -> None:
-        """Replay the entries. The loop turns within them and between two of them: each may change many partitions.
+        """Replay the entries. The event loop runs other tasks between entries and within long ones.
 
         The records of an entry are replayed together, because nothing else may see a part of them.
         """
@@ -231,7 +233,7 @@ class MetadataFeed:
                 await asyncio.sleep(0)
 
     def _refuse_image(self, image: MetadataImage, before: tuple[MetadataOffset, int]) -> None:
-        """Discard the image and build it again, because it may have a part of an entry that does not fit."""
+        """Discard the image, which may contain a part of an invalid entry, and build it again."""
         image.offset, image.epoch = before
         self._has_refused = True
         self._rebuilt = MetadataImage()

@@ -24,8 +24,8 @@ _log = event_log(__name__)
 class ProducerIdSource:
     """Hands out producer ids that are unique in the cluster.
 
-    The next block is fetched before the last one is used up. So a controller that fails over does not stop
-    transactions whose epochs are exhausted, nor new producers.
+    The next block is fetched before the last one is used up. So new producers, and transactions whose producer epochs
+    are exhausted, still get ids while the controller fails over.
     """
 
     def __init__(self, *, broker_id: BrokerId, controllers: ControllerClient) -> None:

@@ -1,4 +1,4 @@
-"""Automatic creation of topics: those that a client used before they existed, and internal topics."""
+"""Automatic creation of topics that a client uses before they exist, and of internal topics."""
 
 from __future__ import annotations
 

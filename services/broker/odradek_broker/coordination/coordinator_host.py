@@ -113,11 +113,11 @@ class CoordinatorHost(Generic[Shard]):
 
         With `leader_epoch`, only the shard of that epoch decides.
 
-        The lease is checked as for all leaders (rule R13), in the turn of the loop in which the caller sends the
-        response. A coordinator that was cut off thus stops returning old offsets when its lease ends.
+        The lease is checked as for all leaders (rule R13 of partition/README.md), in the turn of the loop in which the
+        caller sends the response. A coordinator that was cut off thus stops returning old offsets when its lease ends.
 
         Raises:
-            CoordinatorError: NOT_COORDINATOR when this broker does not lead the partition, or does no longer;
+            CoordinatorError: NOT_COORDINATOR when this broker does not lead the partition, or no longer leads it;
                 COORDINATOR_LOAD_IN_PROGRESS while it loads.
         """
         hosted = self._hosted.get(partition)

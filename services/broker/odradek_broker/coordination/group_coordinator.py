@@ -291,7 +291,8 @@ class GroupCoordinator:
         return described
 
     def listings(self) -> Iterator[GroupListing]:
-        """Return the groups that this broker coordinates; those of a partition are looked at when it is their turn.
+        """Iterate over the groups that this broker coordinates. The state of each partition is read when the iteration
+        gets there.
 
         Raises:
             CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS while some of them are being loaded.
@@ -368,7 +369,7 @@ class _Patterns:
 
 
 class _Visible:
-    """Selects the topics that a principal may describe from those that a pattern matched."""
+    """Selects, from topics that a pattern matched, those that a principal may describe."""
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer

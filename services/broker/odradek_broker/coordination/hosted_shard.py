@@ -100,7 +100,7 @@ class HostedShard(Generic[Shard]):
     def ask(self, decide: Callable[[Shard, RequestId], Step[Any]]) -> asyncio.Future[Any]:
         """Decide one request, and return a future of its response, which is set when the response may be sent.
 
-        The future fails with a CoordinatorError too: NOT_COORDINATOR when the shard closes while the response waits,
+        The future may fail with a CoordinatorError too: NOT_COORDINATOR when the shard closes while the response waits,
         UNKNOWN_SERVER_ERROR when the handler failed.
 
         Raises:

@@ -1,8 +1,8 @@
 """The serving end of the gRPC streams between brokers (peer_streams.py): entries arrive, and their results leave in
 any order.
 
-A broker has one open session of each kind. A newer one, by broker epoch and session number, ends the older one: what
-an older one still brings is dropped.
+A broker has one open session of each kind. A session with a higher broker epoch or session number ends the older one;
+entries that still arrive there are dropped.
 """
 
 from __future__ import annotations

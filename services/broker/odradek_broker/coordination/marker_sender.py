@@ -8,13 +8,14 @@ The leader's response is one of these:
     fenced       TRANSACTION_COORDINATOR_FENCED: another broker coordinates by now. The shard resigns
     again        everything else, and a stream that broke: after 50 ms to 1 s, or at once when the image changes
 
-A partition without a leader waits for one. It counts as deleted only if the image lacks its topic id: the image that
-made this broker the coordinator is not older than any in which the partition was registered.
+The markers of a partition without a leader wait until it has one. The partition counts as deleted only if the image
+lacks its topic id: the image that made this broker the coordinator is not older than any in which the partition was
+registered.
 
 A marker says for which leader epoch of the partition it is meant. So when the leader changes it goes to the new one at
 once: a copy that is still on its way to the old one is refused if it arrives in a later leadership. Otherwise it could
-end a later transaction of a client that keeps its epoch. To the same leadership a marker is sent again only after a
-response, or after the stream broke, since a new stream makes the leader drop what the old one still brings.
+end a later transaction of a client that keeps its epoch. A marker is sent to the same leadership again only after a
+response, or after the stream broke: a new stream makes the leader drop what still arrives on the old one.
 
 A transaction may have thousands of partitions: one turn of the event loop sends `MARKERS_AT_ONCE` markers, and reports
 as many acknowledgements.
@@ -176,7 +177,7 @@ class MarkerSender:
         self._send_soon(new)
 
     def _send_soon(self, dues: Sequence[_Due]) -> None:
-        """Send some markers at once, and let `run` send the others."""
+        """Send some of the markers now, and leave the others to `run`."""
         for due in dues[MARKERS_AT_ONCE:]:
             due.is_under_way, due.retry_at_ms = False, 0
             self._wake.set()

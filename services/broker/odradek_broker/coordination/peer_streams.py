@@ -1,8 +1,8 @@
 """Streams of numbered entries to other brokers: requests to add partitions to transactions, and transaction markers.
 
-There is one stream for each broker that is asked anything, opened when the first entry is sent. Entries of one turn of
-the event loop leave in one message. If the stream breaks, or cannot be opened, all entries without a response fail;
-whoever sent them tries again, perhaps at another broker. So no entry is ever sent twice here.
+There is one stream to each broker, opened when the first entry is sent. Entries of one turn of the event loop leave in
+one message. If the stream breaks, or cannot be opened, all entries without a response fail; their senders try again,
+perhaps at another broker. So no entry is ever sent twice here.
 """
 
 from __future__ import annotations

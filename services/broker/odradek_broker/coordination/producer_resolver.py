@@ -1,4 +1,4 @@
-"""Asks all transaction coordinators of the cluster how transactions ended that a partition leader found open.
+"""Asks all transaction coordinators of the cluster about transactions that a partition leader finds open for too long.
 
 A broker that does not respond in time is left out. The caller counts the partitions of `__transaction_state` that have
 responded, and concludes nothing while one is missing.
@@ -66,7 +66,7 @@ class LinkedProducerResolver:
     async def resolve(
         self, transactions: Sequence[OpenTransaction]
     ) -> Sequence[CoordinatorResolutions]:
-        """Ask all brokers, and return the responses that arrived within the time limit."""
+        """Ask all brokers about the transactions, and return the responses that arrived within the time limit."""
         request = pb.ResolveProducersRequest(
             cluster_id=self._cluster_id,
             producers=[

@@ -1,9 +1,9 @@
-"""Asks a transaction coordinator, for a partition leader, to add the partition to a transaction or to verify that
-it is a part.
+"""Asks a transaction coordinator, for a partition leader, to add the partition to a transaction or to verify that the
+transaction contains it.
 
-`Registrar` is the asking end: it finds the coordinator of the transactional id in the metadata image, and asks it
-over a stream, or directly if it is this broker. It never asks twice; a leader whose batch is still held asks again.
-`respond_to_registration` is the coordinator's end of the stream.
+`Registrar` is the leaders' end: it finds the coordinator of the transactional id in the metadata image, and asks it
+over a stream, or directly if it is this broker. It never repeats a request; a leader that still holds its batch calls
+it again. `respond_to_registration` is the coordinator's end of the stream.
 """
 
 from __future__ import annotations

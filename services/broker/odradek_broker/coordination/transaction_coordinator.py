@@ -222,7 +222,7 @@ class TransactionCoordinator:
     async def ask_staged(
         self, query: str, decide: Callable[[TransactionShard, RequestId], Step[Any]]
     ) -> Any:
-        """Let the shard of a query of staged writes decide, and wait until its response may be sent."""
+        """Let the shard that has the staged writes of a Spark query decide, and wait until its response may be sent."""
         return await self._ask(query, decide)
 
     async def describe(self, transactional_id: TransactionalId) -> Transaction | None:
@@ -245,7 +245,7 @@ class TransactionCoordinator:
     async def resolve(
         self, producers: Sequence[tuple[ProducerIdentity, TopicIdPartition]]
     ) -> list[tuple[PartitionIndex, LeaderEpoch, list[Resolution]]]:
-        """Return what each active coordinator of this broker knows of open transactions that a leader found."""
+        """Return what each active coordinator of this broker knows about transactions that a leader found open."""
 
         def decide(shard: TransactionShard, request_id: RequestId) -> Step[Any]:
             return respond(
@@ -425,7 +425,7 @@ class TransactionKind:
             case TransactionCompleted():
                 self.metrics.count_completed(order)
             case _:
-                raise AssertionError(f"order {order!r} in {partition}")
+                raise AssertionError(f"unknown order {order!r} in partition {partition}")
 
 
 def transaction_settings(settings: BrokerSettings) -> TransactionSettings:

@@ -1,6 +1,6 @@
-"""What a broker's transaction coordinators count, and the state of their open transactions, for Prometheus.
+"""Prometheus metrics of a broker's transaction coordinators: counters, and the state of open transactions.
 
-Totals are of this process; after a failover the next coordinator counts on from its own.
+Counters begin at the start of this process. They do not move with a coordinator that fails over to another broker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TransactionMetrics:
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
     ) -> None:
-        """`now_ms` is the monotonic clock, on which decisions are dated."""
+        """`now_ms` returns the monotonic time, in which the times of decisions are given."""
         self._shards = shards
         self._pending_markers = pending_markers
         self._now_ms = now_ms
@@ -57,7 +57,7 @@ class TransactionMetrics:
         self.completion_latencies.observe(report.decided_for_ms / 1000)
 
     def count_response(self, code: ErrorCode | None) -> None:
-        """Count a response that refuses a producer which another one has replaced."""
+        """Count the response if its code tells a producer that it is fenced."""
         self.fenced += code in _FENCED
 
     def families(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""Offsets that a producer commits with its transaction. They are written once the offsets partition belongs to the
+"""Offsets that a producer commits with its transaction. They are written after the offsets partition was added to the
 transaction.
 
 The group coordinator is here; the transaction coordinator may be at another broker. The offsets partition is registered

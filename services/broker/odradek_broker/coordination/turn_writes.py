@@ -55,7 +55,7 @@ class TurnWrites:
         """Append the records and the writes of a step.
 
         Raises:
-            Exception: a record cannot be encoded. These writes must not be built any more.
+            Exception: a record cannot be encoded. `build` must not be called after that.
         """
         if step.records:
             self._add_plain(step.records)

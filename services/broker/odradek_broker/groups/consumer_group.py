@@ -276,7 +276,9 @@ class ConsumerGroup:
         self._session_ends_ms[member_id] = now_ms + session_ms
 
     def begin_duty(self, member_id: MemberId, *, now_ms: int, renew: bool) -> None:
-        """Start the rebalance timeout in which a classic member has to join again or sync; `renew` restarts it."""
+        """Start the rebalance timeout in which a classic member has to join again or sync. If it runs, only `renew`
+        restarts it.
+        """
         ends_ms = now_ms + self.state.members[member_id].rebalance_timeout_ms
         if renew:
             self._duty_ends_ms[member_id] = ends_ms

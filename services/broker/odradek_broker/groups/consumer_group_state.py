@@ -143,7 +143,7 @@ class ConsumerGroupState:
             case CurrentMemberRecord():
                 self._replay_current(record)
             case _:
-                raise AssertionError(f"{record} is not of a consumer group")
+                raise AssertionError(f"{record} is not a record of a consumer group")
 
     def _replay_current(self, record: CurrentMemberRecord) -> None:
         old = self.currents.get(record.member_id)

@@ -109,8 +109,8 @@ class CommittedOffsets:
     ) -> Iterator[TopicPartition]:
         """Return partitions whose offsets are past their retention, of topics that no member subscribes to.
 
-        `empty_since_ms` (wall clock) is when a group that had members became empty: its offsets count from
-        then, not from their commits. None: from their commits.
+        `empty_since_ms` is the wall-clock time at which a group that had members became empty: the retention of its
+        offsets begins then, not with their commits. If it is None, they count from their commits.
         """
         for partition, committed in self.of(group_id).items():
             if partition.topic in subscribed or self.pending.has_any(group_id, partition):
@@ -258,7 +258,7 @@ class GroupTable:
         return group if isinstance(group, ClassicGroup) else None
 
     def stamped(self, step: Step[GroupRecord], wall_ms: int) -> Step[GroupRecord]:
-        """Set the time of the records of classic groups, which have no wall clock."""
+        """Set the wall-clock time in the records of classic groups, whose handlers know only the monotonic time."""
         records: list[GroupRecord] = []
         for record in step.records:
             if isinstance(record, ClassicGroupRecord) and record.state is not None:

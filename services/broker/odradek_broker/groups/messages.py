@@ -190,7 +190,7 @@ class NeedsRegistration(Struct, frozen=True, gc=False):
 class Registered(Struct, frozen=True, gc=False):
     """The confirmation of the transaction's coordinator, for the guard of `NeedsRegistration`.
 
-    `last_outcome` is how the transaction before ended: (epoch of its data, whether it was committed).
+    `last_outcome` is how the producer's previous transaction ended: (epoch of its data, whether it was committed).
     """
 
     guard: int
@@ -225,7 +225,9 @@ class OffsetsAnswer(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class FetchOffsets(Struct, frozen=True, kw_only=True, gc=False):
-    """A request for the committed offsets of one group (OffsetFetch). `partitions` None: all that it committed."""
+    """A request for the committed offsets of one group (OffsetFetch). If `partitions` is None, all committed offsets
+    are requested.
+    """
 
     group_id: GroupId
     partitions: Sequence[TopicPartition] | None

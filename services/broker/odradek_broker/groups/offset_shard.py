@@ -215,7 +215,10 @@ class OffsetShard:
 
     @judges
     def _refuse_end(self, end: EndInTransaction) -> bool:
-        """Return whether the marker is of an earlier transaction. Without an open one it is a harmless repeat."""
+        """Return whether the marker belongs to an earlier transaction than the open one, and has to be refused.
+
+        If no transaction is open, the marker is a harmless repetition.
+        """
         transaction = self.table.offsets.pending.transaction_of(end.producer_id)
         if transaction is None:
             return False
@@ -312,7 +315,7 @@ class OffsetShard:
         return Step(tuple(records), (Response(request_id, response),))
 
     def forget_deleted_topics(self, catalog: TopicCatalog) -> Step[GroupRecord]:
-        """Delete the offsets of partitions that no longer exist, also if a new topic has the same name.
+        """Delete the offsets of partitions that no longer exist, even if a new topic has the same name.
 
         `catalog` must be at least as new as those that the commits in the log were checked against.
         """

@@ -7,9 +7,9 @@ Compaction keeps the latest record of a key, whatever marker came last. So a pen
 record for the same group and partition has been committed: a plain commit, a deletion, or the offset of another
 transaction whose record is later. Such a pending offset is dropped at once; the end of its transaction changes nothing.
 
-A registration with the transaction's coordinator precedes the first record. The host of the shard asks for it
-between two requests to the shard, so it has a number, the guard. The end of the producer's transaction voids the
-guard: a yes for a transaction that has ended meanwhile must not let its offsets in (KIP-890).
+A registration with the transaction's coordinator precedes the first record. The host of the shard asks for it between
+two requests to the shard, so a number, the guard, identifies it. The end of the producer's transaction voids the guard:
+a registration that was confirmed for a transaction that has ended meanwhile must not admit its offsets (KIP-890).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class PendingOffsets(Struct, gc=False):
         return self._transactions.get(producer_id)
 
     def has_any(self, group_id: GroupId, partition: TopicPartition | None = None) -> bool:
-        """Return whether the group has a pending offset, in this partition or in any."""
+        """Return whether the group has a pending offset in this partition, or in any partition if it is None."""
         partitions = self._producers.get(group_id, {})
         return bool(partitions) if partition is None else partition in partitions
 
@@ -65,7 +65,7 @@ class PendingOffsets(Struct, gc=False):
         return list(self._producers.get(group_id, ()))
 
     def of(self, group_id: GroupId, partition: TopicPartition) -> Iterator[CommittedOffset]:
-        """Return the offsets that may become the group's in this partition."""
+        """Return the group's pending offsets in this partition, one for each open transaction that has one."""
         for producer_id in self._producers.get(group_id, {}).get(partition, ()):
             yield self._transactions[producer_id].offsets[group_id, partition].committed
 

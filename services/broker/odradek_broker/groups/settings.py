@@ -55,8 +55,8 @@ class ConsumerGroupSettings:
     def heartbeat_interval_of(self, group_id: str) -> int:
         """Return the heartbeat interval of a calm group, in ms.
 
-        The controller does not know this broker's defaults, so one of the two configs alone may contradict them: at
-        least three heartbeats fit into a session that was set for the group.
+        The interval is at most a third of the session timeout. The controller cannot check that when only one of the
+        two is set for the group, because it does not know this broker's default of the other.
         """
         configs = self.configs_of(group_id)
         interval_ms = int(configs.get("consumer.heartbeat.interval.ms", self.heartbeat_interval_ms))

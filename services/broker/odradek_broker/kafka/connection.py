@@ -210,7 +210,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     @property
     def is_at_file(self) -> bool:
-        """Whether nothing is read because a part of the frame is being moved to a file."""
+        """Whether reading is paused because a part of the frame is being moved to a file."""
         return self._file is not None and self._file.is_busy
 
     @property
@@ -305,7 +305,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._respond(slot, cast("Response", result))
 
     def _require_login(self, session: ClientSession, api_key: int) -> None:
-        """Raise CloseConnection for a request that needs a login which the client has not done, or must repeat."""
+        """Raise CloseConnection if the request needs a login, and the client has not logged in or must log in again."""
         if api_key in _LOGIN_KEYS:
             return
         if not session.is_authenticated:

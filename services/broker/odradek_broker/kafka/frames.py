@@ -75,7 +75,7 @@ class FrameAssembler:
 
     @property
     def is_moved(self) -> bool:
-        """Whether parts of the frame were taken and not restored."""
+        """Whether parts of the frame were taken and not yet restored."""
         return self._moved_bytes > 0
 
     def take_part(self) -> memoryview:
@@ -90,7 +90,7 @@ class FrameAssembler:
         return part
 
     def restore(self, frame: bytearray) -> None:
-        """Put the whole frame back, all of whose bytes were taken."""
+        """Put back the whole frame after all of its bytes were taken."""
         self._frame = frame
         self._filled = self._size = len(frame)
         self._moved_bytes = 0
@@ -141,7 +141,7 @@ class FrameAssembler:
         return bytearray(rest[SIZE_BYTES:end])
 
     def settle(self) -> None:
-        """Move the bytes that were not taken out of the scratch buffer."""
+        """Copy the bytes that `next_frame` has not returned from the scratch buffer to memory of this connection."""
         rest = self._rest
         if self._frame is not None or not rest:
             return
@@ -186,7 +186,7 @@ class Resumable(Protocol):
 
     @property
     def is_at_file(self) -> bool:
-        """Whether it reads nothing because a part of its frame is being moved to a file."""
+        """Whether the connection does not read because a part of its frame is being moved to a file."""
 
     def read_on(self) -> None: ...
 
@@ -199,10 +199,10 @@ class ArrivingBytes:
     An owner (`odradek_runtime.budget.shares`) may hold an eighth of it. Beyond that, or when all of it is held,
     connections in the middle of a large frame stop reading, except one: of the owner that holds least, the connection
     that holds least, so that small frames and new clients get through. If less than `SMALL_BYTES` arrive on it in a
-    second, another one has its turn; if its owner holds more than its share, the connection closes. Otherwise each
-    connection of an owner in its turn could add a frame of the largest size to what the owner holds, and leave it
-    there. So an owner holds its share and one frame at most. From half a share on, a large frame that goes on arriving
-    is kept in a file (`frame_file`), not in memory.
+    second, another one has its turn; if its owner holds more than its share, the connection closes. Without that last
+    rule, each connection of an owner in its turn could add a frame of the largest size and leave it unfinished. With it
+    an owner holds at most its share and one frame. From half a share on, a large frame that goes on arriving is kept in
+    a file (`frame_file`), not in memory.
     """
 
     SMALL_BYTES: Final = 64 * 1024  # what a connection holds below this is not counted
@@ -238,7 +238,9 @@ class ArrivingBytes:
         return shares.total > shares.total_max or shares.of(owner) > shares.owner_max
 
     def is_for_file(self, connection: Resumable) -> bool:
-        """Whether the connection moves its frame to a file: its owner, or all, hold half of what they may."""
+        """Whether the connection moves its frame to a file: its owner, or all owners together, hold half of their
+        limit.
+        """
         owner, _ = self._held[connection]
         shares = self._shares
         return shares.total > shares.total_max // 2 or shares.of(owner) > shares.owner_max // 2

@@ -46,8 +46,7 @@ _audit = event_log("odradek_broker.audit")
 
 
 def refuse_unencrypted_listeners(settings: BrokerSettings, *, insecure: bool) -> None:
-    """Raise ListenRefused for a listener for clients that others than this machine can reach and that is not
-    encrypted.
+    """Raise ListenRefused if a listener for clients is not encrypted although other machines can reach it.
 
     `odradek_runtime.listeners` checks for all listeners of the process together that it has a certificate, and that
     callers must authenticate.
@@ -59,8 +58,8 @@ def refuse_unencrypted_listeners(settings: BrokerSettings, *, insecure: bool) ->
         if not protocol.endswith("SSL"):
             raise ListenRefused(
                 f"listener {address.name} on {address.authority} is {protocol}, and reachable from"
-                f" other machines: make it SASL_SSL or SSL, listen on 127.0.0.1, or accept that"
-                f" everybody may listen in with --insecure"
+                f" other machines: make it SASL_SSL or SSL, listen on 127.0.0.1, or allow"
+                f" unencrypted traffic with --insecure"
             )
 
 

@@ -4,8 +4,8 @@
     async def heartbeat(request: Request[HeartbeatRequest]) -> HeartbeatResponse:
         return HeartbeatResponse(error_code=...)
 
-`load_handlers` imports every module of that package, so a new file is all that a new request takes. `Registry` keeps
-the handlers whose needs the broker meets; ApiVersions reports what it keeps.
+`load_handlers` imports every module of that package, so a new request needs only a new file there. `Registry` keeps the
+handlers whose needs the broker meets; ApiVersions reports those.
 
 A handler returns the response at once, or an awaitable of it: a coroutine becomes a task, a future is awaited without
 one.
@@ -13,8 +13,8 @@ one.
 The right that every request of an API needs (`access.rights.GUARDS`) is checked before its handler runs; `refuse` makes
 the response for a caller without it. A handler checks what depends on the rest of its request.
 
-Requests of one connection begin one after the other. A request begins before its predecessors have their
-responses only while all of these are `is_ordered`: their effects took place, in order, when the handler returned.
+Requests of one connection begin one after the other. A request may begin before the earlier ones have their responses
+only if all of those are `is_ordered`: their effects took place, in order, when their handlers returned.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HandlerResult: TypeAlias = Response | Awaitable[Response]
 
 
 class RequestMessage(Protocol):
-    """A class of requests: one of `odradek_protocol.kafka.messages`, or our own of Produce or Fetch."""
+    """A class of requests: one of `odradek_protocol.kafka.messages`, or the hand-written one of Produce or Fetch."""
 
     API_KEY: ClassVar[int]
 

@@ -35,8 +35,8 @@ AT_ONCE_MAX: Final = 8
 class ClientSession:
     """The state of a client's connection: its login, its address and its software.
 
-    `sasl` is set on listeners that require it; `principal` is ANONYMOUS until the login has succeeded.
-    The authentication expires at `reauthenticate_at_ms` (monotonic); None: never.
+    `sasl` is set on listeners that require it; `principal` is ANONYMOUS until the login has succeeded. The
+    authentication expires at `reauthenticate_at_ms` of the monotonic clock, or never if that is None.
     """
 
     listener: str
@@ -114,15 +114,16 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
 
     @property
     def pace(self) -> Pace:
-        """The pace at which this request, when it is long, gives way to others. It begins at its first use."""
+        """The pace at which this request, when it is long, lets others run. It is created at its first use."""
         if self._pace is None:
             self._pace = self.services.budget.turns.pace(self.session.owner)
         return self._pace
 
     def in_turns(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """Iterate over items, of which there may be thousands, and give way to other requests between them.
+        """Iterate over items, of which there may be thousands, and let other requests run between them.
 
-        A few items are not worth a pace. It would also count the time that the request waits for a coordinator.
+        For a few items no pace is created, because it would also count the time that the request waits for a
+        coordinator.
         """
         if isinstance(items, list) and len(items) <= AT_ONCE_MAX:
             return _AtOnce(items)
@@ -154,7 +155,9 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
         return self.sees(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def _audit(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
-        """Log a refusal, at a limited rate for each owner and kind; a later line counts those not logged."""
+        """Write a refusal to the audit log, at a limited rate for each owner and kind; a later line counts those left
+        out.
+        """
         session = self.session
         entry = (self.key, operation, resource_type, name)
         unlogged = self.services.budget.refusals.admit(session.owner, entry, monotonic_ms() / 1000)

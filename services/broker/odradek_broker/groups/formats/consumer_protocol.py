@@ -49,11 +49,11 @@ def read_subscription(metadata: bytes) -> Subscription:
     """Decode a subscription.
 
     Raises:
-        Malformed: the bytes are damaged or not of a consumer (a Connect worker's, for example).
+        Malformed: the bytes are damaged, or are not a consumer's (but a Connect worker's, for example).
     """
     version, position = _number(_INT16, metadata, 0)
     if version < 0:
-        raise Malformed(f"a subscription has version {version}")
+        raise Malformed(f"a subscription has the unsupported version {version}")
     count, position = read_array_count(metadata, position, _INT16.size)
     topics = []
     for _ in range(count):
@@ -78,7 +78,7 @@ def read_subscription(metadata: bytes) -> Subscription:
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[TopicName] | None:
-    """Return the topics of a subscription; None if the bytes are not of a consumer."""
+    """Return the topics of a subscription; None if the bytes are not a consumer's subscription."""
     try:
         return frozenset(read_subscription(metadata).topics)
     except Malformed:

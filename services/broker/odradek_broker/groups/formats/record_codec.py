@@ -190,7 +190,7 @@ def _read_offset(body: RecordReader) -> CommittedOffset:
     expire_timestamp_ms = body.number(INT64) if version == 1 else -1
     topic_id = body.tags().get(_TOPIC_ID_TAG, NO_TOPIC_ID) if version >= 4 else NO_TOPIC_ID
     if len(topic_id) != len(NO_TOPIC_ID):
-        raise Malformed(f"a topic id of {len(topic_id)} bytes")
+        raise Malformed(f"a topic id must have 16 bytes, not {len(topic_id)}")
     return CommittedOffset(
         offset=offset,
         leader_epoch=leader_epoch,
@@ -223,7 +223,9 @@ def _classic_value(state: ClassicGroupState) -> bytearray:
 def _read_classic(body: RecordReader) -> ClassicGroupState:
     version = body.number(INT16)
     if version > _CLASSIC_GROUP_VERSION:
-        raise Malformed(f"GroupMetadata version {version}: written by a newer release")
+        raise Malformed(
+            f"GroupMetadata has the unsupported version {version}: a newer release wrote it"
+        )
     protocol_type, generation = body.text(), body.number(INT32)
     protocol, leader = body.maybe_text(), body.maybe_text()
     state_timestamp_ms = body.number(INT64) if version >= 2 else -1

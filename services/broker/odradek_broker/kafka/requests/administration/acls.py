@@ -205,7 +205,7 @@ def _no_acls(code: int, text: str = "") -> DescribeAclsResponse:
 
 
 def _entry_filter(filter_: _Filter | DescribeAclsRequest) -> pb.AclEntry:
-    """Convert a filter to the controller's form, where an empty text matches anything as null does in Kafka's."""
+    """Convert a filter to the controller's form. There an empty text matches anything, as null does in Kafka."""
     return pb.AclEntry(
         resource_type=filter_.resource_type_filter,
         resource_name=filter_.resource_name_filter or "",
@@ -218,7 +218,7 @@ def _entry_filter(filter_: _Filter | DescribeAclsRequest) -> pb.AclEntry:
 
 
 def _is_valid(filter_: _Filter | DescribeAclsRequest) -> bool:
-    """Whether nothing in the filter is UNKNOWN. A filter that has such a part could match by accident."""
+    """Whether no part of the filter is UNKNOWN. A filter with such a part could match entries by accident."""
     return bool(
         filter_.resource_type_filter > 0
         and filter_.pattern_type_filter > 0

@@ -1,4 +1,4 @@
-"""DescribeConfigs and ListConfigResources: values of configs, where they come from, and which resources have some.
+"""DescribeConfigs and ListConfigResources: values of configs, where they come from, and which resources have any.
 
     topic's own > this broker's own > default of all brokers > this process's settings > built in
 

@@ -1,4 +1,4 @@
-"""DescribeQuorum: the metadata quorum, as the partition that Kafka keeps its metadata in (KIP-595)."""
+"""DescribeQuorum: describes the metadata quorum as Kafka does, as a partition of `__cluster_metadata` (KIP-595)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _refuse(_request: AnyRequest, code: ErrorCode) -> DescribeQuorumResponse:
 
 @handles(DescribeQuorumRequest, refuse=_refuse)
 async def describe_quorum(request: Request[DescribeQuorumRequest]) -> DescribeQuorumResponse:
-    """Describe the quorum as its leader sees it. No partition exists but the one of the metadata."""
+    """Describe the quorum as its leader sees it. Any other partition than that of the metadata is unknown."""
     try:
         quorum = await ask_controller(
             request,

@@ -20,7 +20,9 @@ def _refuse(_request: AnyRequest, code: ErrorCode) -> ElectLeadersResponse:
 
 @handles(ElectLeadersRequest, refuse=_refuse)
 async def elect_leaders(request: Request[ElectLeadersRequest]) -> ElectLeadersResponse:
-    """Elect leaders of the partitions named, or of all; of all, the response omits those that needed no election."""
+    """Elect leaders of the partitions named, or of all partitions; then the response omits those that needed no
+    election.
+    """
     message = request.message
     command = pb.ElectLeadersRequest(
         election_type=message.election_type,

@@ -83,8 +83,8 @@ async def log_in(
 ) -> tuple[bytes, int]:
     """Return the response to a token, and how long the login lasts in ms once it is complete (else 0).
 
-    An address has a share of the proofs that are checked at once, and the response to a failure is delayed the
-    longer the more often it failed. Raises LoginFailed after it has logged the failure.
+    The number of proofs that are checked at once is limited, with a share for each address. The more often an address
+    has failed, the longer its next failure response is delayed. Raises LoginFailed after it has logged the failure.
     """
     sasl = session.sasl
     assert sasl is not None, session

@@ -106,7 +106,7 @@ async def _describe(request: Request[DescribeGroupsRequest], group_id: str) -> _
 def _sees_topics(request: AnyRequest, group: GroupDescription) -> bool:
     """Whether the caller may see every topic that a member reads; if not, the response omits the members' metadata.
 
-    Metadata of other protocols than the consumers' names no topics. Metadata that cannot be read may name any.
+    Metadata of other protocols than `consumer` names no topics. Metadata that cannot be decoded may name any topic.
     """
     if not request.services.authorizer.is_on or group.protocol_type != PROTOCOL_TYPE:
         return True

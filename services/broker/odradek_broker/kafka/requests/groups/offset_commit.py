@@ -1,8 +1,8 @@
 """OffsetCommit and OffsetDelete (KIP-496): the offsets from which a group continues.
 
 Partitions that the caller may not read, or that do not exist, are refused one by one before the group is asked. As in
-Kafka, a caller that commits nothing else does not learn whether the group has such a member. Version 10 names topics
-by id, so that nothing is committed into a topic that was deleted and created again.
+Kafka, a caller whose partitions were all refused does not learn whether the group has such a member. Version 10 names
+topics by id, so that nothing is committed into a topic that was deleted and created again.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _partition(topic: TopicState | ErrorCode, index: int) -> TopicPartition | Er
 
 
 def _as_version(request: AnyRequest, code: ErrorCode) -> ErrorCode:
-    """Return the code in a form that clients of this version know: older ones than KIP-848 have no member epochs."""
+    """Return the code in a form that clients of this version know: those from before KIP-848 know no member epochs."""
     if code is ErrorCode.STALE_MEMBER_EPOCH and request.version < _CONSUMER_PROTOCOL_FROM:
         return ErrorCode.UNSUPPORTED_VERSION
     return code

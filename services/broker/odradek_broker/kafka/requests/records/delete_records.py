@@ -24,7 +24,7 @@ _Partition = _Topic.DeleteRecordsPartitionResult
 
 @handles(DeleteRecordsRequest)
 async def delete_records(request: Request[DeleteRecordsRequest]) -> DeleteRecordsResponse:
-    """Delete in each partition, `DELETED_AT_ONCE` at a time: each waits for its replicas."""
+    """Delete records in each partition, at most `DELETED_AT_ONCE` at a time, because each waits for its replicas."""
     deletions = [
         (topic.name, deletion) for topic in request.message.topics for deletion in topic.partitions
     ]

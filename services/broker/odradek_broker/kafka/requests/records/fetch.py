@@ -1,4 +1,5 @@
-"""Fetch: buffers of the log, or slices of its files, to the client without a copy; waits for `min_bytes` or `max_wait`.
+"""Fetch: sends buffers of the log, or slices of its files, to the client without a copy, after `min_bytes` or
+`max_wait`.
 
 Partitions are served in the client's order, each only if the caller may READ its topic. The broker bounds what clients
 ask for: `fetch.max.bytes` in all, and a minute of waiting. A consumer's replica id is -1; only consumers fetch here, as
@@ -161,7 +162,9 @@ def _encode_steps(
     *,
     error: ErrorCode = ErrorCode.NONE,
 ) -> Generator[None, None, Encoded]:
-    """Encode the response, for an incremental session only what changed. Each outcome passes the gate here, last."""
+    """Encode the response; in an incremental session, only what changed. The lease is checked here for each outcome,
+    last.
+    """
     topics: dict[TopicName | TopicId, tuple[Wanted, list[PartitionData]]] = {}
     leaders: list[CurrentLeader] = []
     size_bytes = 0

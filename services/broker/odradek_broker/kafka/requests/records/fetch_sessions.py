@@ -6,9 +6,9 @@
 
 An incremental response omits partitions in which nothing changed since the last one. The sessions of a broker are
 bounded, and so are the bytes that they take, together and by owner (`odradek_runtime.budget.shares`). The least
-recently used session makes room if it has been idle long enough; otherwise a new client gets no session (id 0) and goes
-on with full requests. So does a client that may not read everything that it fetches: a session holds nothing of a topic
-that its client may not read. A session belongs to its principal; for others its id is unknown.
+recently used session makes room if it has been idle long enough; otherwise a new client gets no session (id 0) and
+continues with full requests. So does a client that may not read everything that it fetches: a session holds nothing of
+a topic that its client may not read. A session belongs to its principal; for others its id is unknown.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class FetchSession:
     def update(
         self, wanted: Sequence[Wanted], forgotten: Sequence[ForgottenTopic]
     ) -> Generator[None, None, int]:
-        """Add, change and forget partitions as a request says; returns by how many bytes the session grew."""
+        """Add, change and forget partitions as a request says; return by how many bytes the session grew."""
         growth = 0
         for number, partition in enumerate(wanted, 1):
             key = partition.key
@@ -273,7 +273,7 @@ class FetchSessions:
         *,
         counted_bytes: int = 0,
     ) -> Generator[None, None, None]:
-        """Update a session and its owner's share, of which `counted_bytes` were taken before."""
+        """Update a session, and its owner's share, in which the session counted `counted_bytes` until now."""
         growth = (yield from session.update(wanted, forgotten)) - counted_bytes
         if self._sessions.get(session.id) is not session:
             return
