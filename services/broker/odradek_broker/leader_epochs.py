@@ -1,12 +1,12 @@
 """The history of leader epochs of a log: which epoch wrote which range of offsets (KIP-101).
 
-An entry (epoch, start offset) means: from this offset on, up to the start of the next entry, the
-records carry this epoch. Epochs rise strictly and start offsets never fall. The last entry may have
-no records yet: a leader enters its epoch when it begins to lead (rule R1), perhaps to write nothing.
+An entry (epoch, start offset) means: from this offset on, up to the start of the next entry, the records carry this
+epoch. Epochs rise strictly and start offsets never fall. The last entry may have no records yet: a leader enters its
+epoch when it begins to lead (rule R1 of partition/README.md), even if it then writes nothing.
 
-The replica (`partition`) and the log on disk (`log`) each keep a `LeaderEpochs` for a partition: the replica
-decides by its own, and the log applies those decisions together with the bytes. The log also writes its entries to
-`leader-epoch-checkpoint`.
+The replica (`partition`) and the log on disk (`log`) each keep a `LeaderEpochs` for a partition: the replica makes its
+decisions with its own, and the log applies those decisions when it writes or truncates bytes. The log also writes its
+entries to `leader-epoch-checkpoint`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Settings of the listeners: addresses, security protocols, authentication and authorization.
 
-The names of OAUTHBEARER's settings are Kafka's, except for the file of keys: Kafka names a URL, this broker reads a
-file.
+The names of OAUTHBEARER's settings are Kafka's, except for the file of keys: Kafka's setting is a URL, this broker's is
+the path of a file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def _parse_protocols(text: str) -> tuple[tuple[str, str], ...]:
     for entry in filter(None, (part.strip() for part in text.split(","))):
         name, colon, protocol = entry.partition(":")
         if not colon or protocol.strip().upper() not in _PROTOCOLS:
-            raise ValueError(f"{entry!r} is not NAME:PROTOCOL with one of {', '.join(_PROTOCOLS)}")
+            raise ValueError(
+                f"{entry!r} is not NAME:PROTOCOL with one of the protocols {', '.join(_PROTOCOLS)}"
+            )
         protocols.append((name.strip().upper(), protocol.strip().upper()))
     return tuple(protocols)
 
@@ -195,7 +197,7 @@ class ListenerSettings(LogSettings):
         }
         if unknown:
             raise SettingsError(
-                f"listeners names {', '.join(sorted(unknown))}, of which listener.security.protocol.map says nothing:"
+                f"listeners names {', '.join(sorted(unknown))}, which listener.security.protocol.map does not contain:"
                 f" add {min(unknown)}:PLAINTEXT or another of {', '.join(_PROTOCOLS)} there"
             )
         if unsupported := set(self.sasl_mechanisms) - set(_SASL_MECHANISMS):
@@ -208,7 +210,8 @@ class ListenerSettings(LogSettings):
         for listener in self.advertised_listeners:
             if listener.name not in names:
                 raise SettingsError(
-                    f"advertised.listeners names {listener.name}, listeners does not"
+                    f"advertised.listeners names {listener.name}, which is not in listeners: add it there,"
+                    " or remove it from advertised.listeners"
                 )
         advertised = {listener.name for listener in self.advertised_listeners}
         for listener in self.listeners:
@@ -275,7 +278,9 @@ class ListenerSettings(LogSettings):
             ("sasl.oauthbearer.expected.audience", self.oauth_audience),
         ):
             if not value:
-                raise SettingsError(f"sasl.enabled.mechanisms has OAUTHBEARER: set {name}")
+                raise SettingsError(
+                    f"sasl.enabled.mechanisms has OAUTHBEARER, which also needs {name}: set it"
+                )
         return TokenRules(
             jwks=Path(self.oauth_jwks),
             issuer=self.oauth_issuer,
@@ -287,11 +292,15 @@ class ListenerSettings(LogSettings):
     def _check_protocol(self, name: str) -> None:
         protocol = self.security_protocol(name)
         if protocol.endswith("SSL") and not self.ssl_certificate:
-            raise SettingsError(f"listener {name} is {protocol}: set ssl.certificate.location")
+            raise SettingsError(
+                f"listener {name} is {protocol}, which needs a certificate: set ssl.certificate.location"
+            )
         if not protocol.startswith("SASL"):
             return
         if not self.sasl_mechanisms:
-            raise SettingsError(f"listener {name} is {protocol}: set sasl.enabled.mechanisms")
+            raise SettingsError(
+                f"listener {name} is {protocol}, which needs a mechanism: set sasl.enabled.mechanisms"
+            )
         if not self.mechanisms_of(name):
             raise SettingsError(
                 f"listener {name} is {protocol}, and {' and '.join(self.sasl_mechanisms)} is offered"

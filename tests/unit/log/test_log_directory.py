@@ -438,7 +438,7 @@ def test_topic_configs_become_log_settings() -> None:
         retention_ms=5,
     )
     for key, value in [("segment.bytes", "many"), ("cleanup.policy", "shred"), ("durability", "")]:
-        with pytest.raises(ValueError, match=f"{key}={value!r} is no valid setting"):
+        with pytest.raises(ValueError, match=f"{key}={value!r} is not a valid value"):
             LogConfig.from_topic_configs({key: value})
 
 

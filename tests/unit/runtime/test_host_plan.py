@@ -81,5 +81,5 @@ def test_what_cannot_be_derived_is_refused(
 
 def test_the_directory_of_a_single_broker_is_not_built_upon(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").touch()
-    with pytest.raises(SettingsError, match="move what is in it to"):
+    with pytest.raises(SettingsError, match="move its files to"):
         plan_host(settings(log_dirs=str(tmp_path)), 2)

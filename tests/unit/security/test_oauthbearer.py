@@ -69,7 +69,7 @@ async def test_what_is_no_token_is_refused(issuer: TokenIssuer, message: bytes) 
 
 
 async def test_a_token_of_somebody_else_is_refused(issuer: TokenIssuer) -> None:
-    with pytest.raises(LoginFailed, match="somebody else"):
+    with pytest.raises(LoginFailed, match="another user than its token"):
         await exchange(issuer).step(first(issuer.token("alice"), "n,a=bob,"))
 
 

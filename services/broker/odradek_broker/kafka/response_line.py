@@ -5,8 +5,8 @@ the page cache without a copy through this process. From the first byte that the
 through the transport, so that bytes stay in order and the transport's back-pressure applies. With TLS, and without a
 socket, everything always goes through the transport.
 
-A transport takes what it is given in one piece. So a long response is given to it in pieces of `PIECE_BYTES_MAX`, one
-in each turn of the loop, and the next ones when the transport has sent most of those before.
+A transport buffers everything that it is given. So a long response is given to it in pieces of `PIECE_BYTES_MAX`, one
+in each turn of the event loop, and the next ones when the transport has sent most of the earlier ones.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WRITE_BUFFER_BYTES_MAX: Final = 1 << 20
 
 
 class Slot(Struct, eq=False):
-    """The place of one request in the line of responses. Only the connection and the request's own task write it."""
+    """The place of one request in the line of responses. Only the connection and the request's own task change it."""
 
     api_key: int
     version: int
@@ -245,7 +245,7 @@ class ResponseWriter:
 
 @coroutine
 def timed(steps: Coroutine[object, object, T], slot: Slot) -> Generator[object, object, T]:
-    """Run a coroutine, and add the seconds that it keeps the event loop busy to the slot's.
+    """Run a coroutine, and add the seconds for which it keeps the event loop busy to `slot.seconds`.
 
     The time that the coroutine waits between its steps does not count.
     """

@@ -31,7 +31,7 @@ class UnsentResponses:
     """The bytes of responses that clients have not taken yet, on all connections together.
 
     A response to a fetch may have 50 MiB, and what its socket does not take stays in memory. Each connection is
-    bounded, as it begins nothing more meanwhile. Many slow connections are bounded by this: the more bytes are unsent,
+    bounded, because it begins no request meanwhile. All of them together are bounded here: the more bytes are unsent,
     the fewer bytes of records go into a new response, down to `LEAST_BYTES`. That is what a connection may leave unsent
     anyway, and lets the other clients make progress. Connections report when they stop sending and when they resume.
     """

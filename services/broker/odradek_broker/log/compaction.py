@@ -137,8 +137,8 @@ class CompactJob:
         self.is_done = True
 
     def install(self, segments: SegmentList, *, is_truncating: bool, delay_ms: int) -> bool:
-        """Swap in the new segments that are ready (on the event loop). Return whether there were any. Raises
-        OSError.
+        """Replace old segments by the new ones that are ready (on the event loop). Return whether any were replaced.
+        Raises OSError.
         """
         ready, self.ready = self.ready, []
         is_swapped = False
@@ -160,7 +160,9 @@ class CompactJob:
 
     def _require_current(self) -> None:
         if not self.is_current():
-            raise FileNotFoundError(errno.ENOENT, "the log was truncated or deleted")
+            raise FileNotFoundError(
+                errno.ENOENT, "the log was truncated or deleted during the compaction"
+            )
 
     def _open(self, segment: Segment) -> File:
         file = self.storage.open(segment.path(Suffix.LOG))

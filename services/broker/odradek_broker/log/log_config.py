@@ -100,12 +100,12 @@ class LogConfig:
                 try:
                     fields[name] = parse(configs[key])
                 except ValueError:
-                    raise ValueError(f"{key}={configs[key]!r} is no valid setting") from None
+                    raise ValueError(f"{key}={configs[key]!r} is not a valid value") from None
         if "cleanup.policy" in configs:
             policies = cleanup_policies(configs["cleanup.policy"])
             if not policies <= {"delete", "compact"}:
                 raise ValueError(
-                    f"cleanup.policy={configs['cleanup.policy']!r} is no valid setting"
+                    f"cleanup.policy={configs['cleanup.policy']!r} is not a valid value"
                 )
             fields["cleanup_delete"] = "delete" in policies
             fields["cleanup_compact"] = "compact" in policies

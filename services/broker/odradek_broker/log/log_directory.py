@@ -182,7 +182,7 @@ class LogDirectory:
             self._markers.loss_reported()
         except OSError as error:
             if error_class(error) is ErrorClass.DISK:
-                raise self.health.fail(f"registering {self.path}", error) from error
+                raise self.health.fail(f"saving the registration in {self.path}", error) from error
             return error
         marks, self._damage_marks = self._damage_marks, []
         for mark in marks:
@@ -191,8 +191,8 @@ class LogDirectory:
         return None
 
     def follow_metadata(self, incarnation_id: MetadataIncarnationId) -> None:
-        """Store durably which metadata log this broker follows. It blocks: call it on a disk thread. Raises
-        StorageFailed.
+        """Store durably the incarnation id of the metadata log that this broker follows. It blocks: call it on a disk
+        thread. Raises StorageFailed.
         """
         try:
             adopt_metadata(self._storage, self.path, incarnation_id)

@@ -67,10 +67,12 @@ class StorageJob:
         To be called after long steps and before files are changed by name: if the partition was deleted
         in between, its directory may belong to a new topic of the same name."""
         if not self.is_current():
-            raise FileNotFoundError(errno.ENOENT, "the log was truncated or deleted")
+            raise FileNotFoundError(
+                errno.ENOENT, "the log was truncated or deleted while a job of it ran"
+            )
 
     def discard(self) -> None:
-        """Close what the job holds open, also if the job will never run."""
+        """Close the files that the job holds open, even if the job will never run."""
 
     def _work(self) -> None:
         raise NotImplementedError

@@ -112,7 +112,7 @@ class OffsetOutOfRange(LookupError):
 
 
 class DamagedBatch(CorruptBatch):
-    """A batch with a readable header and a wrong CRC."""
+    """A batch was read whose header is valid and whose CRC is wrong."""
 
     def __init__(self, offsets: tuple[int, int], message: str) -> None:
         super().__init__(message)
@@ -235,7 +235,9 @@ class ReadPlan:
         if head is None:
             # Compaction keeps a segment's last batch, so if none is found, a damaged length hides it.
             if self._start_offset < min(segment.end_offset, self._end_offset):
-                raise CorruptBatch(f"no batch with the offset {self._start_offset} or a later one")
+                raise CorruptBatch(
+                    f"the segment has no batch with the offset {self._start_offset} or a later one"
+                )
             return None
         stop = size_bytes
         if head.last_offset >= self._end_offset:

@@ -351,12 +351,12 @@ def encode_snapshot(entries: dict[ProducerId, ProducerEntry]) -> bytes:
 def decode_snapshot(data: bytes) -> dict[ProducerId, ProducerEntry]:
     """Decode a snapshot file. Raises CorruptSnapshot if it is torn or damaged."""
     if len(data) < _HEAD.size + _COUNT.size:
-        raise CorruptSnapshot(f"{len(data)} bytes are too few")
+        raise CorruptSnapshot(f"the file is too short: {len(data)} bytes")
     version, crc = _HEAD.unpack_from(data)
     if version != _VERSION:
-        raise CorruptSnapshot(f"version {version} is unknown")
+        raise CorruptSnapshot(f"the version {version} is unknown")
     if crc32c(data[_HEAD.size :]) != crc:
-        raise CorruptSnapshot("the CRC does not match the bytes")
+        raise CorruptSnapshot("the CRC does not match the content")
     (count,) = _COUNT.unpack_from(data, _HEAD.size)
     position = _HEAD.size + _COUNT.size
     end = position + count * _PRODUCER.size

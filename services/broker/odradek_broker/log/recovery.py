@@ -164,7 +164,9 @@ class Recovery:
             is_whole = self._open_segment(segment, size_bytes, trusted, is_last=is_last)
             is_hole = not is_last and segment.end_offset != bases[number + 1]
             if is_hole and bases[number + 1] <= trusted:
-                raise CorruptBatch(f"{segment.end_offset} is followed by {bases[number + 1]}")
+                raise CorruptBatch(
+                    f"a segment ends at offset {segment.end_offset}, but the next one begins at {bases[number + 1]}"
+                )
             if is_whole and is_hole:
                 self._note_damage(segment)
             if not is_whole or is_hole:
@@ -192,7 +194,9 @@ class Recovery:
         """Open one segment. Return false if the log must end in it because the bytes behind are damaged."""
         whole_bytes = segment.complete(size_bytes)
         if whole_bytes < size_bytes and segment.end_offset < trusted:
-            raise CorruptBatch(f"{segment.base_offset} ends at byte {whole_bytes}")
+            raise CorruptBatch(
+                f"the segment {segment.base_offset} has no valid batch at byte {whole_bytes}"
+            )
         if segment.end_offset > trusted or whole_bytes < size_bytes:
             self._scan(segment, size_bytes, max(trusted, segment.base_offset))
         if segment.size_bytes < size_bytes:
@@ -205,7 +209,7 @@ class Recovery:
         return True
 
     def _is_torn(self, segment: Segment, size_bytes: int) -> bool:
-        """Return whether only one batch follows whose write was interrupted."""
+        """Return whether the bytes behind the segment's end are one batch whose write was interrupted."""
         prefix = segment.file().pread(LENGTH_PREFIX_BYTES, segment.size_bytes)
         if len(prefix) < LENGTH_PREFIX_BYTES:
             return True
@@ -229,7 +233,7 @@ class Recovery:
         whole_bytes = segment.size_bytes
         position, header = segment.locate(file, trusted, whole_bytes)
         if header is not None and header.base_offset < trusted:
-            raise CorruptBatch(f"{header} reaches past the recovery point {trusted}")
+            raise CorruptBatch(f"the batch {header} reaches past the recovery point {trusted}")
         next_offset = header.base_offset if header is not None else segment.end_offset
         segment.settle(position, next_offset)
         for at, header in walk_verified(file, position, size_bytes):
@@ -368,7 +372,7 @@ class Recovery:
         producer snapshot at or below the segment's begin, and a replay of the batches from there."""
         try:
             if is_doubtful:
-                raise CorruptIndex("the power was lost")
+                raise CorruptIndex("the index may be incomplete, because the power was lost")
             aborted = segment.aborted()
         except CorruptIndex:
             aborted = []

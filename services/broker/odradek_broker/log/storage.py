@@ -103,7 +103,7 @@ _WAYS_OUT: Final = {
 
 
 def _described(what: str, error: OSError) -> str:
-    """Return what failed and why, with the remedy if an operator has one."""
+    """Return a text that says what failed, why, and what an operator can do about it, if anything."""
     text = f"{what}: {error.strerror or error}"
     way_out = _WAYS_OUT.get(error.errno or 0)
     return f"{text}; {way_out}" if way_out is not None else text
@@ -343,7 +343,10 @@ class DiskStorage:
         fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         os.close(fd)
         if not has_room_for_partitions(fd):
-            raise OSError(errno.EMFILE, "too few file descriptors are left for a new partition")
+            raise OSError(
+                errno.EMFILE,
+                "too few file descriptors are left for a new partition; raise the limit of open files",
+            )
 
 
 RESERVE: Final = DescriptorReserve(16)
@@ -369,11 +372,11 @@ def _sync(sync: Callable[[int], None], fd: int) -> None:
 
 def failed_sync(error: OSError) -> OSError:
     """Return a disk error (EIO) for a failed sync: whatever its cause, the unsynced bytes may be lost."""
-    return OSError(errno.EIO, f"sync failed: {error.strerror or error}")
+    return OSError(errno.EIO, f"a sync failed: {error.strerror or error}")
 
 
 def write_all(file: File, data: ByteBuffer, position: int) -> None:
-    """Write all of `data`. After a short write the rest is written, which raises the error that caused it."""
+    """Write all of `data`. After a short write the rest is written too, which raises the error that made it short."""
     written = file.pwrite(data, position)
     if written == len(data):
         return
@@ -381,7 +384,10 @@ def write_all(file: File, data: ByteBuffer, position: int) -> None:
     while written < len(view):
         more = file.pwrite(view[written:], position + written)
         if more <= 0:
-            raise OSError(errno.EIO, f"write made no progress at byte {position + written}")
+            raise OSError(
+                errno.EIO,
+                f"the operating system wrote no bytes at position {position + written}",
+            )
         written += more
 
 
@@ -535,7 +541,9 @@ class FileSlice:
             except BlockingIOError:
                 break
             if not count:
-                raise OSError(errno.EIO, "the file ends inside a slice of it")
+                raise OSError(
+                    errno.EIO, "the file was truncated: it ends inside a slice that is being read"
+                )
             sent += count
         return sent
 
@@ -543,5 +551,7 @@ class FileSlice:
         """Return the bytes from `start` to the end of the slice. Raises OSError if the file is shorter."""
         data = self._file.pread(self._size_bytes - start, self._position + start)
         if len(data) != self._size_bytes - start:
-            raise OSError(errno.EIO, "the file ends inside a slice of it")
+            raise OSError(
+                errno.EIO, "the file was truncated: it ends inside a slice that is being read"
+            )
         return data

@@ -1,4 +1,4 @@
-"""How much of one log is durable, and how much of it a restart would scan.
+"""Tracks how much of one log is durable, and how much of it a restart would scan.
 
     durable end       everything below it was covered by a sync that succeeded
     recovery point    in addition its indexes, epochs and a producer snapshot are written: a restart

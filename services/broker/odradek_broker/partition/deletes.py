@@ -1,4 +1,4 @@
-"""DeleteRecords requests at a leader, from the request to the response.
+"""Handles DeleteRecords requests at a leader, from the request to the response.
 
     request --> the log starts later here --> waits until it does everywhere --> response
        |                                         +--> time is up: it may still happen

@@ -308,9 +308,9 @@ Effect: TypeAlias = (
 class DataDue(Struct, frozen=True, gc=False):
     """The Data that a follower should be sent next: batches from `from_offset` up to `log_end`, as many as fit.
 
-    If the two are equal, only the high watermark or the log start has moved; such a message may wait
-    50 ms for others. Every Data carries `high_watermark` and `log_start`: call `data_due` again for
-    them when the message is built, because they may have moved since its bytes were ordered from the disk.
+    If the two are equal, only the high watermark or the log start has moved; such a message may wait up to 50 ms for
+    data to travel with. Every Data carries `high_watermark` and `log_start`: call `data_due` again for them when the
+    message is built, because they may have moved since its bytes were ordered from the disk.
     """
 
     from_offset: Offset

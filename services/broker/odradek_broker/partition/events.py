@@ -78,7 +78,7 @@ class BrokerChanged(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionRemoved(Struct, frozen=True, kw_only=True, gc=False):
-    """The topic was deleted from the image. The replica answers UNKNOWN_TOPIC_ID from now on."""
+    """The topic was deleted from the image. The replica responds with UNKNOWN_TOPIC_ID from now on."""
 
 
 class ProducerBatch(Struct, frozen=True, gc=False):
@@ -124,7 +124,7 @@ class TransactionalProduceRequested(Struct, frozen=True, kw_only=True, gc=False)
 
 
 class TransactionOutcome(NamedTuple):
-    """Whether the coordinator has decided to commit or to abort a transaction, and which one."""
+    """The coordinator's decision about a transaction, to commit or to abort it, and which transaction it is about."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch  # of the data
@@ -370,7 +370,9 @@ class DataReceived(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RefusedReceived(Struct, frozen=True, kw_only=True, gc=False):
-    """The leader refused this follower's Attach with this `attach_seq`; 0: it stopped sending this partition."""
+    """The leader refused this follower's Attach with this `attach_seq`, or, if that is 0, stopped sending this
+    partition.
+    """
 
     session_id: int
     attach_seq: int

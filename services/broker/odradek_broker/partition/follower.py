@@ -1,4 +1,4 @@
-"""A replica as a follower: what it does while it follows one leader in one leader epoch.
+"""The follower: what a replica does while it follows one leader in one leader epoch.
 
     DETACHED --SessionReady, or the retry's time--> ATTACHING --Attached--> STREAMING
        ^                                             |     ^                   |
@@ -126,11 +126,13 @@ class Follower:
         return []
 
     def adopt(self) -> list[Effect]:
-        """Acknowledge again if the image changed the durability, and with it our position, within this epoch."""
+        """Acknowledge again if the image changed the durability, and with it this replica's position, within this
+        epoch.
+        """
         return self.on_synced()
 
     def resign(self) -> list[Effect]:
-        """The epoch ended, or the topic was deleted: detach."""
+        """Detach, because the epoch ended or the topic was deleted."""
         assert self._appending is None, f"resigning in the middle of {self._appending}"
         if self._session_id is None or self.phase is Phase.DETACHED:
             return []
@@ -178,8 +180,8 @@ class Follower:
         return [self._cut(cut) if cut >= log.log_start else self._reset(cut)]
 
     def on_snapshotless(self, event: SnapshotlessReceived, now_ms: int) -> list[Effect]:
-        """Start over where the leader's log begins: the records that this log needs next are deleted there, or the
-        two logs have nothing in common.
+        """Delete the log and start where the leader's log begins: the leader has deleted the records that this log
+        needs next, or the two logs have nothing in common.
         """
         if not self._is_awaited(event):
             return []
@@ -201,7 +203,7 @@ class Follower:
         return []
 
     def on_cut(self, now_ms: int) -> list[Effect]:
-        """The log was truncated or reset: compare again, from the new end."""
+        """Attach again from the new log end, because the log was truncated or reset."""
         assert self.phase is Phase.CUTTING, f"cut while {self.phase}"
         self.phase = Phase.DETACHED
         effects: list[Effect] = []
@@ -212,7 +214,7 @@ class Follower:
     def _is_awaited(
         self, event: AttachedReceived | DivergedReceived | SnapshotlessReceived
     ) -> bool:
-        """Return whether this is the response to the Attach that awaits one."""
+        """Return whether this is the response to the Attach that is in progress."""
         return (
             self.phase is Phase.ATTACHING
             and event.session_id == self._session_id

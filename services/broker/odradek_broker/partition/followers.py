@@ -65,9 +65,7 @@ class FollowerProgress:
             self._forget()
 
     def hear(self, life: BrokerEpoch, attach_seq: int) -> bool:
-        """Record an Attach. Return False if it must be ignored, because a later one came before it in another
-        stream.
-        """
+        """Record an Attach; return False if it must be ignored, because a later one arrived first in another stream."""
         if life == self.life and attach_seq <= self.attach_seq:
             return False
         self.life, self.attach_seq = life, attach_seq
@@ -176,7 +174,7 @@ class Followers:
     __slots__ = ("_by_broker", "_lag_max_ms", "counted", "is_any_waited_for")
 
     def __init__(self, *, lag_max_ms: int) -> None:
-        """`lag_max_ms`: a follower that was not caught up for longer is out of sync (rule R10)."""
+        """A follower that was not caught up for longer than `lag_max_ms` is out of sync (rule R10)."""
         self._lag_max_ms = lag_max_ms
         self.is_any_waited_for = False
         self._by_broker: dict[BrokerId, FollowerProgress] = {}
@@ -259,8 +257,8 @@ class Followers:
                 follower.caught_up_at_ms = now_ms
 
     def wait_for_time(self, log_end: Offset, isr_count: int) -> bool:
-        """Return whether time alone matters for a follower: it may begin to lag, or is outside the ISR of
-        `isr_count` members.
+        """Return whether the lag of some follower can change without an event: it may begin to lag, or is outside the
+        ISR.
 
         One that has acknowledged the whole log does not lag. When the log grows, it counts as caught up until then.
         """

@@ -1,10 +1,10 @@
-"""How far the high watermark may move (rule R8), and how long it waits for a follower that is about to join the ISR.
+"""Computes how far the high watermark may move (rule R8), and how long it waits for a follower that may soon join the
+ISR.
 
-The watermark is the lowest position over the *maximal ISR*: the committed ISR and the replicas that
-the pending change would add. The controller may already have accepted the change and elected a
-replica that it adds, while the response is still on its way; a watermark that did not wait for that
-replica would acknowledge records that it lacks. A member that the change removes still counts, for
-the mirror reason.
+The watermark is the lowest position over the *maximal ISR*: the committed ISR and the replicas that the pending change
+would add. The controller may already have accepted the change and elected a replica that it adds, while the response is
+still on its way; a watermark that did not wait for that replica would acknowledge records that it lacks. A member that
+the change removes still counts, because the controller may not have accepted the change.
 
 The watermark stands still while the committed ISR is smaller than min.insync.replicas: replicas that
 left below that size are eligible leaders (ELR, KIP-966), and they hold everything below the watermark
@@ -47,7 +47,7 @@ class Position(Protocol):
 
     @property
     def ack_to(self) -> Offset:
-        """The exclusive end of what it acknowledged in this epoch; -1 before the first acknowledgement."""
+        """The exclusive end of what the follower acknowledged in this epoch; -1 before its first acknowledgement."""
 
 
 def next_high_watermark(
@@ -107,6 +107,6 @@ class JoinWait:
         return True
 
     def excuse(self, stall_ms: int) -> None:
-        """Wait longer by the time that the leader itself stood still and heard nothing."""
+        """Extend the wait by the time for which the leader itself stood still and received nothing."""
         if self._until_ms is not None:
             self._until_ms += stall_ms

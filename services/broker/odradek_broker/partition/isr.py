@@ -1,4 +1,4 @@
-"""The in-sync replicas as their leader knows them: what is committed, and what it has proposed.
+"""The in-sync replicas as their leader knows them: the committed ISR, and the change that the leader has proposed.
 
     SETTLED --propose--> PENDING --image with a higher partition epoch--> SETTLED
                            |  ^

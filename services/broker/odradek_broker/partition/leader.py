@@ -1,4 +1,4 @@
-"""A replica as the leader: what it does in one leader epoch.
+"""The leader: what a replica does while it leads in one leader epoch.
 
 A replica becomes the leader when the image names it with a higher leader epoch (rule R1): it enters the epoch
 at its log end, knows nothing of its followers, and keeps its high watermark. It stops leading when the
@@ -221,7 +221,7 @@ class Leader:
         )
 
     def on_appended(self, end_offset: Offset, now_ms: int) -> list[Effect]:
-        """Respond to acks=0 and 1, as the batches are in the log; acks=all waits."""
+        """Respond to requests with acks=0 or 1, because the batches are in the log; those with acks=all wait."""
         self._followers.appended(self._log.log_end, now_ms)
         effects = self._produces.appended(end_offset)
         self._advance(effects)
@@ -241,13 +241,13 @@ class Leader:
         return effects
 
     def on_append_refused(self) -> list[Effect]:
-        """Fail the request, as the disk is full, and then those that were to be appended after it."""
+        """Fail the request, because the disk is full, and those that were to be appended after it."""
         effects = self.on_append_failed()
         self._append_ready(effects)
         return effects
 
     def on_append_failed(self) -> list[Effect]:
-        """Fail the request, as the write failed or the disk is full."""
+        """Fail the request, because the write failed or the disk is full."""
         return [*self._produces.failed(), *self._markers.failed()]
 
     def _append_ready(self, effects: list[Effect]) -> bool:
@@ -453,7 +453,7 @@ class Leader:
         )
 
     def on_stalled(self, event: LeaderStalled, now_ms: int) -> list[Effect]:
-        """This broker's loop stood still: do not count that time as lag of the followers (rule R10)."""
+        """Do not count the time for which this broker's event loop stood still as lag of the followers (rule R10)."""
         for follower in self._followers:
             follower.excuse(event.stall_ms, now_ms=now_ms)
         return []
@@ -532,8 +532,7 @@ class Leader:
         )
 
     def _epoch_named(self, broker_id: BrokerId) -> BrokerEpoch:
-        """Return the epoch of the registration whose acknowledgements were counted (KIP-903), or else that
-        of the image."""
+        """Return the broker epoch whose acknowledgements were counted (KIP-903); without any, the one in the image."""
         follower = self._followers.get(broker_id)
         if follower is None:
             return self._own_broker_epoch

@@ -1,22 +1,22 @@
 """Markers at a leader: the control batches that end transactions in this partition, from the request to the response.
 
-    request --> AppendMarkers --> appended --> waits for the high watermark --> response
-       +--> a marker is refused, and nothing is written of it
+    request --> AppendMarkers --> appended --> waits for the high watermark --> response +--> a marker is refused and
+       not written
 
 The markers of one request are one append. A coordinator takes NONE as the proof that its marker can no longer be lost,
 so the response waits for the high watermark, like that of a produce with acks=all.
 
 A marker is refused
-- if this broker has heard of a newer coordinator of the same transactional ids (`CoordinatorEpochs`). Before a batch
-  of a later transaction is appended, its coordinator confirms the transaction, and this broker hears of that
-  coordinator's epoch. So the late marker of a deposed coordinator can end no transaction that it knows nothing of.
-  Where nothing newer was heard, the new coordinator sends the same marker, because the decision was committed
-  before any marker left;
+- if this broker has heard of a newer coordinator of the same transactional ids (`CoordinatorEpochs`). Before a batch of
+  a later transaction is appended, its coordinator confirms the transaction, and this broker hears of that coordinator's
+  epoch. So a late marker of a deposed coordinator cannot end a transaction that this coordinator does not know. If this
+  broker has not heard of a newer coordinator, the late marker does no harm: a new coordinator sends the same one,
+  because the decision was committed before any marker was sent;
 - if its producer epoch is older than what the log has. With KIP-890 each transaction has an epoch of its own, and
   its marker the next one (`is_bumped`). A marker of that epoch is a repeat if nothing is open, and is appended again:
   its commit proves the first one. If a transaction is open, that is the next one, which the marker must not end.
 
-A leader also ends transactions by itself, where the marker was lost: one that lies in front of a later transaction
+A leader also ends transactions by itself, when its marker was lost: one that precedes a later transaction
 (`end_orphan`), and one that no coordinator knows any more (`end_hanging`). Its markers have the epoch of the data and
 the coordinator epoch -1.
 """
@@ -155,8 +155,8 @@ class MarkerWrites:
         is_registering: bool,
         is_under_min_isr: bool,
     ) -> list[Effect]:
-        """Append the marker of a transaction that no coordinator will end, unless its producer has sent anything
-        since.
+        """Append the marker of a transaction that no coordinator will end, unless its producer has sent a request since
+        the coordinators were asked.
         """
         entry = self._producers.entry(event.producer_id)
         if (

@@ -1,4 +1,4 @@
-"""Produce requests at a leader, from the request to the response (rule R12).
+"""Handles produce requests at a leader, from the request to the response (rule R12).
 
     request --> Append --> appended --> response at once, acks=0 and 1
        |                          +---> waits, acks=all --> committed, or its time is up
@@ -101,7 +101,7 @@ class ProducerSequences(Protocol):
     def entry(self, producer_id: ProducerId) -> ProducerEntry | None: ...
 
     def ended(self, producer_id: ProducerId) -> EndedTransaction | None:
-        """Return the last transaction of the producer that ended, if it ended since this broker started."""
+        """Return the producer's last transaction that ended since this broker started, if there is one."""
 
 
 _ALL: Final = -1
@@ -129,8 +129,8 @@ class Produces:
     def request(
         self, event: ProduceRequested, *, is_under_min_isr: bool, is_transactional: bool = False
     ) -> list[Effect]:
-        """Refuse the request, recognize it as a repeat, or append its batches. A transactional batch has passed the
-        gate before.
+        """Refuse the request, recognize it as a repeat, or append its batches. A transactional batch has already passed
+        the transaction gate.
         """
         assert self._appending is None, f"{event} in the middle of {self._appending}"
         if event.expected_leader_epoch not in (NO_LEADER_EPOCH, self._leader_epoch):

@@ -43,14 +43,14 @@ def decode_offsets(text: bytes) -> dict[TopicIdPartition, Offset]:
     """Decode a checkpoint; ValueError if it is torn, empty or of another format."""
     lines = text.decode("ascii").split("\n")
     if len(lines) < 3 or lines[0] != _VERSION or lines[-1] != "":
-        raise ValueError("no offset checkpoint of version 0")
+        raise ValueError("the file is not a complete offset checkpoint of version 0")
     if int(lines[1]) != len(lines) - 3:
-        raise ValueError(f"{len(lines) - 3} entries where {lines[1]} were counted")
+        raise ValueError(f"the file has {len(lines) - 3} entries, but its count is {lines[1]}")
     offsets: dict[TopicIdPartition, Offset] = {}
     for line in lines[2:-1]:
         topic_id, partition, offset = line.split(" ")
         if int(offset) < 0:
-            raise ValueError(f"offset {offset} is negative")
+            raise ValueError(f"the offset {offset} is negative")
         key = TopicIdPartition(TopicId(parse_uuid(topic_id)), PartitionIndex(int(partition)))
         offsets[key] = Offset(int(offset))
     return offsets
@@ -59,8 +59,8 @@ def decode_offsets(text: bytes) -> dict[TopicIdPartition, Offset]:
 class OffsetCheckpoint:
     """One checkpoint file. Pool threads write it, one at a time.
 
-    A periodic `write` of offsets that were gathered before a `lower` must not undo it. The ticket of such
-    a write is outdated, so it is skipped; the next period writes new offsets.
+    A `write` must not undo a `lower` that was called after the offsets of the write were gathered. The ticket of such a
+    write is outdated, so it is skipped; the next periodic write has new offsets.
     """
 
     __slots__ = ("_lock", "_offsets", "_path", "_storage", "_ticket", "was_lost")

@@ -28,14 +28,16 @@ ALL = "all"
 
 
 def strays(path: Path, chosen: set[str]) -> None:
-    """Print all stray logs, or delete and print the named ones; ALL names every stray."""
+    """Print all stray logs, or delete and print those whose names are in `chosen`; ALL there stands for every stray."""
     storage = DiskStorage()
     if not storage.exists(path / META_PROPERTIES):
-        raise DirectoryRefused(f"{path} is not the data directory of a broker")
+        raise DirectoryRefused(
+            f"{path} is not the data directory of a broker: it has no {META_PROPERTIES}"
+        )
     kept = list(read_strays(storage, path))
     unknown = chosen - {stray.name for stray in kept} - {ALL}
     if unknown:
-        raise DirectoryRefused(f"{path} has no stray called {min(unknown)}")
+        raise DirectoryRefused(f"{path} has no stray called {min(unknown)}: list the strays first")
     for stray in kept:
         if chosen and ALL not in chosen and stray.name not in chosen:
             continue
@@ -52,7 +54,9 @@ def adopt(path: Path, incarnation: str) -> None:
     storage = DiskStorage()
     incarnation_id = None if incarnation == "none" else parse_incarnation(incarnation)
     if not storage.exists(path):
-        raise DirectoryRefused(f"{path} does not exist")
+        raise DirectoryRefused(
+            f"{path} does not exist: name the data directory of a stopped broker"
+        )
     lock = take_lock(storage, path)
     try:
         adopt_metadata(storage, path, incarnation_id)

@@ -153,9 +153,10 @@ class DirectoryLoad:
         )
 
     def _verified(self, mark: Path, *, has_lost: bool) -> None:
-        """Handle the damage mark of a log that was scanned completely and truncated if it was damaged.
+        """Remove the damage mark of a log that was scanned completely, and truncated if it was damaged.
 
-        If bytes were lost, the mark stays until the controller knows: a kill before that must not hide it."""
+        If bytes were lost, the mark stays until the controller knows: a kill before that must not hide it.
+        """
         if has_lost:
             self.damage_marks.append(mark)
         else:

@@ -49,10 +49,10 @@ class MetaProperties:
         lines = [line for line in text.decode().splitlines() if "=" in line and line[0] != "#"]
         fields = dict(line.split("=", 1) for line in lines)
         if fields.get("version") != "1":
-            raise ValueError(f"version {fields.get('version')!r} is not 1")
+            raise ValueError(f"its version is {fields.get('version')!r}, not 1")
         for name in ("cluster.id", "node.id", "directory.id"):
             if not fields.get(name):
-                raise ValueError(f"{name} is missing")
+                raise ValueError(f"the line {name} is missing")
         incarnation = fields.get(_INCARNATION)
         return cls(
             cluster_id=ClusterId(fields["cluster.id"]),
@@ -66,7 +66,7 @@ def parse_incarnation(text: str) -> MetadataIncarnationId:
     """Decode 32 hexadecimal digits; ValueError for anything else."""
     value = bytes.fromhex(text)
     if len(value) != 16:
-        raise ValueError(f"{text!r} is no incarnation of 32 hexadecimal digits")
+        raise ValueError(f"{text!r} is not an incarnation id, which has 32 hexadecimal digits")
     return MetadataIncarnationId(value)
 
 
@@ -138,7 +138,9 @@ def adopt_metadata(
     """
     meta = _read_meta(storage, path)
     if meta is None:
-        raise DirectoryRefused(f"{path} has no {META_PROPERTIES}: it is no broker's data directory")
+        raise DirectoryRefused(
+            f"{path} has no {META_PROPERTIES}: it is not the data directory of a broker"
+        )
     adopted = replace(meta, metadata_incarnation_id=incarnation_id)
     if adopted != meta:
         write_meta_properties(storage, path, adopted)

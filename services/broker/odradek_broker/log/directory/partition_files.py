@@ -52,7 +52,7 @@ def parse_uuid(text: str) -> bytes:
     """Inverse of `uuid_text`; ValueError for anything else."""
     value = base64.urlsafe_b64decode(text + "==")
     if len(value) != 16:
-        raise ValueError(f"{text!r} is no UUID in base64")
+        raise ValueError(f"{text!r} is not a UUID in URL-safe base64")
     return value
 
 
@@ -110,14 +110,16 @@ def decode_epochs(text: bytes) -> LeaderEpochs:
     """Inverse of `encode_epochs`; ValueError if the text is torn, empty or of another form."""
     lines = text.decode("ascii").split("\n")
     if len(lines) < 2 or lines[0] != "0" or lines[-1] != "":
-        raise ValueError("no leader epoch checkpoint of version 0")
+        raise ValueError("the file is not a complete leader epoch checkpoint of version 0")
     if int(lines[1]) != len(lines) - 3:
-        raise ValueError(f"{len(lines) - 3} entries where {lines[1]} were counted")
+        raise ValueError(f"the file has {len(lines) - 3} entries, but its count is {lines[1]}")
     epochs, start_before = LeaderEpochs(), 0
     for line in lines[2:-1]:
         epoch, start = (int(part) for part in line.split(" "))
         if epoch <= epochs.latest or start < start_before:
-            raise ValueError(f"entry {line!r} does not rise")
+            raise ValueError(
+                f"the entry {line!r} has a lower epoch or offset than the one before it"
+            )
         epochs.enter(LeaderEpoch(epoch), Offset(start))
         start_before = start
     epochs.changes = 0

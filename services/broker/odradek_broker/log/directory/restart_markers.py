@@ -12,8 +12,8 @@
     running, another boot id         POWER      unsynced bytes may be lost
     failed, or none                  POWER
 
-The failed marker is made by a rename, because a full disk has no space for a new file; if even that
-fails, the running marker is deleted, which has the same meaning.
+The running marker is renamed to the failed one, because a full disk has no space for a new file. If even that fails,
+the running marker is deleted, which has the same meaning.
 
 `untold` marks a loss until the controller has committed a registration with POWER. A process that
 dies before that (killed during its start, out of memory in recovery) leaves a running marker with the

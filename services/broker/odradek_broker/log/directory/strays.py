@@ -279,7 +279,10 @@ class Departures:
         if self._storage.exists(path):
             if partition is not None:
                 self._under_old_name[path] = partition
-            raise FileExistsError(errno.EEXIST, "a directory of another topic has the name")
+            raise FileExistsError(
+                errno.EEXIST,
+                "a directory of another topic has the name, and cannot be renamed",
+            )
 
     def take(self) -> list[Path]:
         """Return all directories on the list; the caller runs `remove` of each on a disk thread."""

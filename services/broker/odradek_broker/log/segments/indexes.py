@@ -56,7 +56,7 @@ class CorruptIndex(ValueError):
 def _require_rising(column: array[int]) -> None:
     values = column.tolist()
     if any(map(ge, values, islice(values, 1, None))):
-        raise CorruptIndex("the entries do not rise")
+        raise CorruptIndex("the index entries are not in rising order")
 
 
 class OffsetIndex:
@@ -75,7 +75,9 @@ class OffsetIndex:
     def from_bytes(cls, data: bytes, *, log_size_bytes: int) -> OffsetIndex:
         """Decode a file. Entries at or past the end of the `.log` file are left out. Raises CorruptIndex."""
         if len(data) % OFFSET_ENTRY_BYTES:
-            raise CorruptIndex(f"{len(data)} bytes are no multiple of {OFFSET_ENTRY_BYTES}")
+            raise CorruptIndex(
+                f"the size of {len(data)} bytes is not a multiple of {OFFSET_ENTRY_BYTES}"
+            )
         words = array("I")
         words.frombytes(data)
         if _MUST_SWAP:
@@ -91,10 +93,10 @@ class OffsetIndex:
         for column in (self._offsets, self._positions):
             _require_rising(column)
             if column and column[-1] > RELATIVE_OFFSET_MAX:
-                raise CorruptIndex(f"entry {column[-1]} is out of range")
+                raise CorruptIndex(f"the entry {column[-1]} is out of range")
 
     def to_bytes(self, first: int = 0) -> bytes:
-        """The entries from number `first` on, as they stand in the file."""
+        """Return the entries from number `first` on, in the format of the index file."""
         count = len(self._offsets)
         words = array("I", bytes(OFFSET_ENTRY_BYTES * (count - first)))
         words[0::2] = self._offsets[first:count]
@@ -156,7 +158,9 @@ class TimeIndex:
     def from_bytes(cls, data: bytes) -> TimeIndex:
         """Decode a file. Raises CorruptIndex if it cannot be a segment's time index."""
         if len(data) % TIME_ENTRY_BYTES:
-            raise CorruptIndex(f"{len(data)} bytes are no multiple of {TIME_ENTRY_BYTES}")
+            raise CorruptIndex(
+                f"the size of {len(data)} bytes is not a multiple of {TIME_ENTRY_BYTES}"
+            )
         index = cls()
         # Whole columns at a time: a loop over the 262,144 entries of a full segment takes twice as long.
         words = array("I")
@@ -171,11 +175,11 @@ class TimeIndex:
         for column in (index._timestamps_ms, index._offsets):
             _require_rising(column)
             if column and column[0] < 0:
-                raise CorruptIndex(f"entry {column[0]} is negative")
+                raise CorruptIndex(f"the first entry, {column[0]}, is negative")
         return index
 
     def to_bytes(self, first: int = 0) -> bytes:
-        """The entries from number `first` on, as they stand in the file."""
+        """Return the entries from number `first` on, in the format of the index file."""
         count = len(self._timestamps_ms)
         pairs = zip(self._timestamps_ms[first:count], self._offsets[first:count], strict=True)
         return b"".join(_TIME_ENTRY.pack(*pair) for pair in pairs)
@@ -228,12 +232,17 @@ class AbortedTransaction:
 def decode_transactions(data: bytes, *, base_offset: int) -> list[AbortedTransaction]:
     """Decode a transaction index file. Raises CorruptIndex if it cannot belong to this segment."""
     if len(data) % _TRANSACTION_ENTRY_BYTES:
-        raise CorruptIndex(f"{len(data)} bytes are no multiple of {_TRANSACTION_ENTRY_BYTES}")
+        raise CorruptIndex(
+            f"the size of {len(data)} bytes is not a multiple of {_TRANSACTION_ENTRY_BYTES}"
+        )
     entries: list[AbortedTransaction] = []
     before = base_offset - 1
     for version, producer_id, first, last, stable in _TRANSACTION_ENTRY.iter_unpack(data):
         if version != _VERSION or producer_id < 0 or not 0 <= first <= last or last <= before:
-            raise CorruptIndex(f"entry {version}, {producer_id}, {first}, {last} is out of order")
+            raise CorruptIndex(
+                f"an entry is invalid or out of order: version {version}, producer {producer_id},"
+                f" offsets {first} to {last}"
+            )
         before = last
         entries.append(AbortedTransaction(ProducerId(producer_id), first, last, stable))
     return entries

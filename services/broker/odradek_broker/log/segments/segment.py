@@ -311,7 +311,7 @@ class Segment:
             times = TimeIndex.from_bytes(self._read(Suffix.TIME_INDEX))
             self._require_last_entry_fits(file, offsets)
             if self.size_bytes and not len(times):
-                raise CorruptIndex("no time in a segment with batches")
+                raise CorruptIndex("the time index is empty although the segment has batches")
             self._indexes_written = (len(offsets), len(times))
         except CorruptIndex:
             offsets, times = self._rebuilt_indexes(file)
@@ -328,7 +328,9 @@ class Segment:
         except CorruptBatch:
             last_offset = -1
         if last_offset != self.base_offset + relative_offset:
-            raise CorruptIndex(f"no batch that ends at {relative_offset} lies at {position}")
+            raise CorruptIndex(
+                f"the index entry is wrong: no batch at position {position} ends at relative offset {relative_offset}"
+            )
 
     def _rebuilt_indexes(self, file: File) -> tuple[OffsetIndex, TimeIndex]:
         fresh = Segment(self._storage, self._directory, self.base_offset)
@@ -382,7 +384,7 @@ class Segment:
             file.close()
 
     def locate(self, file: File, offset: int, end: int) -> tuple[int, Header | None]:
-        """Return position and header of the first batch whose last offset is >= `offset`.
+        """Return the position and header of the first batch whose last offset is >= `offset`.
 
         Returns (`end`, None) if there is none before position `end`. If an index entry is wrong, because
         the disk has changed it, the segment is walked from its start. Raises CorruptBatch.
@@ -429,7 +431,7 @@ class Segment:
         file = self.file()
         for at, header in walk_headers(file, walk_from, position):
             if not self.may_follow(header):
-                raise CorruptBatch(f"{header} cannot follow offset {self.end_offset - 1}")
+                raise CorruptBatch(f"the batch {header} cannot follow offset {self.end_offset - 1}")
             if header.max_timestamp_ms > self.max_timestamp_ms and header.record_count:
                 self.max_timestamp_ms = header.max_timestamp_ms
                 self.max_timestamp_offset = header.last_offset

@@ -1,9 +1,10 @@
 """ListOffsets and OffsetForLeaderEpoch: offsets by timestamp, and by leader epoch.
 
-ListOffsets has special timestamps below zero: -1 the end, -2 the start, -3 the record with the greatest timestamp
-(KIP-734), -4 the start of the local log, which here is the start, -5 (KIP-1005) the end of what is in remote storage
-and -6 (KIP-1023) the start of what has yet to go there. The last two have no offset, as in Kafka for a topic without
-remote storage. The end is the high watermark, or the last stable offset for a client that reads committed.
+ListOffsets has special timestamps below zero: -1 for the end, -2 for the start, -3 for the record with the greatest
+timestamp (KIP-734), -4 for the start of the local log, which here is the start of the log, -5 for the end of the
+records in remote storage (KIP-1005) and -6 for the first record that is not yet there (KIP-1023). For the last two
+there is no offset, as in Kafka for a topic without remote storage. The end is the high watermark, or the last stable
+offset for a client that reads committed.
 
 OffsetForLeaderEpoch returns where a leader epoch ended, so that a consumer notices lost records (KIP-320).
 """

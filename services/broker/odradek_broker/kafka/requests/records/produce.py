@@ -1,8 +1,8 @@
-"""Produce: batches from the client's frame to the leaders' logs, without a copy and without a task.
+"""Produce: appends the batches of the client's frame to the leaders' logs, without a copy and without a task.
 
 All partitions are appended, in the order of the request, before the handler returns. The connection may therefore begin
 its next request while this one waits for replicas (`is_ordered`). Errors are per partition. A request with acks=0 has
-no response; on an error the broker closes the connection instead, as Kafka does, so that the client notices.
+no response; after an error the broker closes its connection, as Kafka does, so that the client notices.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class _Produce:
         return self._response
 
     async def start_in_turns(self) -> Encoded | NoResponse:
-        """Append many partitions and build their response, with turns for other work between them."""
+        """Append to many partitions and build the response, and let other work run in between."""
         pace = self._request.pace
         await pace.run(self._append_steps())
         if self._message.acks == 0:
@@ -131,7 +131,7 @@ class _Produce:
         return await pace.run(self._encode_steps())
 
     def _append_steps(self) -> Generator[None, None, None]:
-        """Begin every partition, with a step after each."""
+        """Begin the append to each partition, with a step after each."""
         for name, topic_id, partitions in self._message.topics:
             topic, refused = self._look_at(name, topic_id)
             for index, records in partitions:
@@ -147,7 +147,7 @@ class _Produce:
         )
 
     def _enter_transaction(self, transactional_id: str) -> None:
-        """Note the transaction that batches with the transactional bit belong to, or why the caller may not use it."""
+        """Set the transaction of the request's transactional batches, or the refusal of its transactional id."""
         request = self._request
         if not request.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
             self._refused_all = _ID_NOT_ALLOWED
@@ -159,7 +159,7 @@ class _Produce:
     def _look_at(
         self, name: TopicName | None, topic_id: TopicId
     ) -> tuple[Topic, ProduceOutcome | None]:
-        """Return how the request names a topic, and the refusal of all of its partitions."""
+        """Return the topic as the request names it, and the error for all its partitions if it is refused."""
         topic: Topic = topic_id if name is None else name
         if self._refused_all is not None:
             return topic, self._refused_all
@@ -179,7 +179,7 @@ class _Produce:
         index: int,
         records: memoryview | None,
     ) -> None:
-        """Begin the next partition of the request."""
+        """Begin the append to the next partition of the request."""
         number = len(self._outcomes)
         self._outcomes.append(refused)
         self._partitions.append(None)

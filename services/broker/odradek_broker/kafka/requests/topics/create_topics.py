@@ -37,7 +37,7 @@ _GrownResult = CreatePartitionsResponse.CreatePartitionsTopicResult
 
 @handles(CreateTopicsRequest)
 async def create_topics(request: Request[CreateTopicsRequest]) -> CreateTopicsResponse:
-    """Create topics. Each has a result of its own: an invalid topic does not stop the others."""
+    """Create topics. Each has a result of its own, so an invalid topic does not stop the others."""
     message = request.message
     names = Counter(topic.name for topic in message.topics)
     may_all = request.sees_cluster(Operation.CREATE)
@@ -146,7 +146,7 @@ _Described: TypeAlias = dict[frozenset[tuple[str, str]], list[_Config]]
 
 
 def _result(request: AnyRequest, created: pb.TopicResult, described: _Described) -> _Result:
-    """Return a topic's result. `described` keeps the configs of topics with the same configs of their own."""
+    """Return a topic's result. `described` caches the described configs for topics that have equal configs."""
     is_created = created.error_code == ErrorCode.NONE
     result = _Result(
         name=created.name,

@@ -28,7 +28,7 @@ _Result = DeleteTopicsResponse.DeletableTopicResult
 async def delete_topics(request: Request[DeleteTopicsRequest]) -> DeleteTopicsResponse:
     """Delete topics. Each has a result of its own.
 
-    The controller is given ids, so that a topic which got the same name meanwhile survives.
+    The controller is given ids, so that a new topic that was created under the same name meanwhile is not deleted.
     """
     message = request.message
     if request.version >= _WITH_IDS:

@@ -1,7 +1,7 @@
 """Kafka requests of transactions. `odradek_broker.transactions` decides about them, and `coordination` runs its
 state machines.
 
-They are served only while every broker of the cluster takes part in transactions (`has_transactions`).
+They are served only while every broker of the cluster supports transactions (`has_transactions`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ABORTABLE_FROM: Final = {
 
 
 def has_transactions(services: Services) -> bool:
-    """Whether the cluster has transactions now."""
+    """Whether the cluster supports transactions now."""
     return services.transactions is not None and services.image.has_transactions
 
 

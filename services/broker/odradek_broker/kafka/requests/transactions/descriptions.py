@@ -155,7 +155,7 @@ async def _describe(request: AnyRequest, transactional_id: str) -> _Description:
 async def describe_producers(
     request: Request[DescribeProducersRequest],
 ) -> DescribeProducersResponse:
-    """Describe the producers that the leader of each partition remembers."""
+    """Describe the producers whose state the leader of each partition has."""
     topics = []
     async for topic in request.in_turns(request.message.topics):
         found = find_topic(request, topic.name, None, Operation.READ)

@@ -1,4 +1,4 @@
-"""EndTxn: commit or abort. From version 5 on (KIP-890) the response has the identity for the next transaction."""
+"""EndTxn: commits or aborts a transaction. From version 5 on it returns the identity for the next one (KIP-890)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """FindCoordinator: the broker that coordinates a group or a transactional id.
 
-For share groups (key type 2), and for transactions (1) in a cluster that has none, the response has an error whose text
-says that they are not supported. Clients of version 4 and later take it as final and show the text. Older ones,
-librdkafka among them, would ask again until they run out of time and then name no reason: they get this broker as the
-coordinator of transactions, and it refuses InitProducerId with the same code.
+For share groups (key type 2), and for transactions (1) in a cluster that does not support them, the response has an
+error whose text says that they are not supported. Clients of version 4 and later take it as final and show the text.
+Older ones, librdkafka among them, would ask again until they run out of time and then name no reason: they get this
+broker as the coordinator of transactions, and it refuses InitProducerId with the same code.
 """
 
 from __future__ import annotations

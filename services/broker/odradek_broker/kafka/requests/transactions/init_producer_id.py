@@ -1,10 +1,10 @@
 """InitProducerId: the identity of an idempotent or a transactional producer (KIP-98, KIP-360).
 
-Without a transactional id every call returns a new producer id, even if the producer names the id that it has: only a
-transaction coordinator raises epochs. A transactional id in a cluster without transactions is refused with
-UNSUPPORTED_VERSION, which says so. The Java client takes that as final; librdkafka asks again until `init_transactions`
-times out, and then gives it as the reason. The codes that librdkafka takes as final at once are all about rights, and
-would send people to their ACLs.
+Without a transactional id every call returns a new producer id, even if the request contains the producer's present id:
+only a transaction coordinator raises epochs. In a cluster that does not support transactions, a transactional id is
+refused with UNSUPPORTED_VERSION. The Java client reports that at once; librdkafka retries until `init_transactions`
+times out, and then reports it as the reason. The codes that librdkafka does not retry are all about authorization, and
+would make users look for the fault in their ACLs.
 """
 
 from __future__ import annotations

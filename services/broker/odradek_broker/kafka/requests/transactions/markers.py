@@ -1,8 +1,8 @@
-"""WriteTxnMarkers: an operator's tool ends a transaction whose marker was lost.
+"""WriteTxnMarkers: lets an operator's tool end a transaction whose marker was lost.
 
 Brokers send their markers over streams of their own. So this request accepts only ABORT, and asks every coordinator
 first: a transaction that one of them will end is refused with INVALID_TXN_STATE, and has to be ended there. If a
-coordinator decided to commit it, the marker says so, whatever was asked for.
+coordinator decided to commit the transaction, a commit marker is written although the request said ABORT.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ async def _response(
     codes: dict[tuple[str, int], ErrorCode],
     error: ErrorCode,
 ) -> TxnOffsetCommitResponse:
-    """Return the code of each partition; `error` for those without one."""
+    """Return the response with the code of each partition, or `error` for partitions without a code."""
     return TxnOffsetCommitResponse(
         topics=[
             _Topic(
