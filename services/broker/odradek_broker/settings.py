@@ -454,7 +454,7 @@ class BrokerSettings(ListenerSettings):
 
     @property
     def lease_ms(self) -> int:
-        """How long the lease lasts from the send time of a heartbeat that got a response.
+        """How long this broker's lease lasts, from the send time of the last heartbeat that got a response.
 
         It is 0.8 of the session timeout, to allow for clocks that run at different speeds.
         """

@@ -1,7 +1,7 @@
 """Markers at a leader: the control batches that end transactions in this partition, from the request to the response.
 
-    request --> AppendMarkers --> appended --> waits for the high watermark --> response +--> a marker is refused and
-       not written
+    request --> AppendMarkers --> appended --> waits for the high watermark --> response
+       +--> a marker is refused and not written
 
 The markers of one request are one append. A coordinator takes NONE as the proof that its marker can no longer be lost,
 so the response waits for the high watermark, like that of a produce with acks=all.

@@ -250,8 +250,8 @@ class ProduceWaiters:
     def add(
         self, request_id: int, *, base_offset: Offset, end_offset: Offset, deadline_ms: int
     ) -> None:
-        """Let a request wait until the high watermark reaches `end_offset`. A repeat may have a lower one than
-        earlier requests.
+        """Let a request wait until the high watermark reaches `end_offset`. A repeated request may have a lower end
+        offset than earlier requests.
         """
         self._added += 1
         waiter = _Waiter(request_id, base_offset, deadline_ms)

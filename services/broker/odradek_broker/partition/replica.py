@@ -4,11 +4,11 @@
     any role -- StorageFailed, BugFound --> FAILED      until the broker restarts
     any role -- PartitionRemoved --> IDLE               for good: the topic was deleted
 
-The image decides the role, in feed order; a state of a lower partition epoch is ignored (I8). Only
-a higher leader epoch makes a new leader, also when the same broker leads again: what a leader knew
-belongs to one epoch. While the log is being truncated or reset the change waits (`_parked`): the next
-epoch starts at the log end, which is not settled before. It is safe to finish the truncation, because
-the leader that asked for it held everything that was ever acknowledged.
+The image decides the role, in feed order; a state of a lower partition epoch is ignored. Only a higher leader epoch
+makes a new leader, also when the same broker leads again: what a leader knew belongs to one epoch. While the log is
+being truncated or reset the change waits (`_parked`): the next epoch starts at the log end, which is not settled
+before. It is safe to finish the truncation, because the leader that asked for it held everything that was ever
+acknowledged.
 
 What each role does is in leader.py and follower.py. This file hands each event to the role that it
 concerns, and drops events that come too late for it (a message of a stale session is no error).
@@ -60,8 +60,8 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 class ReadBound(Struct, frozen=True, gc=False):
     """What a consumer may read at one replica: [start_offset, end_offset), unless `error_code` is set.
 
-    Before the response is sent, `may_respond` is asked for `leader_epoch`. A fetch at `end_offset` waits, or gets
-    no records.
+    Before the response is sent, `may_respond(leader_epoch)` must be true. A fetch at `end_offset` waits, or gets no
+    records.
     """
 
     error_code: ErrorCode
@@ -187,7 +187,9 @@ class Replica:
         return effects
 
     def _adopt_within_epoch(self, view: PartitionChanged, now_ms: int) -> Sequence[Effect]:
-        """Adopt a view of the same leader epoch. A reassignment may add or remove this follower within one."""
+        """Adopt a state of the same leader epoch. A reassignment may add or remove this follower without raising that
+        epoch.
+        """
         if self._leading is not None:
             return self._leading.adopt(view, self._brokers, now_ms)
         effects: list[Effect] = []
@@ -442,13 +444,13 @@ class Replica:
     ) -> bool:
         """Return whether a response may be written to the socket (rule R13).
 
-        The replica must still have its role in the same epoch, and the lease must hold. The lease
-        bounds staleness; safety needs no clock.
+        The replica must still have its role in the same epoch, and the lease must hold. The lease bounds how stale a
+        response can be; safety does not depend on clocks.
 
-        `is_replicated`: the response says only what the whole maximal ISR has confirmed in this epoch.
-        It may leave when the lease has run out, though not when the lease was ended (0), because the
-        next leader is a member of that ISR and has it. While the leader is alone in the ISR nobody has
-        confirmed anything: a broker whose id another process has taken over could respond for ever.
+        `is_replicated`: the response says only what the whole maximal ISR has confirmed in this epoch. It may be sent
+        after the lease has expired, because the next leader is a member of that ISR and has the records too. It may not
+        be sent if the lease was ended (0), nor while the leader is alone in the ISR and no other broker has confirmed
+        anything: otherwise a broker whose id another process has taken over could respond for ever.
         """
         if self.role not in (Role.LEADER, Role.FOLLOWER) or leader_epoch != self.leader_epoch:
             return False
@@ -483,8 +485,11 @@ class Replica:
     def latest_offset(
         self, *, last_stable_offset: Offset, is_committed_only: bool, client_leader_epoch: int = -1
     ) -> ReadBound:
-        """Return the bound whose `end_offset` answers ListOffsets(latest); OFFSET_NOT_AVAILABLE while the
-        high watermark is below the start of our epoch, because the last leader may have shown more."""
+        """Return the bound whose `end_offset` is the response to ListOffsets(latest).
+
+        It is OFFSET_NOT_AVAILABLE while the high watermark is below the start of this leader epoch, because consumers
+        may have seen higher offsets at the previous leader.
+        """
         bound = self.read_bound(
             last_stable_offset=last_stable_offset,
             is_committed_only=is_committed_only,

@@ -121,7 +121,7 @@ class TransactionGate:
         coordinators: CoordinatorEpochs,
         timeout_ms: int,
     ) -> None:
-        """`guards` never repeats a number, so that a late response finds no later registration."""
+        """`guards` never repeats a number, so that a late response is never taken for that of a later registration."""
         self._leader_epoch = leader_epoch
         self._guards = guards
         self._producers = producers
@@ -153,7 +153,7 @@ class TransactionGate:
         return [self._register(waiting)] if len(waiting.held) == 1 else []
 
     def _must_register(self, batch: ProducerBatch) -> bool:
-        """Return whether the batch would begin a transaction here. A repeat, or one of an old epoch, cannot."""
+        """Return whether the batch would begin a transaction here. A repeat, or a batch of an old epoch, does not."""
         entry = self._producers.entry(batch.producer_id)
         if entry is None:
             return True

@@ -1,4 +1,4 @@
-"""Where the logs of a leader and a follower diverge (rule R3), and how far the follower truncates (rule R4).
+"""Determines where the logs of a leader and a follower diverge (rule R3), and how far the follower truncates (rule R4).
 
 Two logs that hold a record with the same offset and epoch are equal up to it, because one leader
 wrote each epoch, at offsets of its own. So comparing the follower's last epoch with the leader's
@@ -91,7 +91,7 @@ def attach_response(
 
 
 def cut_offset(follower: LogPositions, divergence: Divergence) -> Offset:
-    """Return where the follower truncates: the end of what both lineages have of `divergence.epoch`.
+    """Return where the follower truncates: the end of the records of `divergence.epoch` that both logs have.
 
     It may be below the follower's log start offset; then the follower drops its log.
     """
@@ -101,11 +101,11 @@ def cut_offset(follower: LogPositions, divergence: Divergence) -> Offset:
 
 
 def _end_of(log: LogPositions, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset] | None:
-    """Return the log's largest epoch at or below `epoch` and its exclusive end; None without one.
+    """Return the log's largest epoch at or below `epoch` and its exclusive end; None if there is none.
 
-    It differs from `LeaderEpochs.end_of`, which answers clients as Kafka does, at both ends: an epoch below
-    all others has no end here, and one above the latest has the latest one's, because a follower's log may
-    have epochs above all of the leader's.
+    `LeaderEpochs.end_of`, which is for responses to clients, gives other results for two inputs, as Kafka does. Here an
+    epoch below all others has no end, and an epoch above the latest one has the end of the latest, because a follower's
+    log may have epochs above all of the leader's.
     """
     epochs = log.epochs
     if epochs.earliest == NO_LEADER_EPOCH or epoch < epochs.earliest:

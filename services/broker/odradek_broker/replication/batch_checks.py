@@ -104,7 +104,7 @@ NO_TRANSACTIONS: Final = BatchRefused(
 )
 NO_TRANSACTIONAL_ID: Final = BatchRefused(
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    "a batch of a transaction in a request without a transactional id",
+    "the batch is transactional, but the request has no transactional id",
 )
 
 
@@ -155,7 +155,7 @@ def check_client_batches(
         end = position + LENGTH_PREFIX_BYTES + batch_length
         if magic != MAGIC:
             return BatchRefused(
-                ErrorCode.INVALID_RECORD, f"record format {magic}; only {MAGIC} is supported"
+                ErrorCode.INVALID_RECORD, f"record format {magic} is not supported, only {MAGIC} is"
             )
         if batch_length < BATCH_LENGTH_MIN or end > size_bytes:
             return _corrupt(position, f"batch length {batch_length}")
@@ -175,7 +175,7 @@ def check_client_batches(
         if count <= 0 or last_offset_delta != count - 1:
             return BatchRefused(
                 ErrorCode.INVALID_RECORD,
-                f"{count} records with last offset delta {last_offset_delta}",
+                f"the batch has {count} records, but its last offset delta is {last_offset_delta}",
             )
         records_max = _records_max(attributes, end - position - HEADER_BYTES)
         if count > records_max:
@@ -214,7 +214,8 @@ def check_client_batches(
             if producer_epoch < 0 or base_sequence < 0:
                 return BatchRefused(
                     ErrorCode.INVALID_RECORD,
-                    f"producer {producer_id} with epoch {producer_epoch}, sequence {base_sequence}",
+                    f"the batch has invalid producer fields: id {producer_id}, epoch {producer_epoch},"
+                    f" sequence {base_sequence}",
                 )
             producer = ProducerBatch(
                 producer_id=ProducerId(producer_id),
@@ -232,7 +233,7 @@ def check_client_batches(
 def _check_usual(
     usual: tuple[int, int, int, int, int], size_bytes: int, config: LogConfig, now_ms: int
 ) -> CheckedBatches | None:
-    """Return one valid batch as checked if nothing else about it is in question; None: look closer."""
+    """Return a single valid batch of the usual form as checked; None if the full checks have to be made."""
     count, max_timestamp_ms, producer_id, producer_epoch, base_sequence = usual
     if (
         size_bytes > config.max_message_bytes
@@ -339,7 +340,9 @@ def _check_attributes(
     if attributes & CONTROL_MASK:
         return BatchRefused(ErrorCode.INVALID_RECORD, "a client must not write control batches")
     if transactional is None and producer_id < 0:
-        return BatchRefused(ErrorCode.INVALID_RECORD, "a batch of a transaction without producer")
+        return BatchRefused(
+            ErrorCode.INVALID_RECORD, "the batch is transactional, but has no producer id"
+        )
     return transactional
 
 

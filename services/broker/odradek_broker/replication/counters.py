@@ -64,11 +64,11 @@ class Counters:
 class VisibleBytes:
     """Counts how many bytes of one partition consumers may read since the start of the process.
 
-    `total_bytes` lies below the high watermark, `stable_bytes` below the last stable offset as well. A waiting
-    fetch sleeps until the one of its isolation level has grown by as many bytes as it lacks. While the watermark
-    stands still (too few replicas in sync, with acks=1), appends may continue for hours, and so they may behind
-    an open transaction. So beyond STEPS_MAX appends the latest ones are merged into one step, which counts once
-    the offset has reached its end.
+    `total_bytes` lies below the high watermark, `stable_bytes` below the last stable offset as well. A waiting fetch
+    sleeps until the count of its isolation level has grown by as many bytes as the fetch lacks. Appends may continue
+    for hours while the high watermark stands still (too few replicas in sync, with acks=1), or behind an open
+    transaction. So beyond STEPS_MAX appends the latest ones are merged into one step, which counts once the offset has
+    reached its end.
     """
 
     __slots__ = (

@@ -4,7 +4,7 @@ A transaction hangs when its marker was lost, by an unclean election or a loss o
 other one in this partition. Readers of committed records then wait before it for ever, and retention stops. A leader
 asks about each transaction that has been open for longer than any time-out allows.
 
-    open for too long --> every coordinator is asked --> one says LIVE, or one is silent --> asked at a later check
+    open for too long --> every coordinator is asked --> one says LIVE, or does not respond --> asked at a later check
                                      +--> COMMITTED or ABORTED, or nobody knows it --> a marker by the leader itself
 
 Only the responses of all partitions of `__transaction_state` are a proof, because a transactional id cannot be
@@ -79,7 +79,7 @@ class _Found:
 
     @property
     def key(self) -> tuple[TopicIdPartition, ProducerId, int]:
-        """What tells it apart from later transactions of its producer."""
+        """The key that distinguishes the transaction from later ones of its producer."""
         return (
             self.host.partition,
             self.transaction.producer_id,
@@ -90,7 +90,8 @@ class _Found:
 class HangingReport(NamedTuple):
     """An old open transaction. `outcome` is how to end it, or the error that says why it must not be ended.
 
-    INVALID_TXN_STATE: a coordinator will end it. COORDINATOR_NOT_AVAILABLE: one is silent, so there is no proof.
+    INVALID_TXN_STATE: a coordinator will end it. COORDINATOR_NOT_AVAILABLE: a coordinator did not respond, so there is
+    no proof.
     """
 
     topic: TopicName
@@ -147,10 +148,11 @@ class HangingTransactions:
     async def find(
         self, topic: TopicName | None, *, older_than_ms: int | None
     ) -> list[HangingReport]:
-        """Return the transactions that have been open for so long, and what the coordinators say about each.
+        """Return the transactions that have been open for longer than `older_than_ms`, and what the coordinators say
+        about each.
 
-        None stands for longer than any time-out allows.
-        Ages count from when this broker first saw a transaction, so the proof tells more than the age.
+        If `older_than_ms` is None, it is longer than any time-out allows. Ages count from when this broker first saw a
+        transaction, so a transaction may be older than its age here.
         """
         found = [
             one for one in self._old(older_than_ms) if topic is None or one.host.topic == topic

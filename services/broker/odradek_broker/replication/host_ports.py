@@ -33,7 +33,7 @@ Host_contra = TypeVar("Host_contra", contravariant=True)
 
 
 class Registration(NamedTuple):
-    """A partition leader's question to the coordinator of a transactional id, before a transaction's first batch."""
+    """A partition leader's request to the coordinator of a transactional id, before a transaction's first batch."""
 
     partition: TopicIdPartition
     topic: TopicName
@@ -54,7 +54,7 @@ class RegistrationResponse(NamedTuple):
 
 
 class TransactionRegistrar(Protocol):
-    """Carries the questions of partition leaders to transaction coordinators."""
+    """Sends the requests of partition leaders to transaction coordinators."""
 
     def register(
         self, registration: Registration, on_response: Callable[[RegistrationResponse], None]
@@ -68,7 +68,9 @@ class Watcher(Protocol[Host_contra]):
     """An object that is notified when a partition may have new records, or can no longer be read on this broker."""
 
     def on_partition_moved(self, host: Host_contra) -> None:
-        """The high watermark or the role changed, or the replica ended. Must be cheap and must not call the host."""
+        """Handle a change of the high watermark or the role, or the end of the replica. Must be cheap and must not call
+        the host.
+        """
 
 
 class LeaderStreamPort(Protocol[Host_contra]):
@@ -78,10 +80,10 @@ class LeaderStreamPort(Protocol[Host_contra]):
         """Send the response to an attach: SendAttached, SendDiverged, SendSnapshotless or SendRefused."""
 
     def mark_due(self, host: Host_contra) -> None:
-        """There may be data, or a new high watermark, to push."""
+        """Record that there may be data, or a new high watermark, to push."""
 
     def forget(self, host: Host_contra) -> None:
-        """The host was removed, or is no longer attached to this stream."""
+        """Forget the host, because it was removed or is no longer attached to this stream."""
 
 
 class FollowerStreamPort(Protocol[Host_contra]):
@@ -107,14 +109,14 @@ class LogOwner(Protocol):
         """Confine a bug in the enclosed code to this replica."""
 
     def read_failed(self, failure: StorageFailed) -> None:
-        """Reading the log, or work on its files, failed."""
+        """Handle a failure to read the log, or to work on its files."""
 
     def failed(self, reason: str) -> None:
         """Take the replica offline, because it cannot continue with this log."""
 
 
 class Surroundings(Protocol[Host_contra]):
-    """The objects of a broker that the hosts of all its replicas share."""
+    """The objects of a broker that all its PartitionHosts share; a PartitionHost runs one replica."""
 
     clock: Clock
     pool: Pool
@@ -124,7 +126,7 @@ class Surroundings(Protocol[Host_contra]):
 
     @property
     def registrar(self) -> TransactionRegistrar | None:
-        """Carries questions to transaction coordinators; None while the cluster serves no transactions."""
+        """Sends registrations to transaction coordinators; None while the cluster does not support transactions."""
 
     def leader_stream(self, session: ev.FollowerSession) -> LeaderStreamPort[Host_contra] | None:
         """Return the open stream of a follower's session; None once it ended."""

@@ -169,7 +169,7 @@ class HostTransactions:
 
     def _torn(self, effect: fx.TransactionTorn) -> None:
         _log.error(
-            "Transaction ended in this partition otherwise than its coordinator decided",
+            "Transaction ended in this partition with another outcome than its coordinator decided",
             partition=str(self._owner),
             producer_id=effect.producer_id,
             producer_epoch=effect.producer_epoch,

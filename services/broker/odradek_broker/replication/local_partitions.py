@@ -262,7 +262,7 @@ class FetchWaiter:
         return host.stable_bytes if self._is_committed_only else host.visible_bytes
 
     async def wait(self, *, bytes_missing: int, timeout_s: float) -> None:
-        """Wait until so many bytes became readable since `mark`, a role changed, or the timeout passed."""
+        """Wait until `bytes_missing` bytes became readable since `mark`, a role changed, or the timeout passed."""
         self._bytes_missing = bytes_missing
         if self._is_over:
             return

@@ -103,7 +103,7 @@ class LeadershipWatcher(Protocol):
     def on_leader(
         self, topic: TopicName, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> None:
-        """This broker leads the partition now."""
+        """Handle that this broker now leads the partition."""
 
     def on_resigned(self, topic: TopicName, partition: PartitionIndex) -> None:
-        """This broker no longer leads the partition, or the partition was removed."""
+        """Handle that this broker no longer leads the partition, or that the partition was removed."""

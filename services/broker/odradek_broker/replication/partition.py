@@ -416,7 +416,7 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         return outcome
 
     def producers(self) -> Mapping[ProducerId, ProducerEntry] | ErrorCode:
-        """Return the producers that the leader remembers."""
+        """Return the producers whose state the leader has."""
         host = self.host
         if not host.is_leader or not self.may_respond(host.replica.leader_epoch):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -244,7 +244,7 @@ class PartitionTable:
             yield from self._apply_brokers(image, delta)
 
     def _hear_of_coordinators(self, changed: Iterable[tuple[TopicId, int]]) -> None:
-        """Update whether the cluster serves transactions, and the leader epochs of the coordinators."""
+        """Update whether the cluster supports transactions, and the leader epochs of the coordinators."""
         image = self.image
         self._has_transactions = image.has_transactions
         transactions_id = image.topic_ids.get(TRANSACTIONS_TOPIC)
@@ -254,7 +254,7 @@ class PartitionTable:
 
     @property
     def registrar(self) -> TransactionRegistrar | None:
-        """Carries questions to transaction coordinators; None while the cluster serves no transactions."""
+        """Sends registrations to transaction coordinators; None while the cluster does not support transactions."""
         return self.transaction_registrar if self._has_transactions else None
 
     def _apply_partition(

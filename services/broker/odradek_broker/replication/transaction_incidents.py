@@ -1,4 +1,4 @@
-"""Damage to transactions that partition leaders of this broker found: how often, and the last ones by name.
+"""Counts and lists the damage to transactions that this broker's partition leaders found.
 
     torn       it ended in this partition with another outcome than elsewhere
     orphaned   its marker was lost; the leader ended it when its producer began the next transaction

@@ -44,8 +44,8 @@ DescribeBroker = Callable[[pb.ConfigResource], pb.ConfigResourceResult]
 def _forwards_the_rest(servicer: type[AdminServicer]) -> type[AdminServicer]:
     """Add each RPC of the service that the class does not define: the active controller responds to it.
 
-    A response with a metadata_offset is true of an image from that offset on, so this broker waits for it.
-    What a caller needs for an RPC is in `access/rights.py`; an RPC without a rule there is refused.
+    A response with a metadata_offset describes the metadata from that offset on, so this broker waits until its image
+    has reached it. What a caller needs for an RPC is in `access/rights.py`; an RPC without a rule there is refused.
     """
     for rpc in pb.DESCRIPTOR.services_by_name["AdminService"].methods:
         if rpc.name not in vars(servicer):
@@ -104,7 +104,9 @@ class AdminServicer:
     async def DescribeMetadataQuorum(
         self, request: pb.DescribeMetadataQuorumRequest, context: ServerContext
     ) -> pb.DescribeMetadataQuorumResponse:
-        """Describe the quorum as its leader sees it, or without a leader as the first controller that responds."""
+        """Describe the quorum as its leader sees it; if it has no leader, as the first controller that responds sees
+        it.
+        """
         quorum = await self._forward(
             "DescribeQuorum", controller_pb.DescribeQuorumRequest(), context, is_admin=False
         )

@@ -79,7 +79,7 @@ class AuthServicer:
         login = self._in_progress.get(name)
         try:
             if login is None:
-                raise LoginFailed("no such exchange, or it took too long")
+                raise LoginFailed("the login does not exist, or it took too long")
             assert isinstance(token, bytes), type(token)
             response = await self._step(name, login, token)
         except LoginFailed as failed:
@@ -116,7 +116,7 @@ class AuthServicer:
         if not exchange.is_complete:
             return pb.AuthenticateResponse(token=response, exchange=name)
         if not self._end(name):
-            raise LoginFailed("it took too long", user=exchange.user or "")
+            raise LoginFailed("the login took too long", user=exchange.user or "")
         assert exchange.user is not None
         lifetime_ms = self._sessions.lifetime_ms
         if exchange.lifetime_ms is not None:

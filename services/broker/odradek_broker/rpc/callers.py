@@ -279,7 +279,7 @@ class Callers:
         if not name.startswith("User:") or not 5 < len(name) <= _PRINCIPAL_CHARACTERS_MAX:
             raise Refused(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"{ON_BEHALF_OF} names no principal, as User:alice",
+                f"{ON_BEHALF_OF} must name a principal, such as User:alice",
                 kind="Delegation refused",
                 principal=peer,
             )
@@ -287,7 +287,7 @@ class Callers:
             raise Refused(
                 grpc.StatusCode.PERMISSION_DENIED,
                 f"{peer} may not speak for {name}, which is in super.users: super users connect to"
-                " brokers directly; through a gateway use a principal that has its rights by ACLs",
+                " brokers directly; through a gateway use a principal whose rights come from ACLs",
                 kind="Delegation refused",
                 principal=peer,
             )

@@ -1,9 +1,9 @@
 """One client's Fetch stream: it pushes records of a changing set of partitions, up to the bytes that the client has
 granted (its credit).
 
-The stream's task sleeps until a partition moves, credit comes or the set changes; then partitions
-take turns, each message bounded in bytes. An error or the asked-for end takes a partition out of
-the set. Records pass the gate when they are written (rule R13).
+The stream's task sleeps until a partition moves, credit comes or the set changes; then partitions take turns, each
+message bounded in bytes. A partition leaves the set when an error occurs, or at the end offset that the client has set
+for it. The lease and the role are checked when records are written (rule R13 of partition/README.md).
 """
 
 from __future__ import annotations
@@ -182,7 +182,9 @@ class FetchStream:
                 await self._send()
 
     async def _wait(self) -> None:
-        """Wait until a partition may have records; while some are gathered, no longer than the client allows."""
+        """Wait until a partition may have records; while some records are gathered already, no longer than the client
+        allows.
+        """
         if not self._gathered:
             await self._wake.wait()
             return

@@ -1,6 +1,6 @@
-"""What operators ask partition leaders about transactions: their producers, what hangs, and what was damaged.
+"""Calls by which operators look into transactions: active producers, hanging transactions, and damage that was found.
 
-Every broker answers for the partitions that it leads, and the one that a client asked puts the responses together.
+Every broker responds for the partitions that it leads, and the broker that a client called joins the responses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PRODUCERS_MAX = 100_000
 
 
 class HangingCalls:
-    """The answers of one broker."""
+    """Serves these calls for the partitions that this broker leads."""
 
     def __init__(
         self,
@@ -62,7 +62,9 @@ class HangingCalls:
         return response
 
     async def find(self, request: pb.FindHangingRequest) -> pb.FindHangingResponse:
-        """Return the old open transactions of this broker's partitions, and its incidents."""
+        """Return this broker's transactions that have been open for too long, and the damage to transactions that it
+        found.
+        """
         topic = TopicName(request.topic) if request.topic else None
         reports = await self._hanging.find(topic, older_than_ms=request.older_than_ms or None)
         response = pb.FindHangingResponse(transactions=map(_old_transaction, reports))
@@ -94,7 +96,7 @@ class HangingCalls:
 
 
 def visible(response: pb.FindHangingResponse, caller: Caller | None) -> pb.FindHangingResponse:
-    """Leave out the topics that the caller may not describe."""
+    """Return the response without the topics that the caller may not describe."""
     if caller is None:
         return response
     return pb.FindHangingResponse(

@@ -142,7 +142,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
         number |= (byte & 0x7F) << shift
         if byte < 0x80:
             return number, position
-    raise IndexError("a number of more than ten bytes")
+    raise IndexError("the message has a varint of more than ten bytes")
 
 
 M = TypeVar("M", bound=Message)

@@ -1,7 +1,7 @@
 """One client's Produce stream: it receives requests, and sends each response when its request is complete.
 
-The reader stops while too many requests wait for their responses, so a client cannot fill the broker's memory. Each
-response passes the gate when it is written (rule R13).
+The reader stops while too many requests wait for their responses, so a client cannot fill the broker's memory. The
+lease and the role are checked when a response is written (rule R13 of partition/README.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""StagedWriteService of a broker: each call is served by the coordinator of its query, on this broker or another
-one.
-"""
+"""StagedWriteService of a broker (transactions/staged_steps.py): serves each call at the coordinator of its query."""
 
 from __future__ import annotations
 
@@ -67,7 +65,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def OpenStaged(
         self, request: pb.OpenStagedRequest, context: ServerContext
     ) -> pb.OpenStagedResponse:
-        """Give a task a slot of its query."""
+        """Give a task of a query's step a slot: the transactional id with which it writes."""
         return await self._at_coordinator(
             "OpenStaged",
             request,
@@ -287,7 +285,7 @@ def add_to(server: grpc.aio.Server, servicer: StagedWriteServicer) -> str:
 
 
 def _members(query: str, members: Iterable[pb.StagedMember]) -> tuple[SlotIdentity, ...] | None:
-    """Return the members; None if there are too many, or one is no slot of this query, to which the right belongs."""
+    """Return the members; None if there are too many, or if one is not a slot of the query that the caller named."""
     slots = tuple(
         SlotIdentity(
             TransactionalId(member.transactional_id),

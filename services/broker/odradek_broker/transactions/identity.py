@@ -1,9 +1,9 @@
 """Producer identities: how the identity in a request is compared, and where new producer ids come from.
 
-An identity is a producer id with an epoch. The coordinator gives both out; a higher epoch of one producer id fences
-all lower ones, so producer ids never repeat and the epochs of one producer id only rise. Clients never see an epoch
-above `CLIENT_EPOCH_MAX`: a marker may still need the epoch above it, and then the id goes on with a fresh producer id
-at epoch 0.
+An identity is a producer id with an epoch. The coordinator gives both out; a higher epoch of one producer id fences all
+lower ones, so producer ids never repeat and the epochs of one producer id only rise. Clients never see an epoch above
+`CLIENT_EPOCH_MAX`: a marker may still need the epoch above it, and then the transactional id continues with a fresh
+producer id at epoch 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests to the transaction coordinator of a transactional id, its responses, and the orders that it gives.
 
-`wait_until_ms` is the time of the monotonic clock until which a request may wait for the completion of the
-transaction before. None stands for the wait of the settings.
+`wait_until_ms` is the time of the monotonic clock until which a request may wait for the completion of the previous
+transaction. None stands for the time-out in the settings.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyPartitions:
-    """A request: are these partitions registered with the producer's open transaction?"""
+    """A request to check whether these partitions are registered with the producer's open transaction."""
 
     transactional_id: TransactionalId
     identity: ProducerIdentity
@@ -79,9 +79,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndTransaction:
-    """The producer commits or aborts its transaction. `is_tv2`: EndTxn 5 and gRPC, where the response has the
-    identity for the next transaction.
-    """
+    """A request of a producer to commit or abort its transaction."""
 
     transactional_id: TransactionalId
     identity: ProducerIdentity
@@ -102,7 +100,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortTransaction:
-    """An operator aborts a transaction; one that is prepared only by force."""
+    """A request of an operator to abort a transaction; a prepared one is aborted only if `is_forced`."""
 
     transactional_id: TransactionalId
     is_forced: bool = False
@@ -123,9 +121,7 @@ class SlotIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStaged:
-    """A task of a step (staged_steps.py) wants to write. `member` names the task attempt, so that a repeated
-    request gets the same slot.
-    """
+    """A request of a task of a step (staged_steps.py) to begin to write."""
 
     query: str
     step: int
@@ -199,7 +195,7 @@ class StepCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetSteps:
-    """An operator wants the query to begin again: its ledger is deleted."""
+    """A request of an operator to delete the ledger of a query, so that the query can begin again."""
 
     query: str
 
@@ -227,7 +223,8 @@ class SendMarkers:
     """An order to the host: send these markers to the partition leaders, and report each to
     `TransactionShard.handle_marked`.
 
-    `is_bumped`: the marker's epoch is higher than the data's. `decision` numbers the decisions of a shard's life.
+    `is_bumped`: the marker's epoch is higher than the data's. `decision` is the decision's number, unique until the
+    shard is closed.
     """
 
     decision: int

@@ -15,9 +15,10 @@ whole or not at all, so that append is the commit of the step. The ledger makes 
 repeated request is told that it is complete, and whatever was written for it again is aborted.
 
 Prepared members are aborted by time only if nothing was heard of their step for a time-out: a slow task keeps the
-others of its step alive, and so does a process that renews its prepared members. The query chooses the time-out when
-it opens members, between the lease and `transaction.prepared.timeout.ms`; the member's record has it, so that the next
-coordinator knows it. Leases and what was heard are in memory only; a load starts all of them again.
+others of its step alive, and so does a process that renews its prepared members. The query chooses the time-out when it
+opens members, between the lease and `transaction.prepared.timeout.ms`; the member's record has it, so that the next
+coordinator knows it. Leases, and the times at which steps were last heard of, are in memory only; a load starts all of
+them again.
 """
 
 from __future__ import annotations

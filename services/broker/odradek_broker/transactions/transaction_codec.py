@@ -156,10 +156,12 @@ def _tags(state: Transaction) -> dict[int, bytes]:
 def _read_value(value: bytes) -> Transaction:
     version, producer_id, epoch, timeout_ms, status_number = _unpack(_HEAD, value, 0)
     if not 0 <= version <= _VERSION:
-        raise Malformed(f"TransactionLogValue version {version}: written by a newer release")
+        raise Malformed(
+            f"TransactionLogValue has the unsupported version {version}: a newer release wrote it"
+        )
     status = _STATUSES.get(status_number)
     if status is None:
-        raise Malformed(f"a transaction has the status {status_number}")
+        raise Malformed(f"a transaction has the unknown status {status_number}")
     topics, position = _read_topics(value, _HEAD.size, is_flexible=version > 0)
     update_ms, start_ms = _unpack(_TIMES, value, position)
     tags: dict[int, bytes] = {}
@@ -208,7 +210,9 @@ def _partitions(topics: _Topics, topic_ids: bytes | None) -> Iterable[Transactio
     if topic_ids is None:
         topic_ids = NO_TOPIC_ID * len(topics)
     if len(topic_ids) != _UUID_BYTES * len(topics):
-        raise Malformed(f"{len(topic_ids)} bytes are the ids of {len(topics)} topics")
+        raise Malformed(
+            f"the record has {len(topic_ids)} bytes of topic ids for {len(topics)} topics"
+        )
     for number, (topic, indexes) in enumerate(topics):
         topic_id = TopicId(topic_ids[number * _UUID_BYTES : (number + 1) * _UUID_BYTES])
         for index in indexes:
@@ -219,7 +223,7 @@ def _ended_by(number: int) -> EndedBy:
     try:
         return EndedBy(number)
     except ValueError:
-        raise Malformed(f"a transaction was ended by {number}") from None
+        raise Malformed(f"a transaction has the unknown value {number} for what ended it") from None
 
 
 def _last_outcome(field: bytes | None) -> Outcome | None:

@@ -293,7 +293,9 @@ class TransactionShard:
 
     @judges
     def _judge_end(self, end: EndTransaction) -> Ended | None:
-        """Return the response to a client of TV0/1, or None if the transaction is open and its decision follows."""
+        """Return the response to a client of transaction version 0 or 1, or None if the transaction is open and its
+        decision follows.
+        """
         state = self.table.get(end.transactional_id)
         error = self._refuse_identity(state, end.transactional_id, end.identity, is_tv2=False)
         if error is not ErrorCode.NONE:
@@ -310,7 +312,9 @@ class TransactionShard:
 
     @judges
     def _judge_end_tv2(self, end: EndTransaction) -> Ended | None:
-        """Return the response to a client of TV2, or None if a decision or an abort without partitions follows."""
+        """Return the response to a client of transaction version 2, or None if a decision or an abort without
+        partitions follows.
+        """
         state = self.table.get(end.transactional_id)
         if not _is_valid(end.transactional_id):
             return Ended(error=ErrorCode.INVALID_REQUEST)

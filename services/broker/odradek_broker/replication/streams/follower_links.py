@@ -1,4 +1,4 @@
-"""Which leader each partition of this broker follows, and in which lane.
+"""Assigns each partition that this broker follows to a stream to its leader, in one of two lanes.
 
 A partition starts in the hot lane. If its Attached response shows that it is far behind, it moves to the
 catch-up lane, another connection with less credit, until it is close to the end of the log. So a broker that
