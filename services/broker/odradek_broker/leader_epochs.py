@@ -87,7 +87,7 @@ class LeaderEpochs:
             self.changes += 1
 
     def truncate_from_start(self, start_offset: Offset) -> None:
-        """Drop the entries that end at or below `start_offset`; the one that covers it begins there."""
+        """Drop the entries that end at or below `start_offset`. The entry that contains it begins there from now on."""
         following = bisect_right(self._starts, start_offset)
         if following == 0 or (following == 1 and self._starts[0] == start_offset):
             return

@@ -103,7 +103,7 @@ class SentBeats:
         self._sent_at_ms[request.seq] = self._clock.boottime_ms()
 
     def take(self, response: pb.HeartbeatResponse) -> int | None:
-        """Return when the heartbeat that this responds to was sent; None if this stream did not send it."""
+        """Return the send time of the heartbeat that this is the response to; None if this stream did not send it."""
         return self._sent_at_ms.pop(response.seq, None)
 
 

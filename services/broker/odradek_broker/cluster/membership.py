@@ -52,7 +52,7 @@ class LogEnds(Protocol):
     def log_ends(
         self, partitions: Sequence[tuple[TopicId, int]]
     ) -> Iterator[tuple[TopicIdPartition, int, int]]:
-        """Yield partition, last epoch and log end offset of each of these partitions that has a log here."""
+        """Yield the last epoch and the log end offset of each of these partitions that has a log on this broker."""
         ...
 
 
@@ -143,8 +143,8 @@ class Membership:
         await self._follow_metadata(self._feed.image)
 
     async def _follow_metadata(self, image: MetadataImage) -> None:
-        """Write the incarnation id of the metadata log to disk, once the log has one, so that this broker follows no
-        other log.
+        """Write the incarnation id of the metadata log to disk once the log has one. From then on the broker follows
+        only that log.
 
         Raises:
             ProcessRefused: the log has no incarnation although this broker has followed one that has, or the
@@ -328,7 +328,7 @@ class Membership:
         )
 
     def directory_full(self, is_full: bool) -> None:
-        """Tell the controller whether the disk is full, so that nothing can be written."""
+        """Tell the controller whether the disk is full, so that this broker cannot write."""
         if self._heartbeat is not None:
             self._heartbeat.cannot_write = is_full
             self._beat_now()

@@ -137,7 +137,9 @@ class MetadataFeed:
             backoff_s = min(backoff_s * 2, most_s)
 
     def _log_refusal(self, controller: ControllerId, reason: str) -> None:
-        """Log a refusal once until the controller can be read again: one of another cluster refuses every attempt."""
+        """Log a refusal once until the metadata can be read again, because a controller of another cluster refuses each
+        attempt.
+        """
         if controller not in self._refusals:
             self._refusals.add(controller)
             _log.error(

@@ -62,9 +62,7 @@ class ShardKind(Protocol[Shard]):
         """Return the key and the value of a record."""
 
     def state_key(self, record: Any) -> Hashable | None:
-        """Return the key of a record that replaces all earlier records with the same key; None if the record does
-        not.
-        """
+        """Return the record's key if the record replaces all earlier ones with that key; otherwise None."""
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:
         """Carry out an order of a step. The records of the step are committed."""
@@ -169,7 +167,7 @@ class CoordinatorHost(Generic[Shard]):
         return any(hosted.state is ShardState.LOADING for hosted in self._hosted.values())
 
     def take_all(self, decide: Callable[[Shard], Step[Any]]) -> None:
-        """Run a step that no request asked for, such as the expiry of offsets, on every active shard."""
+        """Run a step that does not belong to a request, such as the expiry of offsets, on every active shard."""
         for hosted in list(self._hosted.values()):
             hosted.take_of(decide)
 

@@ -143,7 +143,7 @@ class PeerStreams(Generic[E, R]):
 
 
 class _PeerStream(Generic[E, R]):
-    """The stream to one broker, opened again when there is something to send after it broke."""
+    """The stream to one broker. After it broke, it is opened again when there is something to send."""
 
     def __init__(self, streams: PeerStreams[E, R], peer: BrokerId) -> None:
         self._streams = streams

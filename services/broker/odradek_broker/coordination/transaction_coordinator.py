@@ -416,7 +416,7 @@ class TransactionKind:
         return record.transactional_id
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:
-        """Send markers of a decision that is committed, and count what a step reports."""
+        """Send the markers of a committed decision, and count the events that a step reports."""
         match order:
             case SendMarkers():
                 self._markers.send(partition, leader_epoch, order)

@@ -97,7 +97,7 @@ def assign_uniform(
 
 
 class _LeastLoaded:
-    """A queue of members by (number of partitions, member id). Numbers may grow, not fall, while it is used."""
+    """A queue of members by (number of partitions, member id). While it is used, numbers may only grow."""
 
     def __init__(self, owned: dict[MemberId, list[Pair]], members: Iterable[MemberId]) -> None:
         self._owned = owned

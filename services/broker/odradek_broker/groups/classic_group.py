@@ -415,7 +415,7 @@ class ClassicGroup:
     def restore(self, state: ClassicGroupState) -> None:
         """Load a written state; the caller calls `begin_sessions` next.
 
-        With members but without a leader, this generation has no assignment, and all members join again.
+        If the state has members but no leader, its generation has no assignment, and all members join again.
         """
         self.generation, self.protocol_type = state.generation, state.protocol_type or None
         self.protocol, self.leader = state.protocol, state.leader or NO_MEMBER
@@ -434,7 +434,7 @@ class ClassicGroup:
             self._join_ends_ms = now_ms + self.members.rebalance_timeout_ms()
 
     def due_ms(self) -> int:
-        """Return the time before which `tick` changes nothing unless a request comes."""
+        """Return the time from which `tick` may have something to do; a request may make it earlier."""
         ends = [m.session_ends_ms for m in self.members.values() if not m.is_waiting]
         ends += self.pending_members.values()
         ends += [at for at in (self._join_ends_ms, self._sync_ends_ms) if at is not None]

@@ -225,7 +225,7 @@ class ClassicMembers(Mapping[MemberId, Member]):
         return self._statics.get(instance_id) if instance_id is not None else None
 
     def shared_protocols(self, *, without: MemberId = NO_MEMBER) -> set[str]:
-        """Return the protocols that all members except `without` support; there must be such members."""
+        """Return the protocols that all members except `without` support. There must be at least one such member."""
         supported = ({n for n, _ in m.protocols} for m in self.values() if m.member_id != without)
         return set.intersection(*supported)
 
@@ -342,7 +342,9 @@ class ClassicMembers(Mapping[MemberId, Member]):
             member.consumer_epoch = epochs[member_id]
 
     def for_leader(self, protocol: str | None) -> tuple[JoinedMember, ...]:
-        """Return the members as the leader of the group gets them in a generation with this protocol."""
+        """Return the members in the form in which JoinGroup's response lists them for the leader, with this protocol's
+        metadata.
+        """
         return tuple(
             JoinedMember(
                 member_id=m.member_id, instance_id=m.instance_id, metadata=m.metadata(protocol)

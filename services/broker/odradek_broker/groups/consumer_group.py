@@ -313,7 +313,9 @@ class ConsumerGroup:
         self.state.emit_epoch(self.state.epoch + 1, records)
 
     def _subscriptions(self, catalog: TopicCatalog) -> dict[_Subscription, frozenset[TopicName]]:
-        """Return the topics of each subscription: most members of a group have the same one."""
+        """Return the subscribed topics of each distinct subscription, because most members of a group have the same
+        one.
+        """
         subscriptions: dict[_Subscription, frozenset[TopicName]] = {}
         for member in self.state.members.values():
             subscription = _subscription(member)

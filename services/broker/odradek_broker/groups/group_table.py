@@ -62,9 +62,7 @@ class CommittedOffsets:
     def replay_pending(
         self, record: OffsetCommitRecord, producer_id: ProducerId, producer_epoch: ProducerEpoch
     ) -> None:
-        """Apply one record of a committed offset in a producer's transaction; the offset is pending until the
-        marker.
-        """
+        """Apply one record of an offset that a transaction commits; the offset is pending until the marker."""
         assert record.committed is not None, f"a transaction deletes an offset of {record.group_id}"
         self.pending.add(
             producer_id, producer_epoch, record.group_id, record.partition, record.committed
@@ -90,7 +88,7 @@ class CommittedOffsets:
     def forget(
         self, group_id: GroupId, partitions: Collection[TopicPartition] | None = None
     ) -> list[OffsetCommitRecord]:
-        """Return records that delete the offsets of these partitions, or all of the group."""
+        """Return records that delete the group's offsets of these partitions, or all of its offsets."""
         chosen = list(self.of(group_id)) if partitions is None else partitions
         return [
             OffsetCommitRecord(group_id=group_id, partition=partition, committed=None)
@@ -176,7 +174,7 @@ class GroupTable:
         )
 
     def exists(self, group_id: GroupId) -> bool:
-        """Return whether there is such a group, or offsets of it."""
+        """Return whether there is a group with this id, or offsets of it."""
         has_offsets = bool(self.offsets.of(group_id)) or self.offsets.pending.has_any(group_id)
         return has_offsets or group_id in self.groups
 

@@ -122,7 +122,7 @@ def _without_double_claims(
     subscriptions: Mapping[MemberId, Subscription],
     catalog: TopicCatalog,
 ) -> dict[MemberId, Assignment]:
-    """Return what each member may own, so that each partition has one owner (see the module's essay)."""
+    """Return what each member may own, so that each partition has one owner (the module docstring has the rule)."""
     owned: dict[MemberId, Assignment] = {member_id: {} for member_id in assigned}
     taken: Assignment = {}
 

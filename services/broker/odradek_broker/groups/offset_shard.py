@@ -160,7 +160,7 @@ class OffsetShard:
         orphan_epoch: ProducerEpoch,
         registered: Registered,
     ) -> Step[GroupRecord]:
-        """End a transaction whose marker was lost, before the records of the producer's next one."""
+        """End a transaction whose marker was lost, before the records of its producer's next transaction."""
         is_commit = registered.last_outcome == (orphan_epoch, True)
         self.table.offsets.end_transaction(producer_id, is_commit=is_commit)
         return Step(

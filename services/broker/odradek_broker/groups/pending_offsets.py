@@ -70,7 +70,9 @@ class PendingOffsets(Struct, gc=False):
             yield self._transactions[producer_id].offsets[group_id, partition].committed
 
     def guard(self, producer_id: ProducerId) -> int:
-        """Return the number of the registration that is under way for this producer, or of a new one."""
+        """Return the guard of the producer's registration that is under way; without one, begin a registration with a
+        new guard.
+        """
         guard = self._guards.get(producer_id)
         if guard is None:
             if len(self._guards) >= REGISTRATIONS_MAX:

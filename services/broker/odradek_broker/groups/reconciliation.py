@@ -91,7 +91,7 @@ def minus(left: Assignment, right: Assignment) -> Assignment:
 
 
 def plus(left: Assignment, right: Assignment) -> Assignment:
-    """Return the partitions that are in either."""
+    """Return the partitions that are in at least one of the assignments."""
     union: dict[TopicId, frozenset[PartitionIndex]] = dict(left)
     for topic, indexes in right.items():
         union[topic] = union.get(topic, frozenset()) | indexes
@@ -99,7 +99,7 @@ def plus(left: Assignment, right: Assignment) -> Assignment:
 
 
 def intersects(left: Assignment, right: Assignment) -> bool:
-    """Return whether any partition is in both."""
+    """Return whether the assignments have a partition in common."""
     return any(indexes & right.get(topic, frozenset()) for topic, indexes in left.items())
 
 

@@ -445,7 +445,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._responded(slot, request)
 
     def _responded(self, slot: Slot, request: AnyRequest) -> None:
-        """Send the responses at the head of the line, after one was put into it, and begin further requests."""
+        """Send the responses at the head of the line, because one was completed, and begin further requests."""
         self._owner.counters.latencies[request.key].observe(perf_counter() - slot.began)
         if request.key in _LOGIN_KEYS:
             self._login_advanced()
@@ -481,7 +481,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._advance()
 
     def mute_for(self, wait_ms: int) -> None:
-        """Begin no request for that many ms (connection quotas)."""
+        """Begin no request for `wait_ms` (connection quotas)."""
         self._mute_for(wait_ms)
 
     def _login_advanced(self) -> None:

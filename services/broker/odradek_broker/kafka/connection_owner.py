@@ -17,7 +17,7 @@ class Connection(Protocol):
     """One connection, as its listener uses it."""
 
     def mute_for(self, wait_ms: int) -> None:
-        """Begin no request for that many ms (connection quotas)."""
+        """Begin no request for `wait_ms` (connection quotas)."""
 
     def read_on(self) -> None:
         """Resume reading, because there is memory for large frames again."""

@@ -68,5 +68,5 @@ class ConnectionTimes:
         return self._frame_ms > STALLED_FRAME_MS_MAX
 
     def rests(self, idle_ms_max: int, now_ms: int) -> bool:
-        """Return whether the client has sent and received nothing for that long."""
+        """Return whether the client has neither sent nor received anything for that long."""
         return now_ms - self.active_at_ms > idle_ms_max

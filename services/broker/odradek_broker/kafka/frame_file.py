@@ -45,7 +45,7 @@ class FrameFile:
         self.is_busy = False
 
     def may_read(self, wants: bool) -> bool:
-        """Return whether the connection reads on in its large frame; begin a file call where one must come first."""
+        """Return whether the connection may read on in its large frame; begin a file call if that has to come first."""
         if self.is_busy:
             return False
         frames, arriving = self._frames, self._owner.arriving

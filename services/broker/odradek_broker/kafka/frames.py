@@ -110,7 +110,7 @@ class FrameAssembler:
         return self._scratch[kept:]
 
     def received(self, size_bytes: int) -> None:
-        """Record that this many bytes were put into the buffer."""
+        """Record that this number of bytes was put into the buffer."""
         if self._frame is not None:
             self._filled += size_bytes
             return

@@ -143,7 +143,7 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
         return False
 
     def sees(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Like `allows`, without the audit log: for what a response omits instead of refusing it."""
+        """Like `allows`, without the audit log: for resources that a response omits instead of refusing the request."""
         authorizer = self.services.authorizer
         if not authorizer.is_on:
             return True
@@ -188,7 +188,7 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
         return self.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def allows_any_topic(self, operation: Operation) -> bool:
-        """Whether the caller may do this with some topic."""
+        """Whether the caller may do this with at least one topic."""
         authorizer = self.services.authorizer
         session = self.session
         return not authorizer.is_on or authorizer.allows_any(

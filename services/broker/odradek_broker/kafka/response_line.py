@@ -114,7 +114,7 @@ class ResponseLine:
 
     @property
     def unsent_bytes(self) -> int:
-        """The number of bytes that wait for the transport or in it."""
+        """The number of bytes that wait to be given to the transport, or in the transport's buffer."""
         return 0 if self._writer is None else self._writer.unsent_bytes
 
     def drop(self) -> None:
@@ -196,7 +196,7 @@ class ResponseWriter:
 
     @property
     def unsent_bytes(self) -> int:
-        """The number of bytes that wait here or in the transport."""
+        """The number of bytes that wait in this object or in the transport's buffer."""
         return self.waiting_bytes + self._transport.get_write_buffer_size()
 
     def write_rest(self) -> None:

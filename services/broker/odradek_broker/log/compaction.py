@@ -209,7 +209,7 @@ class CompactJob:
         )
 
     def _runs(self) -> list[list[Segment]]:
-        """Return the segments in runs: neighbours whose records fit into one new segment."""
+        """Return the segments in runs: adjacent segments whose remaining records fit into one new segment."""
         runs: list[list[Segment]] = []
         size_bytes = 0
         for segment in self.segments:

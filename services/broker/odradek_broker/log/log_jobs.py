@@ -72,7 +72,7 @@ class StorageJob:
             )
 
     def discard(self) -> None:
-        """Close the files that the job holds open, even if the job will never run."""
+        """Close the files that the job holds open, even if the job never runs."""
 
     def _work(self) -> None:
         raise NotImplementedError

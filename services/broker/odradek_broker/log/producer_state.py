@@ -315,7 +315,7 @@ _VERSION: Final = 1
 
 
 class CorruptSnapshot(ValueError):
-    """The bytes are no valid snapshot; use an older one, or replay from the log's start."""
+    """The bytes are not a valid snapshot; use an older snapshot, or replay from the log's start."""
 
 
 def encode_snapshot(entries: dict[ProducerId, ProducerEntry]) -> bytes:
@@ -386,7 +386,7 @@ def _decode_older(data: bytes, position: int) -> dict[int, tuple[StoredBatch, ..
     if position == len(data):
         return {}
     if len(data) - position < _OLDER_HEAD.size:
-        raise CorruptSnapshot(f"{len(data) - position} bytes follow the producers")
+        raise CorruptSnapshot(f"{len(data) - position} unexpected bytes follow the producers")
     magic, count = _OLDER_HEAD.unpack_from(data, position)
     start = position + _OLDER_HEAD.size
     if magic != _OLDER_MAGIC or len(data) - start != count * _OLDER.size:

@@ -51,7 +51,9 @@ class ErrorClass(Enum):
 
 
 class DamagedContent(OSError):
-    """A file does not contain the batches that were written. `offsets`: those of the damaged batch, if known."""
+    """A file does not contain the batches that were written. `offsets` are those of the damaged batch, if they are
+    known.
+    """
 
     def __init__(self, error: Exception) -> None:
         super().__init__(errno.EBADMSG, str(error))
@@ -172,7 +174,9 @@ class File(Protocol):
     def size_bytes(self) -> int: ...
 
     def duplicate(self) -> File:
-        """Return a second handle for use in a thread. Its user closes it; it stays open when this one is closed."""
+        """Return a second handle for use in a thread, which its user has to close. It stays open when this handle is
+        closed.
+        """
 
     def close(self) -> None: ...
 

@@ -135,7 +135,7 @@ class SendSnapshotless(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SendRefused(Struct, frozen=True, kw_only=True, gc=False):
-    """Refuse the follower's Attach with this `attach_seq`; 0 ends an attachment that was accepted before."""
+    """Refuse the follower's Attach with this `attach_seq`; with 0, end an attachment that was accepted before."""
 
     session: FollowerSession
     attach_seq: int
@@ -144,7 +144,7 @@ class SendRefused(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SendAttach(Struct, frozen=True, kw_only=True, gc=False):
-    """Ask the leader to send data from this follower's log end. One message has at most 64 of these."""
+    """Ask the leader to send data from this follower's log end. One message contains at most 64 attaches."""
 
     session_id: int
     attach_seq: int

@@ -64,7 +64,7 @@ class Phase(Enum):
 
 
 class Follower:
-    """One replica that follows one leader in one epoch."""
+    """The follower's state and handlers, for one leader in one leader epoch."""
 
     __slots__ = (
         "_acked",
@@ -152,7 +152,7 @@ class Follower:
         return self._session_id is not None and self.phase in (Phase.DETACHED, Phase.ATTACHING)
 
     def on_attached(self, event: AttachedReceived, now_ms: int) -> list[Effect]:
-        """Acknowledge at once what this log holds, because the leader counts only acknowledgements."""
+        """Acknowledge at once what this log contains, because the leader counts only acknowledgements."""
         if not self._is_awaited(event):
             return []
         self.phase = Phase.STREAMING
@@ -165,8 +165,9 @@ class Follower:
         return effects
 
     def on_diverged(self, event: DivergedReceived, now_ms: int) -> list[Effect]:
-        """Truncate (rule R4), but only if the response is about the present log end: a response about an earlier
-        one would truncate what came since."""
+        """Truncate (rule R4), but only if the response is about the present log end. A response about an earlier log
+        end would truncate records that were appended since.
+        """
         log = self._log
         if not self._is_awaited(event) or (event.for_log_end, event.for_last_epoch) != (
             log.log_end,

@@ -54,8 +54,9 @@ class FollowerProgress:
     _synced_to: Offset = UNKNOWN
 
     def see(self, broker: BrokerView) -> None:
-        """Apply the broker's state in the metadata image. A newer registration may have lost data, so positions
-        that an older one reported become unknown."""
+        """Apply the broker's state in the metadata image. A newer registration may have lost data, so the positions
+        that the broker reported under an older registration become unknown.
+        """
         self.is_live = not broker.is_fenced
         self.is_eligible = self.is_live and not broker.in_shutdown
         if not self.is_eligible:

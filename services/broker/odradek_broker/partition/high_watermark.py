@@ -83,7 +83,7 @@ class JoinWait:
         return self._until_ms is not None
 
     def round_ended(self, round_ms: int, now_ms: int) -> bool:
-        """Return whether the watermark may wait from now on for a follower with this round."""
+        """Return whether the watermark may wait for this follower from now on, given the length of its last round."""
         if 2 * round_ms > self._lag_max_ms:
             self._slow_rounds = 0
             return False
@@ -99,7 +99,7 @@ class JoinWait:
         self._until_ms = None
 
     def expire(self, now_ms: int) -> bool:
-        """End a wait whose time is over; returns whether there was one."""
+        """End a wait whose time is over; return whether there was one."""
         if self._until_ms is None or now_ms < self._until_ms:
             return False
         self._until_ms = None

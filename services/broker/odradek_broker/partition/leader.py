@@ -72,7 +72,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 class Leader:
-    """A replica that leads one leader epoch."""
+    """The leader's state and handlers in one leader epoch."""
 
     __slots__ = (
         "_broker_id",
@@ -183,7 +183,9 @@ class Leader:
     def on_transactional_produce(
         self, event: TransactionalProduceRequested, now_ms: int
     ) -> list[Effect]:
-        """Append a batch of an open transaction. The first one of a transaction waits for its coordinator."""
+        """Append a batch of an open transaction. The first batch of a transaction waits for the transaction's
+        coordinator.
+        """
         effects = self._gate.request(event, now_ms)
         if effects is not None:
             return effects
@@ -272,7 +274,7 @@ class Leader:
         return False
 
     def on_synced(self) -> list[Effect]:
-        """Advance the high watermark, because the synced end moved, and sync what was appended meanwhile."""
+        """Advance the high watermark, because more of the log is synced, and sync what was appended meanwhile."""
         effects: list[Effect] = []
         self._advance(effects)
         self._sync(effects)
@@ -373,7 +375,7 @@ class Leader:
         return effects
 
     def on_data_sent(self, event: DataSent, now_ms: int) -> list[Effect]:
-        """Record what the follower was sent."""
+        """Record which data the follower was sent."""
         follower = self._followers.attached(event.session)
         if follower is not None:
             log = self._log
@@ -400,8 +402,8 @@ class Leader:
         return follower.due(self._log, self.leader_epoch) if follower is not None else None
 
     def _counts(self, event: AckReceived, follower: FollowerProgress) -> bool:
-        """Return whether an acknowledgement counts (rule R7). It does not if it exceeds what was sent in this
-        session.
+        """Return whether an acknowledgement counts (rule R7). One that is above the end of the data sent in this
+        session does not.
         """
         return (
             follower.is_attached_in(event.session)
@@ -445,7 +447,7 @@ class Leader:
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether a later `on_tick` may have something to do although no event comes before."""
+        """Whether a later `on_tick` may have an effect even if no event comes before it."""
         waiting = (self._produces.is_waiting, self._gate, self._markers, self._deletes)
         isr = self.isr
         return (any(waiting) or isr.is_pending) or self._followers.wait_for_time(

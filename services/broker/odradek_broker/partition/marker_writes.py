@@ -72,7 +72,7 @@ class CoordinatorEpochs:
 
 @dataclass(slots=True)
 class _Write:
-    """A request to write markers, of which at least one was appended: those with the error code NONE."""
+    """A request to write markers, at least one of which was appended. The error code of those is NONE."""
 
     request_id: int
     error_codes: tuple[ErrorCode, ...]
@@ -142,7 +142,7 @@ class MarkerWrites:
         return [*effects, self._append(markers)]
 
     def end_orphan(self, orphan: OrphanEnded) -> list[Effect]:
-        """Append the marker of a transaction whose own one was lost. It carries the epoch of the data."""
+        """Append a marker for a transaction whose own marker was lost. It has the epoch of the transaction's data."""
         assert not self._is_appending, f"{orphan} in the middle of an append"
         marker = _own_marker(orphan.producer_id, orphan.producer_epoch, orphan.is_commit)
         self._is_appending = True
@@ -239,7 +239,8 @@ class MarkerWrites:
         return ErrorCode.NONE
 
     def _torn(self, marker: Marker) -> TransactionTorn | None:
-        """Return a report if the marker is of a transaction that has ended here with the other outcome.
+        """Return a report if the marker belongs to a transaction that has ended in this partition with the other
+        outcome.
 
         A producer of the older protocol has many transactions in one epoch. Its markers of that epoch are only
         compared with one that a leader wrote by itself.

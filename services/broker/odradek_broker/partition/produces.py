@@ -54,11 +54,11 @@ class ProducerEntry(Protocol):
 
     @property
     def coordinator_epoch(self) -> int:
-        """The epoch of the coordinator of its last marker; -1 without one."""
+        """The epoch of the coordinator that wrote the producer's last marker; -1 without a marker."""
 
     @property
     def transaction_first_offset(self) -> int:
-        """The first offset of its open transaction; -1 without one."""
+        """The first offset of the producer's open transaction; -1 without one."""
 
 
 class EndedTransaction(Protocol):

@@ -84,7 +84,7 @@ def refusal_of_offset(log: LogPositions, fetch_offset: Offset, *, is_leader: boo
 
 
 class Replica:
-    """One replica. One task owns it; nothing here waits, and `step` does no work per record."""
+    """One replica, used by one task. Its methods never wait, and `step` does no work per record."""
 
     __slots__ = (
         "_attach_seqs",

@@ -83,7 +83,7 @@ class _Waiting:
         return self.held[0]
 
     def take_first_transaction(self) -> list[_Held]:
-        """Remove and return the batches that the registration of the first one is valid for."""
+        """Remove and return those batches for which the registration of the first one is valid."""
         first = self.first
         taken: list[_Held] = []
         while self.held and (

@@ -321,7 +321,7 @@ def scan_replicated(records: bytes | memoryview, base_offset: Offset) -> Scanned
 
 
 def _records_max(attributes: int, size_bytes: int) -> int:
-    """Return how many records that many bytes can hold at most, compressed or not.
+    """Return how many records a batch of that many bytes can contain at most, whether it is compressed or not.
 
     Each record takes an offset, so a header with a false count would use up offsets and sequence
     numbers. Kafka reads every record of the batch. This check does not decompress the batch; it only bounds the

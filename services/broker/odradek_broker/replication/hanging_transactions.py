@@ -53,7 +53,7 @@ class OpenTransaction(NamedTuple):
 
 
 class CoordinatorResolutions(NamedTuple):
-    """What one coordinator that has loaded knows about transactions, in the order in which they were named."""
+    """What one loaded coordinator knows about the transactions of a request, in the order of the request."""
 
     coordinator_partition: PartitionIndex
     coordinator_epoch: LeaderEpoch

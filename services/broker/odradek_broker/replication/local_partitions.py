@@ -249,7 +249,7 @@ class FetchWaiter:
         self._roles = {host: _role(host) for host in self._hosts}
 
     def on_partition_moved(self, host: PartitionHost) -> None:
-        """Count what became readable, and wake the fetch if that is enough or the role changed."""
+        """Count the bytes that became readable, and wake the fetch if they are enough or the role changed."""
         visible = self._visible_bytes(host)
         self._bytes_came += visible - self._visible[host]
         self._visible[host] = visible

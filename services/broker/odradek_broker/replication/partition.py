@@ -299,7 +299,7 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         return (epoch, end) if epoch < last_fetched_epoch or end < offset else None
 
     def preferred_replica(self, client_rack: str) -> ReadOutcome | None:
-        """KIP-392: return an outcome that names an in-sync replica in the client's rack; None: read from this one."""
+        """Return an outcome that names an in-sync replica in the client's rack (KIP-392); None: read from here."""
         host, rules = self.host, self._rules
         if not rules.reads_by_rack or not client_rack or not host.is_leader:
             return None

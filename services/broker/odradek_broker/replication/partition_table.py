@@ -67,7 +67,9 @@ _log = event_log(__name__)
 def partition_view(
     image: MetadataImage, state: PartitionState, config: LogConfig
 ) -> ev.PartitionChanged:
-    """Return the event with one partition's state, and with those brokers of its replicas that the image has."""
+    """Return the event with one partition's state, and with the state of each broker of its replicas that the image
+    has.
+    """
     views = (broker_view(image, broker_id) for broker_id in state.replicas)
     return ev.PartitionChanged(
         leader=state.leader,
@@ -348,7 +350,7 @@ class PartitionTable:
     def _leave(
         self, keys: Sequence[tuple[TopicId, PartitionIndex]], stray_reason: str | None
     ) -> None:
-        """Remove those of these replicas that exist here: delete their logs, or put them aside for a reason."""
+        """Remove these replicas, as far as they exist here: delete their logs, or put them aside for a reason."""
         logs: list[PartitionLog] = []
         for key in keys:
             host = self.by_id.get(key)
@@ -568,7 +570,7 @@ class PartitionTable:
     def log_ends(
         self, partitions: Sequence[tuple[TopicId, int]]
     ) -> Iterator[tuple[TopicIdPartition, int, int]]:
-        """Yield (partition, last epoch, log end) of those replicas that exist here, for unclean recovery."""
+        """Yield (partition, last epoch, log end) of each of these replicas that exists here, for unclean recovery."""
         for topic_id, index in partitions:
             host = self.by_id.get((topic_id, index))
             if host is not None and not host.is_failed:

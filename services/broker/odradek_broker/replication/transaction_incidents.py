@@ -29,7 +29,7 @@ class IncidentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionIncident:
-    """One transaction in one partition. `is_commit` is the outcome that it got there."""
+    """One transaction in one partition. `is_commit` is its outcome in that partition."""
 
     kind: IncidentKind
     topic: TopicName

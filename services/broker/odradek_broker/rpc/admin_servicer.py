@@ -116,7 +116,7 @@ class AdminServicer:
     async def DescribeConfigs(
         self, request: pb.DescribeConfigsRequest, context: ServerContext
     ) -> pb.DescribeConfigsResponse:
-        """Describe configs: each broker describes its own, the controller all others."""
+        """Describe configs. A broker describes its own configs, and the controller all others."""
         results: list[pb.ConfigResourceResult | None] = [None] * len(request.resources)
         forwarded: list[int] = []
         async for number, resource in in_turns(enumerate(request.resources)):

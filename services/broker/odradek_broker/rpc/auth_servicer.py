@@ -47,7 +47,7 @@ class _Login:
 
 
 class AuthServicer:
-    """Serves the logins of one listener, by its `mechanisms`. `tokens` verifies those of OAUTHBEARER."""
+    """Serves the logins of one listener by its `mechanisms`. `tokens` verifies the tokens of OAUTHBEARER."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ R = TypeVar("R")
 
 
 class Refused(Exception):
-    """A call is refused with this status; `kind` is the event in the audit log."""
+    """Raised to refuse a call with this status; `kind` is the event in the audit log."""
 
     def __init__(self, code: grpc.StatusCode, details: str, *, kind: str, principal: str) -> None:
         super().__init__(details)
@@ -126,7 +126,7 @@ class Caller:
         )
 
     def has(self, need: Need) -> bool:
-        """Whether the caller has one of the rights of a need."""
+        """Whether the caller has at least one of the rights that the need lists."""
         return not self._authorizer.is_on or any(
             self._authorizer.allows_any(self.principal, self.host, operation, kind)
             if name is None

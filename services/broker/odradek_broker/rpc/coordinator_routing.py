@@ -109,7 +109,7 @@ class CoordinatorRouting(Generic[Stub]):
     async def elsewhere(
         self, method: str, request: object, *, refuse: Callable[[ErrorCode], Response]
     ) -> list[Response]:
-        """Return the response of each other live broker; an error for one that does not respond."""
+        """Return the response of each other live broker, or an error for a broker that does not respond."""
         others = [
             broker.broker_id
             for broker in self._partitions.image.brokers.values()

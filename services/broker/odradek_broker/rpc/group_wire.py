@@ -103,7 +103,9 @@ def fetch(request: pb.FetchOffsetsRequest) -> FetchOffsets:
 
 
 def committed(fetched: FetchedOffsets) -> pb.FetchOffsetsResponse:
-    """Convert committed offsets; -1 for a partition without one, or whose offset a transaction may still change."""
+    """Convert committed offsets; -1 for a partition without one, and for one whose offset a transaction may still
+    change.
+    """
     response = pb.FetchOffsetsResponse(error_code=fetched.error)
     for named, committed_offset in fetched.offsets.items():
         is_unstable = named in fetched.unstable

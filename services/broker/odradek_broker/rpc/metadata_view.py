@@ -28,7 +28,7 @@ def broker_infos(image: MetadataImage, listener: str = GRPC) -> list[pb.BrokerIn
 
 
 def _kafka_endpoint(broker: BrokerState) -> str:
-    """Return host:port of the listener KAFKA, else of the first that speaks Kafka's protocol; empty without one."""
+    """Return host:port of the listener KAFKA, else of the first listener for Kafka's protocol; "" if there is none."""
     names = [KAFKA, *(e.name for e in broker.endpoints if is_kafka_listener(e.name))]
     return next(filter(None, (endpoint_of(broker, name) for name in names)), "")
 

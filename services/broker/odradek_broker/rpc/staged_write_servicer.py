@@ -120,7 +120,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def PrepareStaged(
         self, request: pb.PrepareStagedRequest, context: ServerContext
     ) -> pb.PrepareStagedResponse:
-        """Make it durable that a task has written everything."""
+        """Record durably that a task has written all its records."""
         return await self._at_coordinator(
             "PrepareStaged",
             request,

@@ -113,7 +113,7 @@ class Aborted:
 
 
 class SlotIdentity(NamedTuple):
-    """A member of a staged step: the transactional id of its slot, and the identity that it has there."""
+    """A member of a staged step: the transactional id of its slot, and its producer identity."""
 
     transactional_id: TransactionalId
     identity: ProducerIdentity
@@ -162,7 +162,9 @@ class MembersChecked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareStaged:
-    """A member of a staged step has written and flushed everything. From now on only the step decides about it."""
+    """A member of a staged step has written and flushed everything. From now on only the decision of its step commits
+    or aborts it.
+    """
 
     member: SlotIdentity
 

@@ -148,7 +148,7 @@ class StagedSteps:
 
     @judges
     def _judge_open(self, request: OpenStaged) -> Opened | TransactionalId:
-        """Return the slot for a member: the one that it has already, or the lowest free one."""
+        """Return the slot for a member: the slot that it has already, or else the lowest free one."""
         has_long_name = len(request.member.encode()) > MEMBER_BYTES_MAX
         is_valid = request.step >= 0 and request.prepared_timeout_ms >= 0 and not has_long_name
         if not _is_query(request.query) or not is_valid:
@@ -200,7 +200,7 @@ class StagedSteps:
 
     @judges
     def _match(self, member: SlotIdentity) -> tuple[Transaction | None, ErrorCode]:
-        """Return the state of a staged member, or the error that says why it is no member any more."""
+        """Return the state of a staged member, or the error that says why it is not a member any more."""
         state = self._shard.table.get(member.transactional_id)
         match = Match.FOREIGN if state is None else state.match(member.identity)
         if state is None or match is Match.FOREIGN:

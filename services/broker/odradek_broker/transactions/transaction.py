@@ -223,7 +223,7 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def has_lease(self) -> bool:
-        """Whether this is a staged member that must be renewed until it is prepared."""
+        """Whether this is a staged member that is not prepared yet and must be renewed until then."""
         return self.staged is not None and not self.is_prepared
 
     @property

@@ -347,7 +347,9 @@ class TransactionShard:
     def handle_abort(
         self, request_id: RequestId, abort: AbortTransaction, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """Abort a transaction for an operator. Its producer may then abort it as well, and begin the next one."""
+        """Abort a transaction for an operator. Its producer may then still request the abort, and begin the next
+        transaction.
+        """
         refusal = self._refuse_abort(abort)
         if refusal is not None:
             return respond(request_id, refusal)

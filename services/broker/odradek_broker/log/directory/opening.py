@@ -63,7 +63,7 @@ class MetaProperties:
 
 
 def parse_incarnation(text: str) -> MetadataIncarnationId:
-    """Decode 32 hexadecimal digits; ValueError for anything else."""
+    """Decode 32 hexadecimal digits. Raises ValueError for any other text."""
     value = bytes.fromhex(text)
     if len(value) != 16:
         raise ValueError(f"{text!r} is not an incarnation id, which has 32 hexadecimal digits")
@@ -119,7 +119,7 @@ def sync_name(storage: Storage, path: Path) -> None:
 def checked_meta(
     storage: Storage, path: Path, *, cluster_id: ClusterId, node_id: BrokerId
 ) -> MetaProperties:
-    """Return the directory's identity; DirectoryRefused unless it belongs to this node and cluster."""
+    """Return the directory's identity. Raises DirectoryRefused unless it belongs to this node and cluster."""
     meta = _read_meta(storage, path)
     if meta is None:
         raise DirectoryRefused(

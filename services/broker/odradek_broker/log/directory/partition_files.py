@@ -49,7 +49,7 @@ def uuid_text(value: bytes) -> str:
 
 
 def parse_uuid(text: str) -> bytes:
-    """Inverse of `uuid_text`; ValueError for anything else."""
+    """Decode a text that `uuid_text` has encoded. Raises ValueError for any other text."""
     value = base64.urlsafe_b64decode(text + "==")
     if len(value) != 16:
         raise ValueError(f"{text!r} is not a UUID in URL-safe base64")
@@ -107,7 +107,7 @@ def encode_epochs(epochs: LeaderEpochs) -> bytes:
 
 
 def decode_epochs(text: bytes) -> LeaderEpochs:
-    """Inverse of `encode_epochs`; ValueError if the text is torn, empty or of another form."""
+    """Decode a text that `encode_epochs` has encoded. Raises ValueError if it is torn, empty or of another form."""
     lines = text.decode("ascii").split("\n")
     if len(lines) < 2 or lines[0] != "0" or lines[-1] != "":
         raise ValueError("the file is not a complete leader epoch checkpoint of version 0")

@@ -122,7 +122,7 @@ class Strays:
         self._by_name[stray.name] = stray
 
     def make_way(self, path: Path) -> None:
-        """If a stray still has this live name, try to rename it again. Raises OSError."""
+        """If a stray still has this live directory's name, try again to rename it. Raises OSError."""
         stray = self._by_name.get(path.name)
         if stray is not None and stray.id is not None:
             name = departed_name(stray.id, STRAY_SUFFIX)

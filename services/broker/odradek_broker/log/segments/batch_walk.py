@@ -63,7 +63,7 @@ class Header(NamedTuple):
 
 
 def header_at(buffer: ByteBuffer, position: int) -> Header:
-    """Return the header at `position`. Raises CorruptBatch if these bytes cannot be one."""
+    """Return the header at `position`. Raises CorruptBatch if the bytes there cannot be a header."""
     fields = HEADER.unpack_from(buffer, position)
     header = _new_tuple(Header, fields)
     base_offset, batch_length, _, magic, _, _, last_offset_delta = fields[:7]

@@ -117,7 +117,7 @@ class OffsetIndex:
         return self._positions.tolist()
 
     def append(self, relative_offset: int, position: int) -> None:
-        """Add an entry; both numbers must be greater than those of the last entry."""
+        """Add an entry. Its offset and its position must be greater than those of the last entry."""
         assert not self._offsets or (
             relative_offset > self._offsets[-1] and position > self._positions[-1]
         ), (relative_offset, position, self._offsets[-1], self._positions[-1])

@@ -120,7 +120,7 @@ class Segment:
         self.is_retired = False
 
     def path(self, suffix: Suffix) -> Path:
-        """Return the present path of one of the segment's files."""
+        """Return the present path of the segment's file with this suffix."""
         return self._directory / (file_name(self.base_offset, suffix) + self._mark)
 
     def newest_ms(self) -> int:

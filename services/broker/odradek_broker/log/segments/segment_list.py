@@ -32,7 +32,7 @@ class _Retired:
 
 
 class SegmentList:
-    """At least one segment; each begins where the previous one ends."""
+    """The segments of one log: at least one, and each begins where the previous one ends."""
 
     __slots__ = ("_bases", "_open", "_retired", "active", "all")
 

@@ -51,7 +51,7 @@ HostKey = tuple[bytes, int]
 
 
 class Lane(Enum):
-    """Partitions close to the end of the log and those far behind use different streams and connections."""
+    """A follower uses one stream for partitions close to the end of the log, and another one for those far behind."""
 
     HOT = pb.REPLICATION_LANE_HOT
     CATCH_UP = pb.REPLICATION_LANE_CATCH_UP

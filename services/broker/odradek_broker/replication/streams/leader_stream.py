@@ -45,7 +45,7 @@ class _ColdRead:
     result: ReadResult
 
     def suits(self, due: DataDue) -> bool:
-        """Return whether these are the batches that are due now."""
+        """Return whether these batches are the ones to send next."""
         return (
             self.leader_epoch == due.leader_epoch
             and self.from_offset == due.from_offset
@@ -191,7 +191,7 @@ class LeaderStream:
         return None if messages.is_empty else messages.encode()
 
     def _admit_cold(self) -> None:
-        """Move as many waiting hosts to the due ones as may start cold reads now."""
+        """Move waiting hosts to the due ones, as many as may start a cold read (of data that is not in memory) now."""
         reads_max = self._cold_reads_left()
         for host in list(itertools.islice(self._cold_waiting, max(reads_max, 0))):
             del self._cold_waiting[host]

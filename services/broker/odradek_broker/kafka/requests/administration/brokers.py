@@ -28,7 +28,7 @@ _Broker = DescribeClusterResponse.DescribeClusterBroker
 
 @handles(DescribeClusterRequest)
 def describe_cluster(request: Request[DescribeClusterRequest]) -> DescribeClusterResponse:
-    """Name the cluster and its live brokers; fenced ones too if the client asks for them."""
+    """Describe the cluster and its live brokers, and the fenced ones too if the client asks for them."""
     message = request.message
     if message.endpoint_type != _BROKERS:
         return DescribeClusterResponse(

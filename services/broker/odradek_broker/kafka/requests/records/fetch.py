@@ -52,7 +52,7 @@ _INCONSISTENT: Final = ReadOutcome(ErrorCode.INVALID_REQUEST)
 
 @handles(FetchRequest, decode_in_steps=decode_fetch_steps)
 async def fetch(request: Request[FetchRequest]) -> Encoded:
-    """Read the partitions, wait if there are too few records, and return those that there are."""
+    """Read the partitions, wait if there are too few records, and return the records that are there after the wait."""
     message = request.message
     services = request.services
     beginning = services.fetch_sessions.begin_steps(

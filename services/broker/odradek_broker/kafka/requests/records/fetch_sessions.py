@@ -117,7 +117,7 @@ class FetchSession:
         return growth
 
     def wanted(self) -> Sequence[Wanted]:
-        """Return all partitions, those first that have waited longest for records."""
+        """Return all partitions. Those that have waited longest for records are first."""
         return [remembered.wanted for remembered in self._partitions.values()]
 
     def note_response(

@@ -32,7 +32,7 @@ _Broker = MetadataResponse.MetadataResponseBroker
 
 @handles(MetadataRequest)
 async def metadata(request: Request[MetadataRequest]) -> MetadataResponse | Encoded:
-    """Describe all topics, those named, or none."""
+    """Describe all topics, the topics named in the request, or none."""
     message = request.message
     cache = request.services.metadata_cache
     references: tuple[tuple[str | None, bytes], ...] | None = None
@@ -103,7 +103,7 @@ async def _all_topics(request: Request[MetadataRequest]) -> list[_Topic]:
 async def _create_missing(
     request: Request[MetadataRequest], topics: list[_NamedTopic]
 ) -> dict[str, ErrorCode]:
-    """Create missing topics if the client and the cluster allow it; return the errors of those not created."""
+    """Create missing topics if the client and the cluster allow it; return the errors of those that failed."""
     creation = request.services.topic_creation
     is_requested = request.version < _AUTO_CREATE_FLAG or request.message.allow_auto_topic_creation
     if creation is None or not is_requested or not creation.is_enabled:

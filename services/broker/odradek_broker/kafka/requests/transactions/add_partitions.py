@@ -167,7 +167,7 @@ async def _verify(
 async def _partitions(
     request: AnyRequest, topics: Iterable[_NamedTopic], *, is_client: bool
 ) -> tuple[dict[tuple[str, int], TransactionPartition], dict[tuple[str, int], ErrorCode]]:
-    """Return the named partitions that may be added, and the error of each other one."""
+    """Return the named partitions that may be added, and the errors of the others."""
     partitions: dict[tuple[str, int], TransactionPartition] = {}
     refused: dict[tuple[str, int], ErrorCode] = {}
     image = request.services.image
