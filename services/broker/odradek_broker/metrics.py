@@ -104,7 +104,7 @@ class BrokerMetrics:
         incidents = counters.transaction_incidents
         damaged = CounterMetricFamily(
             PREFIX + "transactions_damaged",
-            "Transactions that are torn, or whose marker was lost and which the leader ended",
+            "Transactions with contradicting outcomes, or whose marker was lost and which the leader ended",
             labels=["kind"],
         )
         for kind in IncidentKind:
@@ -149,25 +149,25 @@ class BrokerMetrics:
             ),
             (
                 "under_replicated_partitions",
-                "Partitions led here whose ISR is incomplete",
+                "Partitions that this broker leads and whose ISR is incomplete",
                 under_replicated,
             ),
             (
                 "partitions_under_min_isr",
-                "Partitions led here whose ISR is below min.insync.replicas",
+                "Partitions that this broker leads and whose ISR is below min.insync.replicas",
                 under_min_isr,
             ),
             ("offline_partitions", "Partitions of the cluster without a leader", offline),
             (
                 "hanging_transactions",
-                "Transactions that no coordinator will end, and that were not ended here",
+                "Transactions that no coordinator will end, and that this broker has not ended",
                 self._table.counters.transaction_incidents.hanging,
             ),
             ("metadata_offset", "Offset of the metadata image", image.offset),
             ("lease_seconds", "Time until the lease ends", lease_ms / 1000),
             (
                 "event_loop_age_seconds",
-                "Time since the event loop last turned",
+                "Time since the last iteration of the event loop",
                 self._tick.age_ms() / 1000,
             ),
             (

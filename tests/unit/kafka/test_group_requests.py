@@ -253,7 +253,7 @@ async def test_a_pattern_matches_internal_topics_like_others() -> None:
     [
         (1, 6, ErrorCode.UNSUPPORTED_VERSION, "this cluster has no transactions"),
         (2, 6, ErrorCode.UNSUPPORTED_VERSION, "share groups are not supported"),
-        (3, 6, ErrorCode.INVALID_REQUEST, "no key type 3"),
+        (3, 6, ErrorCode.INVALID_REQUEST, "key type 3 is unknown"),
     ],
 )
 async def test_coordinators_of_what_is_not_supported_are_refused_by_saying_so(

@@ -190,7 +190,7 @@ def test_a_write_that_makes_no_progress_is_an_error() -> None:
     write_all(whole, b"0123456789", 0)
     assert whole.content == b"0123456789"
     stuck: File | Any = StuckFile(3, 2, 0)
-    with pytest.raises(OSError, match="no progress at byte 5") as raised:
+    with pytest.raises(OSError, match="wrote no bytes at position 5") as raised:
         write_all(stuck, b"0123456789", 0)
     assert raised.value.errno == errno.EIO
 

@@ -162,7 +162,7 @@ def test_a_count_that_the_bytes_cannot_hold_is_refused(compression: Compression)
     refused = _check(_claiming((1 << 31) - 1, compression, bytes(40)))
     assert isinstance(refused, BatchRefused)
     assert refused.error is ErrorCode.INVALID_RECORD
-    assert "2147483647 records in a batch of 101 bytes" in refused.message
+    assert "record count 2147483647, but its 101 bytes" in refused.message
 
 
 @pytest.mark.parametrize("compression", list(Compression))

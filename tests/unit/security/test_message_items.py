@@ -48,7 +48,7 @@ def test_items_are_counted_at_all_levels(message: Message, items: int) -> None:
     assert refusal(message, items) is None
     told = refusal(message, items - 1)
     assert told is not None
-    assert f"more than {items - 1} things" in told
+    assert f"more than {items - 1} items" in told
 
 
 def test_long_strings_are_refused_and_bytes_are_not() -> None:

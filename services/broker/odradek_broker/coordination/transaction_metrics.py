@@ -73,7 +73,7 @@ class TransactionMetrics:
         )
         completed = CounterMetricFamily(
             PREFIX + "transactions_completed",
-            "Transactions with all their markers, by outcome and by who decided it",
+            "Transactions that are complete, by outcome and by who decided it",
             labels=["outcome", "ended_by"],
         )
         for labels, count in sorted(self.completed.items()):
@@ -87,7 +87,7 @@ class TransactionMetrics:
         for name, doc, latencies in (
             (
                 "transaction_open_seconds",
-                "Time from the begin of a transaction to its decision",
+                "Time from the start of a transaction to its decision",
                 self.open_latencies,
             ),
             (
@@ -131,7 +131,7 @@ class TransactionMetrics:
             ),
             (
                 "transaction_requests_held",
-                "Requests that wait for the completion of the transaction before",
+                "Requests that wait for the completion of the previous transaction",
                 sum(len(shard.held) for shard in shards),
             ),
             (

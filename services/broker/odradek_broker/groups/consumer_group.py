@@ -191,7 +191,10 @@ class ConsumerGroup:
                 )
             is_known = True
         if not is_known and len(self.state.members) >= self.settings.members_max:
-            return ErrorCode.GROUP_MAX_SIZE_REACHED, f"at most {self.settings.members_max} members"
+            return (
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"the group has {self.settings.members_max} members, and no more are allowed",
+            )
         return ErrorCode.NONE, None
 
     def _member_of(self, beat: ConsumerHeartbeat) -> ConsumerMember:

@@ -462,7 +462,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             if self._line.flush():
                 self._times.active_at_ms = int(self._clock_s() * 1000)
         except OSError as error:
-            self._close(f"what was to be sent cannot be read: {error}")
+            self._close(f"the records of a response cannot be read: {error}")
 
     def _count_time(self, slot: Slot, request: AnyRequest) -> None:
         wait_ms = request.services.quotas.throttle_ms(
@@ -540,15 +540,15 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 self._transport.abort()
         elif self._is_write_paused:
             if times.takes_nothing(self._line.unsent_bytes, now_ms):
-                self._close("the client does not take its responses")
+                self._close("the client does not read its responses")
         elif not self._session.is_authenticated or not self._has_spoken:
             if times.begins_too_slowly(now_ms) and not self._slots:
-                self._close("no request, or no login, in time")
+                self._close("the client did not send a request, or did not log in, in time")
         elif self._slots or self._mute is not None:
             return
         elif is_mid_frame:
             if is_slow:
-                self._close("a frame that arrives too slowly")
+                self._close("a request arrives too slowly")
         elif times.rests(self._owner.idle_ms_max, now_ms):
             self._close("")
 

@@ -40,14 +40,14 @@ class KafkaCounters:
         )
 
         requests = CounterMetricFamily(
-            f"{_PREFIX}requests", "Requests begun, by kind", labels=["request"]
+            f"{_PREFIX}requests", "Requests that began, by kind", labels=["request"]
         )
         for key, count in self.requests.items():
             requests.add_metric([ApiKey(key).name.lower()], count)
         yield requests
         latencies = HistogramMetricFamily(
             f"{_PREFIX}request_latency_seconds",
-            "From the arrival of the whole request to its response; long polls wait as requested",
+            "Time from the arrival of the whole request to its response, with the waits of long polls",
             labels=["request"],
         )
         for key, seen in self.latencies.items():
@@ -56,7 +56,7 @@ class KafkaCounters:
         for name, doc, value in (
             ("connections_refused", "Connections that the broker closed for a reason", self.closed),
             ("request_failures", "Requests that ended in an exception", self.failures),
-            ("throttled_seconds", "Waits imposed by quotas", self.throttled_ms / 1000),
+            ("throttled_seconds", "Delays of requests because of quotas", self.throttled_ms / 1000),
         ):
             yield CounterMetricFamily(_PREFIX + name, doc, value=value)
         yield GaugeMetricFamily(

@@ -173,7 +173,9 @@ class FrameAssembler:
     def _size_of(self, rest: memoryview) -> int:
         size: int = FRAME_SIZE.unpack_from(rest)[0]
         if not 0 < size <= self.frame_bytes_max:
-            message = f"a frame of {size} bytes, at most {self.frame_bytes_max}"
+            message = (
+                f"a request of {size} bytes is larger than the limit of {self.frame_bytes_max}"
+            )
             raise FrameRefused(message, bytes(rest[:SIZE_BYTES]))
         return size
 
@@ -280,7 +282,7 @@ class ArrivingBytes:
         self._chosen = None
         if self._shares.of(owner) > self._shares.owner_max:
             slow.give_up(
-                f"a large frame hardly arrives, and {owner} holds more than its share of"
+                f"a large request arrives too slowly, and {owner} holds more than its share of"
                 f" {self._shares.owner_max} bytes of such frames"
             )
         self._resume()

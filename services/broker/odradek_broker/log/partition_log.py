@@ -315,8 +315,7 @@ class PartitionLog:
     def sync_at_close(self) -> bool:
         """Run a full sync in this thread. A sync job that was begun and will never be finished is ignored.
 
-        False if the disk is full, during a truncation, or after an internal error: the next start recovers.
-        """
+        False if the disk is full, during a truncation, or after an internal error: the next start recovers."""
         if self._is_truncating or not self.is_trusted:
             return False
         self._progress.is_under_way = False

@@ -158,7 +158,7 @@ def check_client_batches(
                 ErrorCode.INVALID_RECORD, f"record format {magic} is not supported, only {MAGIC} is"
             )
         if batch_length < BATCH_LENGTH_MIN or end > size_bytes:
-            return _corrupt(position, f"batch length {batch_length}")
+            return _corrupt(position, f"the batch length {batch_length} is invalid")
         if end - position > config.max_message_bytes and not is_internal:
             return BatchRefused(
                 ErrorCode.MESSAGE_TOO_LARGE,
@@ -181,8 +181,8 @@ def check_client_batches(
         if count > records_max:
             return BatchRefused(
                 ErrorCode.INVALID_RECORD,
-                f"{count} records in a batch of {end - position} bytes, which holds at most"
-                f" {records_max}",
+                f"the batch has the record count {count}, but its {end - position} bytes hold at most"
+                f" {records_max} records",
             )
         refused = None
         if attributes & _UNUSUAL_MASK and not is_internal:

@@ -67,9 +67,7 @@ _log = event_log(__name__)
 def partition_view(
     image: MetadataImage, state: PartitionState, config: LogConfig
 ) -> ev.PartitionChanged:
-    """Return the event with one partition's state, and with the state of each broker of its replicas that the image
-    has.
-    """
+    """Return the event with one partition's state, and with the state of those of its brokers that the image has."""
     views = (broker_view(image, broker_id) for broker_id in state.replicas)
     return ev.PartitionChanged(
         leader=state.leader,

@@ -148,7 +148,7 @@ class AdminServicer:
         refused = pb.ConfigResourceResult(type=resource.type, name=resource.name)
         if not resource.name.isdigit():
             refused.error_code = ErrorCode.INVALID_REQUEST
-            refused.error_message = f"{resource.name!r} is no broker id"
+            refused.error_message = f"{resource.name!r} is not a broker id"
             return refused
         stub = await self._peer(BrokerId(int(resource.name)))
         if stub is None:

@@ -69,7 +69,7 @@ class AuthServicer:
         if not self._mechanisms:
             await context.abort(
                 grpc.StatusCode.UNIMPLEMENTED,
-                "nobody logs in here: sasl.enabled.mechanisms is not set",
+                "this listener has no logins, because sasl.enabled.mechanisms is not set",
             )
         headers = dict(context.invocation_metadata() or ())
         host = host_of(context.peer())
@@ -102,7 +102,7 @@ class AuthServicer:
             offered = ", ".join(self._mechanisms)
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"mechanism {mechanism!r} is not offered here; there are {offered}",
+                f"mechanism {mechanism!r} is not offered by this listener, which has {offered}",
             )
         name = secrets.token_urlsafe(_NAME_BYTES)
         timer = asyncio.get_running_loop().call_later(LOGIN_S_MAX, self._end, name)

@@ -274,7 +274,7 @@ async def _abort_if_ended(caller: Caller, context: ServerContext) -> None:
         task.uncancel()
         await context.abort(
             grpc.StatusCode.UNAVAILABLE,
-            f"{caller.owner} has sent too many bytes of messages that do not end: finish some first",
+            f"{caller.owner} has sent too many bytes of unfinished messages: finish some of them first",
         )
     if caller.session is not None and caller.session.is_ended and task is not None:
         task.uncancel()

@@ -295,7 +295,7 @@ class Callers:
 
     def _session(self, header: str) -> GrpcSession:
         if header[: len(_BEARER)].lower() != _BEARER:
-            raise _unauthenticated("authorization is not a Bearer")
+            raise _unauthenticated("the authorization header is not `Bearer SESSION`")
         session = self._sessions.find(header[len(_BEARER) :].strip())
         if session is None:
             raise _unauthenticated("the session has ended: log in again")

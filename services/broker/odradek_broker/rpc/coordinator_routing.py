@@ -92,7 +92,7 @@ class CoordinatorRouting(Generic[Stub]):
         """
         if len(names) > NAMES_MAX:
             await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"at most {NAMES_MAX} names a call"
+                grpc.StatusCode.INVALID_ARGUMENT, f"a call may have at most {NAMES_MAX} names"
             )
 
         async def routed(name: str) -> Response:

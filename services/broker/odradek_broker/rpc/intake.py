@@ -106,7 +106,7 @@ def refusal_steps(
                 return _MALFORMED
             if field is not None:
                 if field.is_string and size > STRING_BYTES_MAX:
-                    return f"{field.name} has {size} bytes, at most {STRING_BYTES_MAX}"
+                    return f"{field.name} has {size} bytes; the limit is {STRING_BYTES_MAX}"
                 if field.is_packed:
                     packed = data[position : position + size]
                     items += len(packed.translate(None, _LAST_BYTES))
@@ -115,11 +115,11 @@ def refusal_steps(
                     size = 0
             position += size
         if items > items_max:
-            return f"the request names more than {items_max} things: ask for them in parts"
+            return f"the request names more than {items_max} items: send several smaller requests"
     return None
 
 
-_MALFORMED: Final = "the request is no protobuf message of its kind"
+_MALFORMED: Final = "the request is not a valid protobuf message of its type"
 
 
 def _shape(message: Descriptor) -> dict[int, _Field]:
@@ -213,7 +213,9 @@ class GrpcIntake:
         finally:
             self.unread.give_back(owner, 1)
         if data is grpc.aio.EOF:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "there is no request")
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, "the call ended without a request"
+            )
         assert isinstance(data, bytes), type(data)
         self.messages.called(peer_of(context.peer()), len(data))
         return data
@@ -279,7 +281,7 @@ async def decoded(
     if len(data) > REQUEST_BYTES_MAX:
         await context.abort(
             grpc.StatusCode.RESOURCE_EXHAUSTED,
-            f"a request of {len(data)} bytes, at most {REQUEST_BYTES_MAX}",
+            f"the request has {len(data)} bytes; the limit is {REQUEST_BYTES_MAX}",
         )
     if len(data) < LONG_REQUEST_BYTES_MIN:
         return await _decoded(context, data, decode)

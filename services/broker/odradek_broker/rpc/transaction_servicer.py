@@ -241,7 +241,8 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
         """Describe each transactional id at its coordinator, with the topics that the caller may describe."""
         if len(request.transactional_ids) > NAMES_MAX:
             await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, f"at most {NAMES_MAX} transactional ids a call"
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"a call may have at most {NAMES_MAX} transactional ids",
             )
         descriptions: list[pb.DescribeTransactionsResponse] = []
         async for transactional_id in in_turns(request.transactional_ids):

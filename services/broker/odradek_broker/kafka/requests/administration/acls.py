@@ -77,17 +77,20 @@ def _creation_error(request: AnyRequest, creation: _Creation) -> tuple[ErrorCode
     if not request.services.authorizer.is_on:
         return ErrorCode.SECURITY_DISABLED, _NO_AUTHORIZER
     if kind not in _RESOURCE_TYPES or not creation.resource_name:
-        return ErrorCode.INVALID_REQUEST, f"there are no resources of type {kind}"
+        return ErrorCode.INVALID_REQUEST, f"resource type {kind} is unknown"
     if kind == ResourceType.CLUSTER and creation.resource_name != CLUSTER_NAME:
-        return ErrorCode.INVALID_REQUEST, f"the cluster is called {CLUSTER_NAME}"
+        return ErrorCode.INVALID_REQUEST, f"the resource name of the cluster must be {CLUSTER_NAME}"
     if creation.resource_pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
-        return ErrorCode.INVALID_REQUEST, "an entry is literal or prefixed"
+        return ErrorCode.INVALID_REQUEST, "the pattern type must be LITERAL or PREFIXED"
     if creation.permission_type not in (Permission.ALLOW, Permission.DENY):
-        return ErrorCode.INVALID_REQUEST, "an entry allows or denies"
+        return ErrorCode.INVALID_REQUEST, "the permission must be ALLOW or DENY"
     if not Operation.ALL <= creation.operation <= Operation.TWO_PHASE_COMMIT:
-        return ErrorCode.INVALID_REQUEST, f"there is no operation {creation.operation}"
+        return ErrorCode.INVALID_REQUEST, f"operation {creation.operation} is unknown"
     if ":" not in creation.principal or not creation.host:
-        return ErrorCode.INVALID_REQUEST, "a principal is TYPE:NAME, a host an address or *"
+        return (
+            ErrorCode.INVALID_REQUEST,
+            "the principal must be TYPE:NAME, and the host an address or *",
+        )
     return ErrorCode.NONE, ""
 
 
@@ -173,7 +176,7 @@ async def describe_acls(request: Request[DescribeAclsRequest]) -> DescribeAclsRe
     if not request.services.authorizer.is_on:
         return _no_acls(ErrorCode.SECURITY_DISABLED, _NO_AUTHORIZER)
     if not _is_valid(request.message):
-        return _no_acls(ErrorCode.INVALID_REQUEST, "something in the filter is unknown")
+        return _no_acls(ErrorCode.INVALID_REQUEST, "a field of the filter has an unknown value")
     query = pb.DescribeAclsRequest(filter=_entry_filter(request.message))
     try:
         response = await ask_controller(request, "DescribeAcls", query, pb.DescribeAclsResponse)

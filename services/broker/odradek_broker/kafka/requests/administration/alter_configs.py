@@ -133,7 +133,7 @@ def _refusal(
     request: AnyRequest, resource: pb.AlterConfigsResource, seen: set[tuple[int, str]]
 ) -> tuple[ErrorCode, str]:
     if (resource.type, resource.name) in seen:
-        return ErrorCode.INVALID_REQUEST, "the request names it twice"
+        return ErrorCode.INVALID_REQUEST, "the request names this resource twice"
     match int(resource.type):
         case ConfigResourceType.TOPIC:
             if not request.allows_topic(Operation.ALTER_CONFIGS, resource.name):

@@ -109,10 +109,10 @@ async def describe_client_quotas(
     message = request.message
     async for component in request.in_turns(message.components):
         if component.entity_type not in _ENTITY_TYPES:
-            text = f"no entity is a {shortened(component.entity_type)}"
+            text = f"entity type {shortened(component.entity_type)} is unknown"
             return _no_quotas(ErrorCode.UNSUPPORTED_VERSION, text)
         if component.match_type not in (_EXACT, _DEFAULT, _ANY):
-            text = f"there is no match type {component.match_type}"
+            text = f"match type {component.match_type} is unknown"
             return _no_quotas(ErrorCode.INVALID_REQUEST, text)
     quotas = list(request.services.image.quotas.items())
     return DescribeClientQuotasResponse(

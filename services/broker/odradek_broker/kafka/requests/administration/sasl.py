@@ -53,7 +53,7 @@ async def sasl_authenticate(request: Request[SaslAuthenticateRequest]) -> SaslAu
         request.closes_connection = True
         return SaslAuthenticateResponse(
             error_code=ErrorCode.ILLEGAL_SASL_STATE,
-            error_message="a SaslHandshake comes first",
+            error_message="a SaslHandshake must come first",
             auth_bytes=b"",
         )
     try:

@@ -110,18 +110,21 @@ def _alteration_error(
     if is_twice:
         return ErrorCode.DUPLICATE_RESOURCE, "the request names this credential twice"
     if not item.name:
-        return ErrorCode.UNACCEPTABLE_CREDENTIAL, "a user has a name"
+        return ErrorCode.UNACCEPTABLE_CREDENTIAL, "the user name is empty"
     if item.mechanism not in _MECHANISMS:
-        return ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"there is no mechanism {item.mechanism}"
+        return ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"mechanism {item.mechanism} is unknown"
     if isinstance(item, _Deletion):
         return ErrorCode.NONE, ""
     if not ITERATIONS_MIN <= item.iterations <= ITERATIONS_MAX:
         return (
             ErrorCode.UNACCEPTABLE_CREDENTIAL,
-            f"{item.iterations} iterations: {ITERATIONS_MIN} to {ITERATIONS_MAX}",
+            f"the iterations must be {ITERATIONS_MIN} to {ITERATIONS_MAX}, not {item.iterations}",
         )
     if not request.session.is_encrypted and not is_loopback(request.session.host):
-        return ErrorCode.UNACCEPTABLE_CREDENTIAL, "a password is not taken without TLS"
+        return (
+            ErrorCode.UNACCEPTABLE_CREDENTIAL,
+            "a password is accepted over TLS only, or from the broker's own host",
+        )
     return ErrorCode.NONE, ""
 
 

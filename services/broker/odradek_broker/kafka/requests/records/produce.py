@@ -51,7 +51,9 @@ _LEADERS_ADD_FROM: Final = 12
 """The first version whose clients leave it to the leaders to add partitions to a transaction (KIP-890)."""
 _UNKNOWN_TOPIC_ID: Final = ProduceOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
 _NOT_ALLOWED: Final = ProduceOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-_NO_RECORDS: Final = ProduceOutcome(ErrorCode.INVALID_RECORD, message="there are no records")
+_NO_RECORDS: Final = ProduceOutcome(
+    ErrorCode.INVALID_RECORD, message="the request has no records for this partition"
+)
 _ID_NOT_ALLOWED: Final = ProduceOutcome(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 

@@ -71,26 +71,35 @@ def _error_of(
     request: AnyRequest, topic: _Topic, *, may_all: bool, is_twice: bool
 ) -> tuple[ErrorCode, str] | None:
     if not may_all and not request.allows_topic(Operation.CREATE, topic.name):
-        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, "not allowed to create it"
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, "the caller may not create this topic"
     if is_twice:
-        return ErrorCode.INVALID_REQUEST, "the request names it twice"
+        return ErrorCode.INVALID_REQUEST, "the request names this topic twice"
     if error := topic_name_error(topic.name):
         return ErrorCode.INVALID_TOPIC_EXCEPTION, error
     if any(config.value is None for config in topic.configs):
         return ErrorCode.INVALID_CONFIG, "a config has no value"
     if topic.assignments:
         if topic.num_partitions != -1 or topic.replication_factor != -1:
-            return ErrorCode.INVALID_REQUEST, "both an assignment and counts are given"
+            return (
+                ErrorCode.INVALID_REQUEST,
+                "the request has both an assignment and a count of partitions or replicas",
+            )
         indexes = sorted(assignment.partition_index for assignment in topic.assignments)
         if indexes != list(range(len(indexes))):
-            return ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions are not 0, 1, 2 and so on"
+            return (
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                "the assignment must have the partitions 0, 1, 2 and so on",
+            )
         return None
     if topic.num_partitions == 0 or topic.num_partitions < -1:
-        return ErrorCode.INVALID_PARTITIONS, "at least 1 partition, or -1 for num.partitions"
+        return (
+            ErrorCode.INVALID_PARTITIONS,
+            "the partition count must be at least 1, or -1 for num.partitions",
+        )
     if topic.replication_factor == 0 or topic.replication_factor < -1:
         return (
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            "at least 1 replica, or -1 for default.replication.factor",
+            "the replication factor must be at least 1, or -1 for default.replication.factor",
         )
     return None
 

@@ -42,7 +42,11 @@ async def delete_topics(request: Request[DeleteTopicsRequest]) -> DeleteTopicsRe
         if isinstance(topic, ErrorCode):
             results.append(_Result(name=name, topic_id=uuid_of(topic_id), error_code=topic))
         elif topic.name in INTERNAL_TOPICS:
-            results.append(_result(topic, ErrorCode.INVALID_TOPIC_EXCEPTION, "it is internal"))
+            results.append(
+                _result(
+                    topic, ErrorCode.INVALID_TOPIC_EXCEPTION, "an internal topic cannot be deleted"
+                )
+            )
         else:
             results.append(_result(topic, ErrorCode.NONE, ""))
             valid.append((number, topic))

@@ -27,7 +27,7 @@ GROUP: Final = 0
 _TRANSACTION: Final = 1
 _SHARE: Final = 2
 _UNSUPPORTED: Final = {
-    _TRANSACTION: "this cluster has no transactions: raise transaction.version, or leave transactional.id away",
+    _TRANSACTION: "this cluster has no transactions: raise transaction.version, or do not set transactional.id",
     _SHARE: "share groups are not supported: use a consumer group",
 }
 _BATCHED_FROM: Final = 4
@@ -84,7 +84,7 @@ async def _find(request: AnyRequest, key_type: int, key: str) -> _Location:
     if key_type in _UNSUPPORTED:
         return _refused(ErrorCode.UNSUPPORTED_VERSION, _UNSUPPORTED[key_type])
     if key_type != GROUP:
-        return _refused(ErrorCode.INVALID_REQUEST, f"there is no key type {key_type}")
+        return _refused(ErrorCode.INVALID_REQUEST, f"key type {key_type} is unknown")
     if not request.allows_group(Operation.DESCRIBE, key):
         return _refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     return await _leader(request, coordinator(request).placement, key)
