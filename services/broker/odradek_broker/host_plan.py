@@ -36,11 +36,13 @@ def plan_host(settings: BrokerSettings, processes: int) -> list[dict[str, Any]]:
     """
     settings.check()
     if not 1 <= processes <= PROCESSES_MAX:
-        raise SettingsError(f"--processes must be 1 to {PROCESSES_MAX}, not {processes}")
+        raise SettingsError(
+            f"--processes {processes} is not possible: a host runs 1 to {PROCESSES_MAX} brokers"
+        )
     if settings.metrics_port < 0:
         raise SettingsError(
-            "metrics.port=-1 cannot be used with --processes, which checks /readyz of each"
-            " broker: set it to 0 or a port"
+            "metrics.port=-1 cannot be used with --processes, which checks the readiness of each"
+            " broker at /readyz: set it to 0 or a port"
         )
     if _ID not in str(settings.log_dir) and (settings.log_dir / "meta.properties").exists():
         raise SettingsError(

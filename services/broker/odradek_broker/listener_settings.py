@@ -202,8 +202,8 @@ class ListenerSettings(LogSettings):
             )
         if unsupported := set(self.sasl_mechanisms) - set(_SASL_MECHANISMS):
             raise SettingsError(
-                f"sasl.enabled.mechanisms names {', '.join(sorted(unsupported))}; supported are"
-                f" {', '.join(_SASL_MECHANISMS)}"
+                f"sasl.enabled.mechanisms names {', '.join(sorted(unsupported))}; the supported"
+                f" mechanisms are {', '.join(_SASL_MECHANISMS)}"
             )
         for name in names - {REPLICATION}:
             self._check_protocol(name)

@@ -289,7 +289,7 @@ async def _in_turns(steps: Generator[None, None, T]) -> T:
 def _require_next(image: MetadataImage, offset: int) -> None:
     """Raise FeedBroken if entries before this one are missing, because the image would never get them."""
     if 0 <= image.offset < offset - 1:
-        raise FeedBroken(f"entry {offset} follows entry {image.offset}")
+        raise FeedBroken(f"the entries between {image.offset} and {offset} are missing")
 
 
 class _IncomingSnapshot:
@@ -303,7 +303,9 @@ class _IncomingSnapshot:
 
     def add(self, chunk: pb.MetadataSnapshotChunk) -> None:
         if chunk.offset != self._offset or chunk.position != self._position:
-            raise FeedBroken(f"snapshot piece at {chunk.position}, expected {self._position}")
+            raise FeedBroken(
+                f"a snapshot piece begins at byte {chunk.position} instead of {self._position}"
+            )
         self._position += len(chunk.data)
         if self._position > SNAPSHOT_BYTES_MAX:
             raise FeedBroken(f"snapshot is longer than {SNAPSHOT_BYTES_MAX} bytes")

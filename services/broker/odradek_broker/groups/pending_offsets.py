@@ -94,7 +94,7 @@ class PendingOffsets(Struct, gc=False):
         partition: TopicPartition,
         committed: CommittedOffset,
     ) -> None:
-        """Apply one transactional record."""
+        """Add the offset that one transactional record commits to the producer's open transaction."""
         transaction = self._transactions.get(producer_id)
         if transaction is None or transaction.epoch != epoch:
             # Without a marker between them, the batches of two epochs are one transaction to readers of the log.

@@ -21,7 +21,7 @@ GROUP_BYTES_MAX: Final = 16 << 20
 
 
 class OffsetCommitRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """A committed offset of a group; None deletes it."""
+    """A committed offset of a group; a record whose offset is None deletes it."""
 
     group_id: GroupId
     partition: TopicPartition

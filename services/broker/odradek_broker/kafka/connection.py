@@ -310,7 +310,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         if not session.is_authenticated:
             _audit.warning("Unauthenticated", host=session.host, request=api_name(api_key))
-            raise CloseConnection(f"request {api_key} before the login")
+            raise CloseConnection(f"request {api_key} was sent before the login")
         if session.must_log_in_again(monotonic_ms()):
             raise CloseConnection("the login has expired")
 

@@ -213,13 +213,17 @@ class _Listener:
             )
         most = self._limit("max.connections", self._settings.connections_max)
         if self._per_host.total() >= most:
-            raise CloseConnection(f"max.connections ({most}) are open")
+            raise CloseConnection(f"the listener has max.connections ({most}) connections open")
         most = self._limit("max.connections.per.ip", self._settings.connections_max_per_ip)
         if self._per_host[host] >= most:
-            raise CloseConnection(f"max.connections.per.ip ({most}) are open")
+            raise CloseConnection(
+                f"the address has max.connections.per.ip ({most}) connections open"
+            )
         wants_login = self._protocol.startswith("SASL")
         if wants_login and self._strangers_of[host] >= STRANGERS_PER_IP_MAX:
-            raise CloseConnection(f"{STRANGERS_PER_IP_MAX} of this address have not logged in")
+            raise CloseConnection(
+                f"{STRANGERS_PER_IP_MAX} connections of this address have not logged in"
+            )
         self._per_host[host] += 1
         self._connections[connection] = host
         if wants_login:

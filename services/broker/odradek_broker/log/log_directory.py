@@ -517,7 +517,9 @@ class LogDirectory:
                     if is_whole:
                         self._markers.end_clean(boot_id=self._boot_id, broker_epoch=broker_epoch)
                 except OSError as error:
-                    raise self.health.fail_to_write(f"stopping in {self.path}", error) from error
+                    raise self.health.fail_to_write(
+                        f"saving the state at the stop in {self.path}", error
+                    ) from error
             return is_whole
         finally:
             for log in self._logs.values():

@@ -242,7 +242,9 @@ class ReadPlan:
         stop = size_bytes
         if head.last_offset >= self._end_offset:
             if head.last_offset >= segment.end_offset:
-                raise CorruptBatch(f"{head} does not end in the segment {segment.base_offset}")
+                raise CorruptBatch(
+                    f"the batch {head} does not end in the segment {segment.base_offset}"
+                )
             return ReadResult((), self._start_offset, self._start_offset, 0)
         if self._end_offset < segment.end_offset:
             stop, _ = segment.locate(file, self._end_offset, size_bytes)

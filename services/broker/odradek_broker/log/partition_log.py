@@ -186,7 +186,7 @@ class PartitionLog:
     def _undo_append(self, end_before: Offset) -> None:
         """Remove what a refused append has written to the files."""
         self.is_intact = False
-        with self._health.writing(f"cutting {self.directory}"):
+        with self._health.writing(f"undoing a failed append in {self.directory}"):
             self._segments.active.undo_write()
         if self.log_end_offset > end_before:  # the append had begun a second segment
             self.truncate_to(end_before)

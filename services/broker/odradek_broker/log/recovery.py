@@ -7,10 +7,10 @@
     4  epochs: the checkpoint up to the recovery point, the batch headers past it
     5  producers: the newest snapshot at or below the recovery point, and a replay of headers
 
-Below the recovery point only a few headers of each segment are read. If these are invalid or do not fit,
-the recovery point is not trusted, and the log is scanned from its first segment. The restart class decides
-what is trusted: after a clean stop everything counts as below the recovery point; after a power loss the
-index files of the segment that was active are rebuilt.
+Below the recovery point only a few headers of each segment are read. If these are invalid or do not follow one another,
+the recovery point is not trusted, and the log is scanned from its first segment. The restart class decides what is
+trusted: after a clean stop everything counts as below the recovery point; after a power loss the index files of the
+segment that was active are rebuilt.
 
 A log that ends below its checkpointed high watermark or recovery point has lost bytes that were durable:
 `lost_bytes` makes the broker report the partition as after a power loss.

@@ -461,7 +461,7 @@ class DirectoryHealth:
 
     @contextlib.contextmanager
     def failing(self, what: str) -> Iterator[None]:
-        """Wrap calls whose every OSError, of any class, takes the directory offline (`fail`)."""
+        """Wrap calls for which every OSError, of any class, takes the directory offline (`fail`)."""
         try:
             yield
         except OSError as error:

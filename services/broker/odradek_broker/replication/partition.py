@@ -100,10 +100,10 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         """Validate, stamp and append whole batches.
 
         `on_done` is called exactly once, possibly before this returns. A writable buffer (bytearray, writable
-        memoryview) is stamped in place and belongs to the log afterwards: the caller must not reuse it. `bytes`
-        are copied once. `acks` is 0, 1 or -1. In another epoch than `expected_leader_epoch` the batches are
-        refused with NOT_LEADER_OR_FOLLOWER (for coordinators). `is_internal` allows internal topics and control
-        batches. Batches of a transaction need `transaction`, which their coordinator confirms.
+        memoryview) is stamped in place and belongs to the log afterwards: the caller must not reuse it. `bytes` are
+        copied once. `acks` is 0, 1 or -1. A coordinator sets `expected_leader_epoch`: in any other epoch the batches
+        are refused with NOT_LEADER_OR_FOLLOWER. `is_internal` allows internal topics and control batches. Batches of a
+        transaction need `transaction`, which their coordinator confirms.
         """
         host = self.host
         self._rules.table.counters.produce_requests += 1

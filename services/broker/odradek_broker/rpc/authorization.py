@@ -145,7 +145,9 @@ class Authorization(grpc.aio.ServerInterceptor):
     def _refusal(self, method: str) -> Conversation:
         async def refuse(_requests: object, context: ServerContext) -> None:
             await self._identified(method, context)
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "log in again")
+            await context.abort(
+                grpc.StatusCode.UNAUTHENTICATED, "the login is not valid: log in again"
+            )
 
         return refuse
 

@@ -229,7 +229,7 @@ class Callers:
         for key, value in context.invocation_metadata() or ():
             if key in (CLIENT_ID, ON_BEHALF_OF, ON_BEHALF_OF_HOST, SESSION):
                 if key in headers and key != CLIENT_ID:
-                    raise _unauthenticated(f"two {key} headers")
+                    raise _unauthenticated(f"the call has two {key} headers")
                 headers[key] = value if isinstance(value, str) else value.decode(errors="replace")
         host = host_of(context.peer())
         pems: list[bytes] = list(context.auth_context().get("x509_pem_cert", ()))

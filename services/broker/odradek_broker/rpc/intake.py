@@ -257,7 +257,7 @@ class GrpcIntake:
 def call_errors() -> Iterator[None]:
     """Let a stream of several tasks end as a simple call does when it is aborted, or when its client has left.
 
-    A TaskGroup raises a group, which gRPC takes for a bug of the servicer and logs as an error.
+    A TaskGroup raises an ExceptionGroup, which gRPC takes for a bug of the servicer and logs as an error.
     """
     try:
         yield

@@ -92,7 +92,9 @@ class OffsetCheckpoint:
         return self._ticket
 
     def write(self, offsets: dict[TopicIdPartition, Offset], ticket: int) -> bool:
-        """Replace the file (blocks); false if there was a `lower` since the ticket. Raises OSError."""
+        """Replace the file (blocks). Return False, and change nothing, if there was a `lower` since the ticket. Raises
+        OSError.
+        """
         with self._lock:
             if ticket != self._ticket:
                 return False

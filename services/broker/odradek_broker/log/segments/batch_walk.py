@@ -74,7 +74,7 @@ def header_at(buffer: ByteBuffer, position: int) -> Header:
         or last_offset_delta < 0
     ):
         raise CorruptBatch(
-            f"these bytes are not a batch header: magic {header.magic}, length {header.batch_length}, base offset"
+            f"these bytes are no batch header: magic {header.magic}, length {header.batch_length}, base offset"
             f" {header.base_offset}, last offset delta {header.last_offset_delta}"
         )
     return header

@@ -410,7 +410,7 @@ class Segment:
         return end, None
 
     def settle(self, position: int, next_offset: int) -> None:
-        """Set the state in memory to the batches before `position`; the next batch has offset `next_offset`.
+        """Make the state in memory that of a segment that ends at `position`; the next batch has offset `next_offset`.
 
         Truncates the indexes in memory. The other fields come from the time index's last entry, which
         covers all batches up to the last offset index entry, and from the batches behind it (blocks). The

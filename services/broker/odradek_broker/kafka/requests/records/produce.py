@@ -221,7 +221,9 @@ class _Produce:
             outcome is not None and outcome.error is not ErrorCode.NONE
             for outcome in self._outcomes
         ):
-            raise CloseConnection("a produce with acks=0 failed, and nothing else would tell")
+            raise CloseConnection(
+                "a produce request with acks=0 failed, which the client learns only from the closed connection"
+            )
         return NO_RESPONSE
 
     def _encode(self) -> Encoded:
