@@ -75,7 +75,9 @@ def _has_namespaces() -> bool:
 
 
 def _has_cluster_programs() -> bool:
-    """Whether this user may start nodes, and the Debian packages are here that tests/e2e/kubernetes needs."""
+    """Return whether this user may start nodes, and the Debian packages that tests/e2e/kubernetes
+    needs are installed.
+    """
     programs = ("etcd", "containerd", "runc", "ip", "iptables", "nft", "conntrack", "openssl")
     folders = (Path("/usr/lib/cni"), Path("/proc/sys/net/bridge"))
     return (

@@ -1,10 +1,12 @@
-"""What transactions cost: one JSON line for each figure, with its bar.
+"""Measures what transactions cost; prints one line of JSON for each figure, with its target.
 
-    python -m tests.bench.bench_transactions [--only commit,throughput,read,failover,load] [--pairs 5]
+    python -m tests.bench.bench_transactions [--only commit,throughput,read,failover,load]
+        [--pairs 5]
 
-Three brokers, RF 3 and default settings, but for `load`, which replays a partition of `__transaction_state` in this
-process. `throughput` and `read` run by turns; their figure is the median of the ratios of the pairs. Back-to-back
-transactions beside Apache Kafka: `python -m tests.bench.comparisons.beside_kafka --only transactions`.
+The cluster has three brokers, three replicas and default settings; only `load` replays a partition
+of `__transaction_state` in this process. `throughput` and `read` compare two kinds of runs, which
+alternate, and report the median of the ratios of all pairs. `python -m
+tests.bench.comparisons.beside_kafka --only transactions` compares transactions with Apache Kafka.
 """
 
 from __future__ import annotations
@@ -71,7 +73,9 @@ async def new_topic(client: Client, partitions: int = 1) -> str:
 
 
 async def bench_commit(client: Client, count: int) -> None:
-    """From the call of commit, with everything acknowledged, to its return; transactions of one record."""
+    """Measure a commit of one record from the call to its return, after the record is
+    acknowledged.
+    """
     topic, waits_ms = await new_topic(client), list[float]()
     async with client.producer(transactional_id=topic) as producer:
         for _ in range(count):
@@ -118,7 +122,9 @@ async def produced_per_s(client: Client, records: int, *, in_transactions: bool)
 
 
 async def bench_throughput(client: Client, records: int, pairs: int) -> None:
-    """Produce of 1 KiB in transactions of 100 ms, against the same without transactions."""
+    """Measure producing records of 1 KiB in transactions of 100 ms, relative to producing without
+    transactions.
+    """
     ratios = []
     for pair in range(-1, pairs):
         order = (True, False) if pair % 2 else (False, True)
@@ -142,7 +148,9 @@ async def read_per_s(client: Client, topic: str, records: int, isolation_level: 
 
 
 async def bench_read(client: Client, records: int, pairs: int) -> None:
-    """read_committed against read_uncommitted, of a topic that transactions of 1,000 records wrote."""
+    """Measure read_committed relative to read_uncommitted on a topic with transactions of 1,000
+    records.
+    """
     topic, value, ratios = await new_topic(client), os.urandom(100), []
     async with client.producer(transactional_id=topic) as producer:
         for _ in range(records // 1000):
@@ -167,7 +175,9 @@ def report_ratio(figure: str, ratios: Sequence[float], least: float) -> None:
 
 
 async def bench_failover(client: Client, cluster: EmbeddedCluster) -> None:
-    """From SIGKILL of the broker that coordinates a producer to its next commit."""
+    """Measure the time from SIGKILL of a producer's transaction coordinator to the producer's next
+    commit.
+    """
     topic = await new_topic(client)
     waits_s = []
     async with client.producer(transactional_id=topic) as producer:
@@ -204,7 +214,7 @@ async def until_in_sync(client: Client, topic: str) -> None:
 
 
 def complete_record(number: int) -> TransactionRecord:
-    """The record of an id whose last transaction is committed."""
+    """Return the record of a transactional id whose last transaction is committed."""
     producer_id = ProducerId(number)
     state = created(producer_id, timeout_ms=60_000, wall_ms=WALL_MS)
     state = replace(
@@ -219,9 +229,11 @@ def complete_record(number: int) -> TransactionRecord:
 
 
 async def bench_load(ids: int, records_a_batch: int) -> None:
-    """Load of a shard: until it is replayed and its timers run, and the longest turn of the event loop meanwhile.
+    """Measure the load of a coordinator's shard, and the longest iteration of the event loop during
+    the load.
 
-    The log is in memory, as it would be in the page cache. Turns are CPU time of the loop's thread.
+    The load ends when all records are replayed and the timers run. The log is in memory, as it
+    would be in the page cache. Iterations are measured in CPU time of the loop's thread.
     """
     broker = memory_broker(LogConfig(segment_bytes=1 << 30))
     pairs = [encode(complete_record(number)) for number in range(ids)]

@@ -169,7 +169,7 @@ class Producer:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a batch has no outcome yet."""
+        """Return whether a batch has no outcome yet."""
         return bool(self._window)
 
     def _has_room(self) -> bool:

@@ -103,8 +103,10 @@ class OracleLog:
 
     @property
     def on_disk_end(self) -> int:
-        """The end of the bytes that were synced once, by this process or an earlier one. A new
-        process syncs all of them again."""
+        """Return the end of the bytes that were synced once, by this process or an earlier one.
+
+        A new process syncs all of them again.
+        """
         return max(self.log.durable_end_offset, self._synced_before)
 
     def catch_up(self) -> None:
@@ -151,8 +153,9 @@ class DataDirectory:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a write or sync failed, and no registration has reported it to the controller
-        yet."""
+        """Return whether a write or sync failed and no registration has reported it to the
+        controller yet.
+        """
         failure = self.directory.failure if self.directory is not None else None
         return self._is_failed or failure is not None
 

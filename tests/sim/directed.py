@@ -216,7 +216,7 @@ class Stage:
         return self.hosted(broker_id).replica.log_end
 
     def checkpointed(self, broker_id: int) -> int:
-        """The recovery point that the broker's next start would find on its disk."""
+        """Return the recovery point that the broker's next start would find on its disk."""
         disk = self.cluster.brokers[broker_id].disk
         return decode_offsets(disk.storage.read(PATH / RECOVERY_POINTS))[self.partition]
 

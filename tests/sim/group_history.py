@@ -104,7 +104,7 @@ class GroupHistory:
 
     @property
     def rebalances(self) -> int:
-        """The number of generations and epochs that members have seen."""
+        """Return the number of generations and epochs that members have seen."""
         return len(self._group_epochs)
 
     # --- members tell ----------------------------------------------------------------------------

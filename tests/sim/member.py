@@ -82,7 +82,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """The name of the present process of this member."""
+        """Return the name of the present process of this member."""
         return f"{self.client_id}.{self.lives}"
 
     # --- a life ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`odradek why` and `odradek top` on a cluster of real processes, with real faults."""
+"""`odradek why` and `odradek top` show real faults on a cluster of real processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXIT_UNHEALTHY = 3
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
-    """Two brokers, the second of which fails each write to its disk after SIGUSR1."""
+    """Yield a cluster of two brokers; the second one fails each write to its disk after SIGUSR1."""
     plan = ClusterPlan(brokers=2, controllers=1, data_dir=tmp_path_factory.mktemp("why"))
     with EmbeddedCluster(plan) as cluster:
         cluster.brokers[2].module = "tests.integration.broker.broker_with_a_bad_disk"
@@ -72,7 +72,7 @@ def explained(cluster: EmbeddedCluster, name: str = "") -> list[dict[str, Any]]:
 def until(
     cluster: EmbeddedCluster, name: str, is_seen: Callable[[list[dict[str, Any]]], bool]
 ) -> list[dict[str, Any]]:
-    """Explain again and again until the causes are as wanted."""
+    """Repeat `odradek why` until the causes are as wanted."""
     deadline_s = time.monotonic() + UNTIL_S_MAX
     while not is_seen(causes := explained(cluster, name)):
         assert time.monotonic() < deadline_s, f"not within {UNTIL_S_MAX:.0f} s: {causes}"
@@ -80,7 +80,9 @@ def until(
 
 
 def says(*texts: str) -> Callable[[list[dict[str, Any]]], bool]:
-    """Whether the first chain goes down through causes with these texts."""
+    """Return a function that checks whether the first chain of causes has these texts, in this
+    order.
+    """
 
     def is_seen(causes: list[dict[str, Any]]) -> bool:
         deeper = causes

@@ -197,8 +197,11 @@ def min_isr_that_sinks_while_a_leader_is_cut_off() -> None:
 
 
 def snapshot_of_a_controller_that_was_behind() -> None:
-    """The metadata feed delivers a snapshot to a broker that is older than the broker's
-    metadata. It must be ignored."""
+    """The metadata feed delivers a snapshot that is older than the metadata of the receiving
+    broker.
+
+    The broker must ignore it.
+    """
     stage = Stage()
     producer = stage.produce()
     log, broker = stage.cluster.log, stage.life(1).broker
@@ -224,8 +227,10 @@ def snapshot_of_a_controller_that_was_behind() -> None:
 
 
 def feed_that_leaves_entries_out() -> None:
-    """The metadata feed skips an entry. The broker ends this feed, and reads the missing entry
-    from another one."""
+    """The metadata feed of a broker skips an entry.
+
+    The broker must end this feed, and read the missing entry from another controller's feed.
+    """
     stage = Stage()
     log, broker = stage.cluster.log, stage.life(1).broker
     assert broker is not None
@@ -298,11 +303,14 @@ def power_lost_by_the_only_other_member() -> None:
 
 
 def coordinator_that_is_cut_off() -> None:
-    """The broker of a group coordinator is cut off from all nodes but an admin client, and
-    offset commits continue at the new coordinator. The old coordinator may answer OffsetFetch
-    until the broker's lease expires, and must refuse it from then on. The group has no members,
-    only a client that commits offsets: the old coordinator would try to remove members that it
-    does not hear of, fail to write that, and stop answering for that reason."""
+    """A group coordinator's broker is cut off from all nodes except an admin client, and offset
+    commits continue at the new coordinator.
+
+    The old coordinator may answer OffsetFetch until the broker's lease expires, and must refuse it
+    from then on. The group has no members, only a client that commits offsets: the old coordinator
+    would try to remove members that it does not hear of, fail to write that, and stop answering for
+    that reason.
+    """
     stage = Stage(has_groups=True)
     history = GroupHistory()
     member = Alone(stage.cluster, history, 301, CLASSIC)

@@ -57,7 +57,7 @@ class Stager(ClientMachine):
         super().__init__(cluster, client_id)
         self.query = f"query-{client_id}"
         self.completed_step = -1
-        """The last step that the driver knows to be complete; it outlives the process, as a file does."""
+        """The last step that the driver knows to be complete; a new process still has it."""
         self._values = values
         self._history = history
 

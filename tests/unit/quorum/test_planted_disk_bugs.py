@@ -38,8 +38,9 @@ def log_not_made_durable_at_opening(patch: pytest.MonkeyPatch) -> None:
 
 
 def log_only_synced_at_opening(patch: pytest.MonkeyPatch) -> None:
-    """At opening, the log is synced and not rewritten; after a failed sync, that sync writes
-    nothing.
+    """When the log is opened, it is synced but not written again.
+
+    If the last sync before failed, this sync has nothing to write, and proves nothing.
     """
 
     def make_durable(self: Any, last_write_offset: int) -> None:

@@ -191,7 +191,9 @@ async def test_a_live_transaction_is_not_ended() -> None:
 
 
 async def shard_that_loads_while_leaders_ask() -> None:
-    """The coordinator of this transaction is loading, so it does not respond."""
+    """The coordinator of this transaction is loading its partition, so it does not respond to the
+    leader.
+    """
     async with hanging() as (partitions, resolver, check, _):
         resolver.silent = {1}
         await checked(check, partitions)

@@ -1,5 +1,5 @@
-"""Errors of the disk or the metadata at a broker's replicas: each error affects only what it has
-to.
+"""Errors of the disk or the metadata at a broker's replicas affect only those replicas that they
+must affect.
 """
 
 from __future__ import annotations

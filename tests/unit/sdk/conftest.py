@@ -12,7 +12,7 @@ from odradek.testing import MemoryCluster
 
 @pytest.fixture
 def cluster() -> MemoryCluster:
-    """A cluster in memory with three brokers."""
+    """Return a cluster in memory with three brokers."""
     return MemoryCluster(brokers=3)
 
 

@@ -101,7 +101,7 @@ def test_columns_go_on_where_objects_stopped() -> None:
 def test_the_epoch_of_batches_that_are_passed_over_counts(
     aborted: list[tuple[int, int]] | None,
 ) -> None:
-    """Otherwise the position after them would look as if the epoch before had been truncated."""
+    """Otherwise a position after these batches would look as if their epoch had been truncated."""
     log = batch(0, 1) + batch(1, 1, producer=7, control=True, epoch=4)
     if aborted is not None:
         log = batch(0, 1) + batch(1, 1, producer=7, epoch=4)
