@@ -5,10 +5,12 @@ namespace of their own.
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tests.e2e.kubernetes.cluster import Cluster, wait_until
@@ -38,6 +40,16 @@ class Installation:
 
     def apply(self, overlay: str) -> None:
         self.cluster.kubectl("apply", "-k", overlay)
+
+    def install_chart(self, helm: Path, chart: Path) -> None:
+        """Install the Helm chart as its README says."""
+        self.cluster.kubectl("create", "namespace", self.namespace)
+        restricted = "pod-security.kubernetes.io/enforce=restricted"
+        self.cluster.kubectl("label", "namespace", self.namespace, restricted)
+        command = [str(helm), "install", "odradek", str(chart), f"--namespace={self.namespace}"]
+        command.append(f"--kubeconfig={self.cluster.kubeconfig}")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
     def wait_installed(self) -> None:
         """Wait until all workloads are ready and the jobs are complete."""

@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.kubernetes.cluster import Cluster, wait_until
 from tests.e2e.kubernetes.conftest import Report
 from tests.e2e.kubernetes.installation import Installation, client_pod
-from tests.unit.kubernetes.rendered import K8S
+from tests.unit.kubernetes.rendered import K8S, ROOT
 
 MEMORY_BYTES = 4 << 30
 FIRST_RECORD_S_MAX = 90.0
@@ -44,15 +44,19 @@ while True:
 
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("installer", ["kubectl", "helm"])
 def test_the_first_record_comes_soon_on_a_small_node(
-    built_programs: Path, image: Path, tmp_path: Path, report: Report
+    built_programs: Path, image: Path, tmp_path: Path, report: Report, installer: str
 ) -> None:
     with Cluster(
         tmp_path, built_programs, [image], nodes=1, node_memory_bytes=MEMORY_BYTES
     ) as cluster:
         installation = Installation(cluster)
         began_s = time.time()
-        installation.apply(str(K8S))
+        if installer == "kubectl":
+            installation.apply(str(K8S))
+        else:
+            installation.install_chart(built_programs / "helm", ROOT / "deploy" / "helm")
         client = client_pod(
             "first-record",
             ["python", "-c", FIRST_RECORD],
@@ -63,7 +67,12 @@ def test_the_first_record_comes_soon_on_a_small_node(
         logs = lambda: cluster.kubectl("--namespace=odradek", "logs", "first-record", check=False)  # noqa: E731
         wait_until(lambda: "first record:" in logs(), "a record was written and read", WAIT_S_MAX)
         took_s = round(float(logs().splitlines()[-1].split()[-1]) - began_s, 1)
-        report(first_record_s=took_s, bar_s=FIRST_RECORD_S_MAX, processors=os.cpu_count())
+        report(
+            installer=installer,
+            first_record_s=took_s,
+            bar_s=FIRST_RECORD_S_MAX,
+            processors=os.cpu_count(),
+        )
         installation.wait_installed()
         assert installation.restarts() == {}
         assert took_s <= FIRST_RECORD_S_MAX
