@@ -67,7 +67,9 @@ class Imitations:
     def model_of(
         self, user: str, credentials: ScramCredentials, kind: ScramMechanism | None = None
     ) -> UserScramCredential | None:
-        """Return the credential to imitate, of that mechanism or of any; None if there is none."""
+        """Return the credential to imitate: one of the mechanism `kind`, or of any if `kind` is None. None if no user
+        has one.
+        """
         now_s = self._clock_s()
         is_same = credentials is self._credentials and len(credentials) == self._count
         if not is_same or now_s - self._built_at_s > _REBUILD_S:

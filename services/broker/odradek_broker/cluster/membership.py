@@ -340,7 +340,7 @@ class Membership:
             self._beat_now()
 
     def partitions_broken(self, broken: tuple[TopicIdPartition, ...]) -> None:
-        """Tell the controller all replicas that failed on an internal error."""
+        """Report to the controller all replicas that failed on an internal error."""
         if self._heartbeat is not None:
             self._heartbeat.broken_partitions = tuple(
                 common_pb2.TopicIdPartition(

@@ -248,8 +248,8 @@ class MetadataFeed:
         if followed is not None and image.incarnation_id not in (None, followed):
             assert image.incarnation_id is not None
             raise OtherMetadata(
-                f"broker {self._broker_id} has followed the metadata log {followed.hex()}, the"
-                f" controllers have {image.incarnation_id.hex()}"
+                f"broker {self._broker_id} has followed the metadata log {followed.hex()}, but"
+                f" the controllers have {image.incarnation_id.hex()}"
             )
 
     async def _take_snapshot(self, image: MetadataImage) -> None:

@@ -252,8 +252,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
             elif handler.key != ApiKey.PRODUCE:
                 if len(body) > REQUEST_BYTES_MAX:
                     raise CloseConnection(
-                        f"a {handler.key.name} request of {len(body)} bytes,"
-                        f" at most {REQUEST_BYTES_MAX}"
+                        f"a {handler.key.name} request has {len(body)} bytes;"
+                        f" the limit is {REQUEST_BYTES_MAX}"
                     )
                 self._begin_long(slot, handler, body)
                 return

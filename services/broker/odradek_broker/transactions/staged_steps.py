@@ -185,7 +185,7 @@ class StagedSteps:
         )
 
     def ledger_of(self, query: str) -> Ledger | None:
-        """Return the last step of a query that is complete."""
+        """Return the last complete step of a query."""
         state = self._shard.table.get(TransactionalId(query))
         return None if state is None else state.ledger
 
