@@ -43,7 +43,14 @@ def _answers_without_lease(stack: ExitStack) -> None:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
         return await hosted.ask(decide)
 
+    def ask_soon(self: CoordinatorHost[Any], partition: Any, decide: Any, shape: Any) -> Any:
+        hosted = self._hosted.get(partition)
+        if hosted is None:
+            raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
+        return hosted.ask(decide, shape)
+
     replace_in(stack, CoordinatorHost, "ask", ask)
+    replace_in(stack, CoordinatorHost, "ask_soon", ask_soon)
 
 
 def _answers_before_replication(stack: ExitStack) -> None:

@@ -5,7 +5,7 @@ controller that accepts everything.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from odradek_broker.coordination.group_coordinator import GroupCoordinator
 from odradek_broker.coordination.transaction_coordinator import TransactionCoordinator
 from odradek_broker.coordination.transactional_offsets import TransactionalOffsets
 from odradek_broker.groups.messages import FetchedOffsets, OffsetsAnswer
-from odradek_broker.kafka.request import ClientSession, Request
+from odradek_broker.kafka.registry import Registry
+from odradek_broker.kafka.request import ClientSession, Encoded, Request
 from odradek_broker.kafka.services import LocalLog, Services
 from odradek_broker.listener_settings import KAFKA
 from odradek_broker.replication.hanging_transactions import HangingTransactions
@@ -45,6 +46,8 @@ from odradek_protocol.identity import (
 )
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.messages import MESSAGES
+from odradek_protocol.kafka.response_encoding import encode_message
 from odradek_protocol.metadata.image import MetadataImage
 from odradek_protocol.metadata.records import (
     BrokerRegistrationChange,
@@ -264,8 +267,11 @@ class FakeCreation:
 class AgreeableGroups(GroupCoordinator):
     """A group coordinator without groups, which accepts, returns and deletes any offsets."""
 
-    async def commit(self, request: Any) -> OffsetsAnswer:
-        return OffsetsAnswer(partitions=dict.fromkeys(request.offsets, ErrorCode.NONE))
+    def commit_soon(self, request: Any, shape: Any) -> Any:
+        answer = OffsetsAnswer(partitions=dict.fromkeys(request.offsets, ErrorCode.NONE))
+        done = asyncio.get_running_loop().create_future()
+        done.set_result(shape(answer))
+        return done
 
     async def fetch_offsets(self, request: Any) -> FetchedOffsets:
         return FetchedOffsets(error=ErrorCode.NONE, offsets=dict.fromkeys(request.partitions or ()))
@@ -367,3 +373,16 @@ def request(
         session=ClientSession(listener=KAFKA, host="127.0.0.1", principal=principal),
         services=served,
     )
+
+
+async def answered(served: Services, key: ApiKey, version: int, message: Any) -> Any:
+    """Let the handler serve a message that was encoded and decoded; return the response that a client decodes."""
+    handler = Registry(served).find(key, version)
+    assert handler is not None
+    body = memoryview(bytearray(encode_message(message, version)))
+    result = handler.handle(request(served, key, version, handler.decode(version, body)))
+    response = await result if isinstance(result, Awaitable) else result
+    if isinstance(response, Encoded):
+        body = memoryview(b"".join(response.buffers))
+        return MESSAGES[key].response.decode(body, version=version)
+    return response

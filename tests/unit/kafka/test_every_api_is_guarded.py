@@ -16,7 +16,6 @@ from odradek_broker.kafka.services import Services
 from odradek_protocol.kafka import messages
 from odradek_protocol.kafka.api_keys import ApiKey
 from odradek_protocol.kafka.error_codes import ErrorCode
-from odradek_protocol.kafka.request_decoding import decode_request
 from odradek_protocol.kafka.response_encoding import encode_message
 from tests.unit.kafka import fake_broker
 from tests.unit.kafka.requests_to_everything import FREE, HIGHEST, RIGHTS, message_of
@@ -46,11 +45,10 @@ async def ask(
     served = fake_broker.services(authorizer)
     Registry(served)
     version = HIGHEST[key] if version is None else version
-    message = message_of(key, version)
+    handler, message = load_handlers()[key], message_of(key, version)
     if key in (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH):  # ids are bytes once they are received
-        message = decode_request(key, version, encode_message(message, version))
-    request = fake_broker.request(served, key, version, message)
-    reply = load_handlers()[key].handle(request)
+        message = handler.decode(version, memoryview(encode_message(message, version)))
+    reply = handler.handle(fake_broker.request(served, key, version, message))
     if inspect.isawaitable(reply):
         async with asyncio.timeout(5):
             reply = await reply

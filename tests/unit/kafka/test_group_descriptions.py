@@ -22,7 +22,7 @@ from odradek_protocol.kafka.messages import (
 )
 from odradek_protocol.kafka.response_encoding import encode_message
 from odradek_protocol.metadata.records import FeatureLevel
-from tests.unit.kafka.fake_broker import TOPICS, AgreeableGroups, request, services
+from tests.unit.kafka.fake_broker import TOPICS, AgreeableGroups, answered, request, services
 from tests.unit.kafka.requests_to_everything import message_of
 from tests.unit.security.acl_entries import entries_for
 
@@ -131,11 +131,9 @@ async def test_a_cluster_may_do_without_the_consumer_protocol(key: ApiKey) -> No
     served = services()
     image = served.partitions.image
     image.replay(MetadataOffset(image.offset + 1), 1, FeatureLevel(name="group.version", level=0))
-    registry = Registry(served)
-    handler, told = registry.find(key, 1), registry.find(ApiKey.API_VERSIONS, 4)
-    assert handler is not None
+    told = Registry(served).find(ApiKey.API_VERSIONS, 4)
     assert told is not None
-    reply: Any = await handler.handle(request(served, key, 1, message_of(key, 1)))
+    reply = await answered(served, key, 1, message_of(key, 1))
     answer = reply.groups[0] if key is ApiKey.CONSUMER_GROUP_DESCRIBE else reply
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     asks = message_of(ApiKey.API_VERSIONS, 4)

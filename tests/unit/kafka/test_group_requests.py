@@ -12,7 +12,6 @@ import pytest
 
 from odradek_broker.access.authorizer import AclAuthorizer, Authorizer
 from odradek_broker.groups.messages import FetchOffsets
-from odradek_broker.kafka.registry import Registry
 from odradek_broker.kafka.request import AT_ONCE_MAX
 from odradek_broker.kafka.services import Services
 from odradek_protocol.access import Operation, ResourceType
@@ -27,9 +26,7 @@ from odradek_protocol.kafka.messages import (
     OffsetFetchRequest,
     uuid_of,
 )
-from odradek_protocol.kafka.request_decoding import decode_request
-from odradek_protocol.kafka.response_encoding import encode_message
-from tests.unit.kafka.fake_broker import TOPICS, request, services
+from tests.unit.kafka.fake_broker import TOPICS, answered, request, services
 from tests.unit.replication.partitions_in_memory import PartitionsInMemory
 from tests.unit.replication.running import running, when_answered
 from tests.unit.security.acl_entries import entries_for
@@ -52,12 +49,6 @@ async def coordinating(authorizer: Authorizer | None = None) -> AsyncIterator[Se
             lambda: groups.fetch_offsets(FetchOffsets(group_id=GroupId("g"), partitions=None))
         )
         yield served
-
-
-async def answered(served: Services, key: ApiKey, version: int, message: Any) -> Any:
-    handler = Registry(served).find(key, version)
-    assert handler is not None
-    return await handler.handle(request(served, key, version, message))
 
 
 def commit(offset: int, *, member_id: str = "", epoch: int = -1, **says: Any) -> Any:
@@ -143,7 +134,7 @@ async def test_offsets_are_committed_and_fetched_by_topic_id_from_version_10_on(
             {"topic_id": uuid_of(TOPICS["orders"]), "indexes": [1, 9]},
             {"topic_id": uuid_of(gone), "indexes": [0]},
         ]
-        message = as_received(ApiKey.OFFSET_COMMIT, commit(7, topics=topics))
+        message = commit(7, topics=topics)
         assert codes(await answered(served, ApiKey.OFFSET_COMMIT, 10, message)) == [
             (TOPICS["orders"], 1, ErrorCode.NONE),
             (TOPICS["orders"], 9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -162,7 +153,7 @@ async def test_offsets_are_committed_and_fetched_by_topic_id_from_version_10_on(
             ),
             (None, [(TOPICS["orders"], 1, 7, ErrorCode.NONE)]),
         ):
-            message = as_received(ApiKey.OFFSET_FETCH, fetch(topics_wanted))
+            message = fetch(topics_wanted)
             response = await answered(served, ApiKey.OFFSET_FETCH, 10, message)
             (group,) = response.groups
             assert group.error_code == ErrorCode.NONE
@@ -179,14 +170,10 @@ async def test_who_may_not_know_of_a_topic_is_not_told_by_its_id_that_it_is_ther
     authorizer.entries_changed(entries_for("User:alice", rights))
     async with coordinating(authorizer) as served:
         topics = [{"topic_id": uuid_of(TOPICS["orders"]), "indexes": [0]}]
-        message = as_received(ApiKey.OFFSET_COMMIT, commit(7, topics=topics))
+        message = commit(7, topics=topics)
         assert codes(await answered(served, ApiKey.OFFSET_COMMIT, 10, message)) == [
             (TOPICS["orders"], 0, ErrorCode.UNKNOWN_TOPIC_ID)
         ]
-
-
-def as_received(key: ApiKey, message: Any) -> Any:
-    return decode_request(key, 10, encode_message(message, 10))
 
 
 async def test_a_pattern_gives_nobody_topics_that_they_may_not_know_of() -> None:

@@ -18,6 +18,7 @@ from odradek_broker.kafka.request import Encoded, NoResponse, Request
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
 from odradek_protocol.kafka.fetch import FetchRequest
+from odradek_protocol.kafka.group_messages import HeartbeatMessage, OffsetCommit
 from odradek_protocol.kafka.messages import MESSAGES, HeartbeatRequest, HeartbeatResponse
 from odradek_protocol.kafka.produce import ProduceRequest
 
@@ -61,7 +62,12 @@ def test_the_type_checker_sees_wrong_fields_and_wrong_messages(tmp_path: Path) -
 def test_a_handler_takes_its_request_and_returns_its_response(key: ApiKey) -> None:
     handle = load_handlers()[key].handle
     hints = typing.get_type_hints(handle)
-    own = {ApiKey.PRODUCE: ProduceRequest, ApiKey.FETCH: FetchRequest}
+    own = {
+        ApiKey.PRODUCE: ProduceRequest,
+        ApiKey.FETCH: FetchRequest,
+        ApiKey.OFFSET_COMMIT: OffsetCommit,
+        ApiKey.HEARTBEAT: HeartbeatMessage,
+    }
     (request,) = typing.get_args(hints["request"])
     assert request is own.get(key, MESSAGES[key].request)
     assert set(_classes(hints["return"])) <= {MESSAGES[key].response, Encoded, NoResponse}

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from odradek_protocol.kafka import frames, produce
+from odradek_protocol.kafka import frames, group_messages, produce
 from odradek_protocol.kafka.request_decoding import all_steps
 from odradek_protocol.records import (
     Compression,
@@ -39,6 +39,17 @@ from tests.unit.protocol.codecs import PYTHON, C, _codec, columns_of, read_all, 
 from tests.unit.protocol.produce_requests import damaged, produce_body
 
 BYTES_EXPANDED_MAX = 1 << 20
+SHAPES = [
+    shape
+    for shapes in (
+        group_messages.COMMIT_SHAPES,
+        group_messages.COMMITTED_SHAPES,
+        group_messages.HEARTBEAT_SHAPES,
+        group_messages.CONSUMER_HEARTBEAT_SHAPES,
+        group_messages.CONSUMER_BEATEN_SHAPES,
+    )
+    for shape in shapes.values()
+]
 CASE_NS_MAX = 1_000_000_000
 COMPARED_EVERY = 20
 BLOCKS_LEFT_MAX = 200
@@ -227,6 +238,20 @@ def _requests_agree(draw: random.Random, batch: bytes) -> bool:
         if header is not None and header != frames.read_request_header(data):
             return False
     _codec.usual_batch(batch)
+    return _shapes_agree(draw, batch)
+
+
+def _shapes_agree(draw: random.Random, batch: bytes) -> bool:
+    """Give the batch, or drawn bytes, to the C code as requests of groups; whether both directions agree."""
+    shape = draw.choice(SHAPES)
+    small = bytes(draw.choices((0, 0, 0, 1, 2, 3, 255), k=draw.randrange(60)))
+    for data in (batch, damaged(draw, small)):
+        fields = _codec.usual_message(shape, data)
+        if fields is None:
+            continue
+        again = _codec.usual_encoding(shape, fields)
+        if again is not None and _codec.usual_message(shape, again) != fields:
+            return False
     return True
 
 

@@ -1749,6 +1749,259 @@ static PyObject *codec_usual_batch(PyObject *module, PyObject *buffer) {
     return fields != NULL ? fields : unusual();
 }
 
+/* Messages by their shape
+ *
+ * A shape has a byte for each field of a message in one version:
+ *
+ *     h i q      an int16, int32, int64
+ *     u          16 bytes
+ *     s S n      a string; S may be null; n is a topic's name
+ *     c C m      the same three in their compact forms
+ *     ( .. )     an array of structs, with the shape of its items; [ .. ] is a compact one
+ *     -          an array that is null, in the compact form
+ *     !          a struct that is null
+ *     0          no tagged fields
+ *
+ * A struct is a tuple of its fields, an array a list. As a null needs no value, `-` and `!` have none; nor has `0`. */
+
+enum { SHAPE_DEPTH_MAX = 4, SHAPED_BYTES_MAX = 4096, NULL_STRUCT = 0xFF };
+
+typedef struct {
+    const char *at, *end;
+} Shape;
+
+static inline int shape_has_value(char field) { return strchr("-!0", field) == NULL; }
+static inline int shape_is_compact(char field) { return strchr("cCm[", field) != NULL; }
+static inline int shape_ends(const Shape *shape) {
+    return shape->at == shape->end || *shape->at == ')' || *shape->at == ']';
+}
+
+/* Passes the shape of an array's items, and the bracket that closes it. */
+static void shape_skip(Shape *shape) {
+    for (int depth = 1; depth > 0 && shape->at < shape->end; shape->at++) {
+        if (*shape->at == '(' || *shape->at == '[') depth++;
+        if (*shape->at == ')' || *shape->at == ']') depth--;
+    }
+}
+
+/* Returns how many values a struct has. */
+static Py_ssize_t shape_width(Shape shape) {
+    Py_ssize_t width = 0;
+    while (!shape_ends(&shape)) {
+        char field = *shape.at++;
+        width += shape_has_value(field);
+        if (field == '(' || field == '[') shape_skip(&shape);
+    }
+    return width;
+}
+
+/* Returns whether every byte is known and the brackets are paired; sets ValueError if not. */
+static int shape_open(PyObject *bytes, Shape *shape) {
+    char open[SHAPE_DEPTH_MAX];
+    int depth = 0, is_valid = 1;
+    if (!PyBytes_Check(bytes)) {
+        PyErr_SetString(PyExc_TypeError, "a shape is not bytes");
+        return 0;
+    }
+    shape->at = PyBytes_AsString(bytes);
+    shape->end = shape->at + PyBytes_Size(bytes);
+    for (const char *at = shape->at; is_valid && at < shape->end; at++) {
+        if (*at == '(' || *at == '[') {
+            is_valid = depth < SHAPE_DEPTH_MAX;
+            if (is_valid) open[depth++] = *at == '(' ? ')' : ']';
+        } else if (*at == ')' || *at == ']') {
+            is_valid = depth > 0 && open[--depth] == *at;
+        } else {
+            is_valid = *at != '\0' && strchr("hiqusSncCm-!0", *at) != NULL;
+        }
+    }
+    if (!is_valid || depth != 0) {
+        PyErr_SetString(PyExc_ValueError, "not a shape");
+        return 0;
+    }
+    return 1;
+}
+
+static PyObject *shaped_struct(Wire *wire, Shape *shape, int64_t *items_left);
+
+static PyObject *shaped_array(Wire *wire, Shape *shape, int64_t count, int64_t *items_left) {
+    /* An item has at least a byte, so that no count makes a list longer than the message. */
+    if (count < 0 || count > wire_left(wire) || count > *items_left) return NULL;
+    *items_left -= count;
+    PyObject *items = PyList_New((Py_ssize_t)count);
+    for (int64_t i = 0; items != NULL && i < count; i++) {
+        Shape of_item = *shape;
+        PyObject *item = shaped_struct(wire, &of_item, items_left);
+        if (item == NULL)
+            Py_CLEAR(items);
+        else
+            PyList_SetItem(items, (Py_ssize_t)i, item);
+    }
+    shape_skip(shape);
+    return items;
+}
+
+static PyObject *shaped_number(Wire *wire, int bytes) {
+    if (wire_left(wire) < bytes) return NULL;
+    uint64_t value = load_big(wire->at, bytes);
+    wire->at += bytes;
+    return PyLong_FromLongLong(bytes == 2 ? (int16_t)value : bytes == 4 ? (int32_t)value : (int64_t)value);
+}
+
+/* Returns a field that has a value, or NULL: the bytes are unusual, or memory is short and there is an exception. */
+static PyObject *shaped_field(Wire *wire, Shape *shape, char field, int64_t *items_left) {
+    int is_compact = shape_is_compact(field);
+    int64_t length;
+    switch (field) {
+    case 'h': return shaped_number(wire, 2);
+    case 'i': return shaped_number(wire, 4);
+    case 'q': return shaped_number(wire, 8);
+    case 'u':
+        if (wire_left(wire) < TOPIC_ID_BYTES) return NULL;
+        wire->at += TOPIC_ID_BYTES;
+        return PyBytes_FromStringAndSize((const char *)wire->at - TOPIC_ID_BYTES, TOPIC_ID_BYTES);
+    case '(':
+    case '[':
+        if (is_compact ? !wire_uvarint(wire, &length) : !wire_int32(wire, &length)) return NULL;
+        return shaped_array(wire, shape, length - is_compact, items_left);
+    default: break;
+    }
+    if (is_compact ? !wire_uvarint(wire, &length) : !wire_int16(wire, &length)) return NULL;
+    length -= is_compact;
+    if (length == -1 && (field == 'S' || field == 'C')) return Py_NewRef(Py_None);
+    if (length > (field == 'n' || field == 'm' ? WIRE_TOPIC_NAME_MAX : WIRE_STRING_MAX)) return NULL;
+    return wire_text(wire, length);
+}
+
+static PyObject *shaped_struct(Wire *wire, Shape *shape, int64_t *items_left) {
+    Py_ssize_t number = 0;
+    PyObject *fields = PyTuple_New(shape_width(*shape));
+    while (fields != NULL && !shape_ends(shape)) {
+        char field = *shape->at++;
+        if (shape_has_value(field)) {
+            PyObject *value = shaped_field(wire, shape, field, items_left);
+            if (value == NULL)
+                Py_CLEAR(fields);
+            else
+                PyTuple_SetItem(fields, number++, value);
+        } else if (wire->at == wire->end || *wire->at++ != (field == '!' ? NULL_STRUCT : 0)) {
+            Py_CLEAR(fields);
+        }
+    }
+    return fields;
+}
+
+static PyObject *codec_usual_message(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    Py_buffer view;
+    Shape shape;
+    int64_t items_left = WIRE_ITEMS_MAX;
+    if (check_arity("usual_message", count, 2, 2) < 0 || !shape_open(args[0], &shape)) return NULL;
+    if (PyObject_GetBuffer(args[1], &view, PyBUF_SIMPLE) < 0) return NULL;
+    Wire wire = {view.buf, (const uint8_t *)view.buf + view.len};
+    PyObject *message = shaped_struct(&wire, &shape, &items_left);
+    if (message != NULL && wire.at != wire.end) Py_CLEAR(message);
+    PyBuffer_Release(&view);
+    return message != NULL ? message : unusual();
+}
+
+typedef struct {
+    uint8_t *at, *end;
+} Room;
+
+static int shape_write_struct(Room *room, Shape *shape, PyObject *fields);
+
+static int shape_write_bytes(Room *room, const void *data, Py_ssize_t length) {
+    if (length > room->end - room->at) return 0;
+    memcpy(room->at, data, (size_t)length);
+    room->at += length;
+    return 1;
+}
+
+/* Writes a length or count; `bytes` 0 is the compact form. */
+static int shape_write_length(Room *room, Py_ssize_t length, int bytes) {
+    if (room->end - room->at < 4 || length > SHAPED_BYTES_MAX) return 0;
+    room->at = write_length(room->at, length, bytes);
+    return 1;
+}
+
+static int shape_write_number(Room *room, PyObject *number, int bytes) {
+    if (!PyLong_Check(number) || room->end - room->at < bytes) return 0;
+    long long value = PyLong_AsLongLong(number);
+    if (value == -1 && PyErr_Occurred()) {
+        PyErr_Clear();
+        return 0;
+    }
+    int bits = 8 * bytes - 1;
+    if (bits < 63 && (value >> bits) != 0 && (value >> bits) != -1) return 0;
+    room->at = store_big(room->at, (uint64_t)value, bytes);
+    return 1;
+}
+
+static int shape_write_array(Room *room, Shape *shape, PyObject *items, int is_compact) {
+    if (!PyList_Check(items)) return 0;
+    Py_ssize_t count = PyList_Size(items);
+    if (!shape_write_length(room, count, is_compact ? 0 : 4)) return 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Shape of_item = *shape;
+        if (!shape_write_struct(room, &of_item, PyList_GetItem(items, i))) return 0;
+    }
+    shape_skip(shape);
+    return 1;
+}
+
+static int shape_write_text(Room *room, PyObject *text, char field) {
+    int length_bytes = shape_is_compact(field) ? 0 : 2;
+    if (text == Py_None && field == 'C') return shape_write_bytes(room, "\0", 1);
+    if (text == Py_None && field == 'S') return shape_write_bytes(room, "\xff\xff", 2);
+    if (!PyUnicode_Check(text)) return 0;
+    Py_ssize_t length;
+    const char *utf8 = PyUnicode_AsUTF8AndSize(text, &length);
+    if (utf8 == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    return shape_write_length(room, length, length_bytes) && shape_write_bytes(room, utf8, length);
+}
+
+static int shape_write_field(Room *room, Shape *shape, char field, PyObject *value) {
+    switch (field) {
+    case 'h': return shape_write_number(room, value, 2);
+    case 'i': return shape_write_number(room, value, 4);
+    case 'q': return shape_write_number(room, value, 8);
+    case 'u':
+        return PyBytes_Check(value) && PyBytes_Size(value) == TOPIC_ID_BYTES &&
+               shape_write_bytes(room, PyBytes_AsString(value), TOPIC_ID_BYTES);
+    case '(':
+    case '[': return shape_write_array(room, shape, value, field == '[');
+    default: return shape_write_text(room, value, field);
+    }
+}
+
+static int shape_write_struct(Room *room, Shape *shape, PyObject *fields) {
+    Py_ssize_t number = 0;
+    if (!PyTuple_Check(fields) || PyTuple_Size(fields) != shape_width(*shape)) return 0;
+    while (!shape_ends(shape)) {
+        char field = *shape->at++;
+        if (shape_has_value(field)) {
+            if (!shape_write_field(room, shape, field, PyTuple_GetItem(fields, number++))) return 0;
+        } else if (!shape_write_bytes(room, field == '!' ? "\xff" : "\0", 1)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static PyObject *codec_usual_encoding(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+    (void)module;
+    uint8_t buffer[SHAPED_BYTES_MAX];
+    Room room = {buffer, buffer + sizeof buffer};
+    Shape shape;
+    if (check_arity("usual_encoding", count, 2, 2) < 0 || !shape_open(args[0], &shape)) return NULL;
+    if (!shape_write_struct(&room, &shape, args[1])) return unusual();
+    return PyBytes_FromStringAndSize((const char *)buffer, room.at - buffer);
+}
+
 /* The module */
 
 static int module_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **keep) {
@@ -1796,7 +2049,9 @@ static PyMethodDef module_methods[] = {
     {"crc32c", (PyCFunction)(void (*)(void))codec_crc32c, METH_FASTCALL, "CRC32C of a buffer, continued from a value."},
     {"murmur2", codec_murmur2, METH_O, "Kafka's murmur2 of a buffer, signed."},
     {"usual_batch", codec_usual_batch, METH_O, "See `python_codec.usual_batch`."},
+    {"usual_encoding", (PyCFunction)(void (*)(void))codec_usual_encoding, METH_FASTCALL, "See `python_codec.usual_encoding`."},
     {"usual_header", (PyCFunction)(void (*)(void))codec_usual_header, METH_FASTCALL, "See `python_codec.usual_header`."},
+    {"usual_message", (PyCFunction)(void (*)(void))codec_usual_message, METH_FASTCALL, "See `python_codec.usual_message`."},
     {"usual_produce", (PyCFunction)(void (*)(void))codec_usual_produce, METH_FASTCALL, "See `python_codec.usual_produce`."},
     {"usual_produced", (PyCFunction)(void (*)(void))codec_usual_produced, METH_FASTCALL, "See `python_codec.usual_produced`."},
     {NULL, NULL, 0, NULL},

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from odradek_protocol.records.python_codec import crc32c as crc32c
     from odradek_protocol.records.python_codec import murmur2 as murmur2
     from odradek_protocol.records.python_codec import usual_batch as usual_batch
+    from odradek_protocol.records.python_codec import usual_encoding as usual_encoding
     from odradek_protocol.records.python_codec import usual_header as usual_header
+    from odradek_protocol.records.python_codec import usual_message as usual_message
     from odradek_protocol.records.python_codec import usual_produce as usual_produce
     from odradek_protocol.records.python_codec import usual_produced as usual_produced
 
@@ -37,7 +39,9 @@ else:
             crc32c,
             murmur2,
             usual_batch,
+            usual_encoding,
             usual_header,
+            usual_message,
             usual_produce,
             usual_produced,
         )
@@ -52,7 +56,9 @@ else:
             crc32c,
             murmur2,
             usual_batch,
+            usual_encoding,
             usual_header,
+            usual_message,
             usual_produce,
             usual_produced,
         )
@@ -72,7 +78,9 @@ __all__ = [
     "crc32c",
     "murmur2",
     "usual_batch",
+    "usual_encoding",
     "usual_header",
+    "usual_message",
     "usual_produce",
     "usual_produced",
 ]

@@ -21,7 +21,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import google_crc32c
 
@@ -533,4 +533,21 @@ def usual_batch(batches: ByteBuffer) -> tuple[int, int, int, int, int] | None:
 
     None: these bytes are anything but one valid batch that is not compressed, not in a transaction and no marker.
     """
+    return None
+
+
+def usual_message(shape: bytes, body: ByteBuffer) -> tuple[Any, ...] | None:
+    """Return the fields of a message that fills `body`; None: decode it in Python.
+
+    A shape has a byte for each field of a message in one version: `h i q` are numbers of 2, 4 and 8 bytes, `u` 16
+    bytes, `s S n` a string, one that may be null, and a topic's name, `c C m` the same in their compact forms, `( )`
+    encloses the fields of an array's items, `[ ]` those of a compact array. They become values: a struct is a tuple, an
+    array a list. `-` is a null array, `!` a null struct and `0` the end of a struct without tagged fields; these have
+    no values. A message whose nulls or tags are others is decoded in Python.
+    """
+    return None
+
+
+def usual_encoding(shape: bytes, fields: tuple[Any, ...]) -> bytes | None:
+    """Return the bytes of a message with these fields, as `usual_message` takes them; None: encode it in Python."""
     return None

@@ -26,6 +26,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.logs import event_log
 
 Shard = TypeVar("Shard")
+T = TypeVar("T")
 _LOADS_MAX = 4
 _LOAD_RETRY_S = 0.1
 _RELOAD_S_MAX = 5.0
@@ -136,6 +137,32 @@ class CoordinatorHost(Generic[Shard]):
         if isinstance(leader, ErrorCode) or not leader.may_respond(hosted.leader_epoch):
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
         return response, hosted.leader_epoch
+
+    def ask_soon(
+        self,
+        partition: PartitionIndex,
+        decide: Callable[[Shard, RequestId], Step[Any]],
+        shape: Callable[[Any], T],
+    ) -> asyncio.Future[T]:
+        """Like `ask`, without a coroutine. The result is what `shape` makes of the response, or of a CoordinatorError.
+
+        The lease is checked before `shape` is called, which therefore encodes the response. The future is done at once
+        if nothing has to be written before the response.
+
+        Raises:
+            CoordinatorError: as for `ask`.
+        """
+        hosted = self._hosted.get(partition)
+        if hosted is None:
+            raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
+
+        def checked(response: Any) -> T:
+            leader = self._partitions.find(self.topic, partition)
+            if isinstance(leader, ErrorCode) or not leader.may_respond(hosted.leader_epoch):
+                response = CoordinatorError(ErrorCode.NOT_COORDINATOR)
+            return shape(response)
+
+        return hosted.ask(decide, checked)
 
     def tell(
         self,

@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import re2
 
 from odradek_broker.access.authorizer import Authorizer, EverybodyMay
 from odradek_broker.cluster.topic_creation import TopicCreation
 from odradek_broker.coordination.coordinator_host import CoordinatorHost
-from odradek_broker.coordination.hosted_shard import CoordinatorError
+from odradek_broker.coordination.hosted_shard import CoordinatorError, returned
 from odradek_broker.coordination.placement import Placement
 from odradek_broker.coordinator_step import (
     LoadedMarker,
@@ -78,6 +78,7 @@ from odradek_protocol.topic_names import OFFSETS_TOPIC
 from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from odradek_runtime.logs import event_log
 
+T = TypeVar("T")
 _PATTERN_BYTES_MAX: Final = 4_096
 _PATTERNS_KEPT_MAX: Final = 1_000
 _log = event_log(__name__)
@@ -159,6 +160,17 @@ class GroupCoordinator:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
         return await self._host.ask(partition, decide)
 
+    def _ask_soon(
+        self,
+        group_id: str,
+        decide: Callable[[GroupShard, RequestId], Step[GroupRecord]],
+        shape: Callable[[Any], T],
+    ) -> asyncio.Future[T]:
+        partition = self.placement.partition_of(group_id)
+        if partition is None:
+            raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
+        return self._host.ask_soon(partition, decide, shape)
+
     async def join(self, request: JoinGroup) -> Joined:
         """Handle JoinGroup: wait until the group has completed its rebalance."""
         catalog = self.catalog()
@@ -182,12 +194,18 @@ class GroupCoordinator:
 
     async def heartbeat(self, request: Heartbeat) -> ErrorCode:
         """Handle a heartbeat of the classic protocol."""
+        return await self.heartbeat_soon(request, returned)
+
+    def heartbeat_soon(
+        self, request: Heartbeat, shape: Callable[[ErrorCode | CoordinatorError], T]
+    ) -> asyncio.Future[T]:
+        """Handle a heartbeat of the classic protocol without a coroutine; see `CoordinatorHost.ask_soon`."""
         catalog = self.catalog()
-        code: ErrorCode = await self._ask(
+        return self._ask_soon(
             request.group_id,
             lambda shard, i: shard.handle_heartbeat(i, request, catalog, now_ms=self._now_ms()),
+            shape,
         )
-        return code
 
     async def leave(self, request: LeaveGroup) -> Left:
         response: Left = await self._ask(
@@ -200,24 +218,38 @@ class GroupCoordinator:
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> ConsumerHeartbeatAnswer:
         """Handle ConsumerGroupHeartbeat (KIP-848)."""
+        return await self.consumer_heartbeat_soon(request, returned)
+
+    def consumer_heartbeat_soon(
+        self,
+        request: ConsumerHeartbeat,
+        shape: Callable[[ConsumerHeartbeatAnswer | CoordinatorError], T],
+    ) -> asyncio.Future[T]:
+        """Handle ConsumerGroupHeartbeat without a coroutine; see `CoordinatorHost.ask_soon`."""
         catalog = self.catalog()
-        response: ConsumerHeartbeatAnswer = await self._ask(
+        return self._ask_soon(
             request.group_id,
             lambda shard, i: shard.handle_consumer_heartbeat(
                 i, request, catalog, now_ms=self._now_ms(), wall_ms=self._now_wall_ms()
             ),
+            shape,
         )
-        return response
 
     async def commit(self, request: CommitOffsets) -> OffsetsAnswer:
+        return await self.commit_soon(request, returned)
+
+    def commit_soon(
+        self, request: CommitOffsets, shape: Callable[[OffsetsAnswer | CoordinatorError], T]
+    ) -> asyncio.Future[T]:
+        """Handle OffsetCommit without a coroutine; see `CoordinatorHost.ask_soon`."""
         catalog = self.catalog()
-        response: OffsetsAnswer = await self._ask(
+        return self._ask_soon(
             request.group_id,
             lambda shard, i: shard.offsets.handle_commit(
                 i, request, catalog, now_ms=self._now_ms(), wall_ms=self._now_wall_ms()
             ),
+            shape,
         )
-        return response
 
     async def commit_in_transaction(
         self, request: CommitInTransaction, registered: Registered | None = None

@@ -35,6 +35,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.logs import event_log
 
 Shard = TypeVar("Shard")
+T = TypeVar("T")
 WAITING_MAX = 50_000
 _log = event_log(__name__)
 
@@ -45,6 +46,13 @@ class CoordinatorError(Exception):
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
         self.code = code
+
+
+def returned(response: T | CoordinatorError) -> T:
+    """Return a response as it is, or raise the error that is there instead."""
+    if isinstance(response, CoordinatorError):
+        raise response
+    return response
 
 
 class ShardState(Enum):
@@ -86,7 +94,9 @@ class HostedShard(Generic[Shard]):
     breaks: int = 0  # how many earlier shards of this partition failed in a row
     state: ShardState = ShardState.LOADING
     active_since_s: float = 0.0  # on the event loop's clock
-    _waiting: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
+    _waiting: dict[int, tuple[asyncio.Future[Any], Callable[[Any], Any]]] = field(
+        default_factory=dict
+    )
     _turn: TurnWrites | None = (
         None  # the writes of this turn, whose effects belong to the last of `_writes`
     )
@@ -97,11 +107,17 @@ class HostedShard(Generic[Shard]):
         """Begin to decide requests, because the log is replayed."""
         self.state, self.active_since_s = ShardState.ACTIVE, now_s
 
-    def ask(self, decide: Callable[[Shard, RequestId], Step[Any]]) -> asyncio.Future[Any]:
-        """Decide one request, and return a future of its response, which is set when the response may be sent.
+    def ask(
+        self,
+        decide: Callable[[Shard, RequestId], Step[Any]],
+        shape: Callable[[Any], Any] = returned,
+    ) -> asyncio.Future[Any]:
+        """Decide one request, and return a future of its response, which is set when the response may be sent: at
+        once if nothing is to be written before it.
 
-        The future may fail with a CoordinatorError too: NOT_COORDINATOR when the shard closes while the response waits,
-        UNKNOWN_SERVER_ERROR when the handler failed.
+        The result is what `shape` makes of the response, or of the CoordinatorError that is there instead of one:
+        NOT_COORDINATOR when the shard closes while the response waits, UNKNOWN_SERVER_ERROR when the handler failed.
+        An exception of `shape` becomes that of the future.
 
         Raises:
             CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, or COORDINATOR_NOT_AVAILABLE when too
@@ -111,7 +127,7 @@ class HostedShard(Generic[Shard]):
         self._next_request_id += 1
         request_id = RequestId(self._next_request_id)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[request_id] = future
+        self._waiting[request_id] = future, shape
         try:
             self.take(decide(self.shard, request_id))
         except NothingApplied as error:
@@ -121,10 +137,10 @@ class HostedShard(Generic[Shard]):
                 partition=self.partition,
             )
             del self._waiting[request_id]
-            future.set_exception(CoordinatorError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            _settle(future, shape, CoordinatorError(ErrorCode.UNKNOWN_SERVER_ERROR))
         except Exception as error:
             self._waiting.pop(request_id, None)
-            future.set_exception(CoordinatorError(ErrorCode.UNKNOWN_SERVER_ERROR))
+            _settle(future, shape, CoordinatorError(ErrorCode.UNKNOWN_SERVER_ERROR))
             self._failed(error)
         return future
 
@@ -191,10 +207,9 @@ class HostedShard(Generic[Shard]):
             if isinstance(effect, Order):
                 self._obey(effect.order)
                 continue
-            future = self._waiting.pop(effect.request_id, None)
-            # The future is done already if the client disconnected.
-            if future is not None and not future.done():
-                future.set_result(effect.response)
+            waiting = self._waiting.pop(effect.request_id, None)
+            if waiting is not None:
+                _settle(*waiting, effect.response)
 
     def _obey(self, order: Any) -> None:
         if self.state is not ShardState.ACTIVE:
@@ -211,9 +226,9 @@ class HostedShard(Generic[Shard]):
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
         if len(self._waiting) >= WAITING_MAX:
             self._waiting = {
-                request_id: future
-                for request_id, future in self._waiting.items()
-                if not future.done()
+                request_id: waiting
+                for request_id, waiting in self._waiting.items()
+                if not waiting[0].done()
             }
         if len(self._waiting) >= WAITING_MAX:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -226,10 +241,22 @@ class HostedShard(Generic[Shard]):
         waiting, self._waiting = self._waiting, {}
         self._writes.clear()
         self._turn = None
-        for future in waiting.values():
-            if not future.done():
-                future.set_exception(CoordinatorError(ErrorCode.NOT_COORDINATOR))
+        for future, shape in waiting.values():
+            _settle(future, shape, CoordinatorError(ErrorCode.NOT_COORDINATOR))
+            if not future.cancelled():
                 # Retrieve the exception: a request that nothing awaits any more must not be logged as unhandled.
                 future.exception()
         if was_active:
             self.on_closed()
+
+
+def _settle(future: asyncio.Future[Any], shape: Callable[[Any], Any], response: Any) -> None:
+    """Set what `shape` makes of a response. The future is done already if the client disconnected."""
+    if future.done():
+        return
+    try:
+        result = shape(response)
+    except Exception as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

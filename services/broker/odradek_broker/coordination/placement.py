@@ -4,7 +4,7 @@ the name is hashed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from odradek_broker.cluster.topic_creation import TopicCreation
@@ -65,9 +65,14 @@ def absolute_java_hash(text: str) -> int:
     The lowest int has no positive counterpart; like Kafka's `Utils.abs`, this returns 0 for it.
     """
     value = 0
-    units = text.encode("utf-16-be")
-    for index in range(0, len(units), 2):
-        value = (31 * value + int.from_bytes(units[index : index + 2], "big")) & 0xFFFFFFFF
+    units = text.encode("latin-1") if text.isascii() else _utf_16_units(text)
+    for unit in units:
+        value = (31 * value + unit) & 0xFFFFFFFF
     if value >= 1 << 31:
         value = (1 << 32) - value
     return value if value < 1 << 31 else 0
+
+
+def _utf_16_units(text: str) -> Iterable[int]:
+    units = text.encode("utf-16-be")
+    return (units[index] << 8 | units[index + 1] for index in range(0, len(units), 2))

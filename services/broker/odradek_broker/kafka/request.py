@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Sized
 from dataclasses import dataclass
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -17,6 +18,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.kafka.messages import Message
 from odradek_protocol.kafka.response_encoding import encode_steps
 from odradek_protocol.metadata.image import TopicState
+from odradek_protocol.primitives import ByteBuffer
 from odradek_runtime.budget.loop_turns import Pace
 from odradek_runtime.budget.refusals import shortened
 from odradek_runtime.budget.shares import owner_of
@@ -217,6 +219,16 @@ class Encoded(Struct, frozen=True, gc=False):
 
     buffers: tuple[Sized, ...]  # bytes, and slices of files
     size_bytes: int
+
+
+def encoded(body: ByteBuffer) -> Encoded:
+    """Return a response that is one buffer."""
+    return Encoded((body,), len(body))
+
+
+def at_once(response: asyncio.Future[T]) -> T | asyncio.Future[T]:
+    """Return the result of a future that is done already, or else the future."""
+    return response.result() if response.done() else response
 
 
 class NoResponse:

@@ -7,7 +7,8 @@ gets its part in the response to its own.
 from __future__ import annotations
 
 import uuid
-from typing import Final
+from collections.abc import Awaitable
+from typing import Final, TypeAlias
 
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.messages import (
@@ -19,12 +20,16 @@ from odradek_broker.groups.messages import (
     SyncGroup,
 )
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import AnyRequest, Request
+from odradek_broker.kafka.request import AnyRequest, Encoded, Request, at_once, encoded
 from odradek_broker.kafka.requests.groups import coordinator, has_groups
 from odradek_protocol.identity import GroupId, MemberId
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.group_messages import (
+    HeartbeatMessage,
+    decode_heartbeat,
+    encode_heartbeat_response,
+)
 from odradek_protocol.kafka.messages import (
-    HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -43,6 +48,7 @@ _SYNC_NAMES_PROTOCOL_FROM: Final = 5
 _LEAVE_NAMES_MEMBERS_FROM: Final = 3
 _JoinedMember = JoinGroupResponse.JoinGroupResponseMember
 _LeftMember = LeaveGroupResponse.MemberResponse
+_BeatResponse: TypeAlias = HeartbeatResponse | Encoded
 
 
 async def _refuse_join(request: Request[JoinGroupRequest], code: ErrorCode) -> JoinGroupResponse:
@@ -143,20 +149,27 @@ def _refuse_heartbeat(_request: AnyRequest, code: ErrorCode) -> HeartbeatRespons
     return HeartbeatResponse(error_code=code)
 
 
-@handles(HeartbeatRequest, refuse=_refuse_heartbeat, needs=has_groups)
-async def heartbeat(request: Request[HeartbeatRequest]) -> HeartbeatResponse:
+@handles(HeartbeatMessage, decode=decode_heartbeat, refuse=_refuse_heartbeat, needs=has_groups)
+def heartbeat(request: Request[HeartbeatMessage]) -> _BeatResponse | Awaitable[_BeatResponse]:
     """Keep a member in its group."""
     message = request.message
     beat = Heartbeat(
         group_id=GroupId(message.group_id),
         generation=message.generation_id,
         member_id=MemberId(message.member_id),
-        instance_id=message.group_instance_id if request.version >= 3 else None,
+        instance_id=message.group_instance_id,
     )
+
+    def answered(outcome: ErrorCode | CoordinatorError) -> _BeatResponse:
+        code = outcome.code if isinstance(outcome, CoordinatorError) else outcome
+        if request.services.quotas.counts_time:
+            return HeartbeatResponse(error_code=code)
+        return encoded(encode_heartbeat_response(request.version, code))
+
     try:
-        return HeartbeatResponse(error_code=await coordinator(request).heartbeat(beat))
+        return at_once(coordinator(request).heartbeat_soon(beat, answered))
     except CoordinatorError as error:
-        return HeartbeatResponse(error_code=error.code)
+        return answered(error)
 
 
 def _refuse_leave(_request: AnyRequest, code: ErrorCode) -> LeaveGroupResponse:

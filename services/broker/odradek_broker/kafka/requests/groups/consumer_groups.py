@@ -6,8 +6,8 @@ A heartbeat joins a group, stays in it, reports the partitions that the member o
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Awaitable, Iterable
+from typing import Final, TypeAlias
 
 from odradek_broker.coordination.hosted_shard import CoordinatorError
 from odradek_broker.groups.messages import (
@@ -18,7 +18,7 @@ from odradek_broker.groups.messages import (
     MemberDescription,
 )
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import AnyRequest, Request
+from odradek_broker.kafka.request import AnyRequest, Encoded, Request, at_once, encoded
 from odradek_broker.kafka.requests.groups import (
     coordinator,
     describe,
@@ -28,6 +28,10 @@ from odradek_broker.kafka.requests.groups import (
 from odradek_protocol.access import Operation, ResourceType
 from odradek_protocol.identity import GroupId, MemberId, PartitionIndex, TopicId, TopicName
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.group_messages import (
+    decode_consumer_heartbeat,
+    encode_consumer_heartbeat_response,
+)
 from odradek_protocol.kafka.messages import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -43,17 +47,43 @@ _Assigned = ConsumerGroupHeartbeatResponse.Assignment
 _Described = ConsumerGroupDescribeResponse.DescribedGroup
 _Member = _Described.Member
 _DescribedAssignment = _Member.Assignment
+_BeatResponse: TypeAlias = ConsumerGroupHeartbeatResponse | Encoded
 
 
-@handles(ConsumerGroupHeartbeatRequest, needs=has_groups)
-async def consumer_group_heartbeat(
+@handles(
+    ConsumerGroupHeartbeatRequest,
+    decode=decode_consumer_heartbeat,
+    needs=has_groups,
+)
+def consumer_group_heartbeat(
     request: Request[ConsumerGroupHeartbeatRequest],
-) -> ConsumerGroupHeartbeatResponse:
+) -> _BeatResponse | Awaitable[_BeatResponse]:
     """Handle a member's heartbeat, and return its epoch and its assignment."""
+    if not has_consumer_protocol(request):
+        return _refused(request, ErrorCode.UNSUPPORTED_VERSION)
+    if not request.allows_group(Operation.READ, request.message.group_id):
+        return _refused(request, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    if request.message.subscribed_topic_names is not None:
+        return _subscribe(request)
+    return _beat(request)
+
+
+async def _subscribe(request: Request[ConsumerGroupHeartbeatRequest]) -> _BeatResponse:
+    """Handle a heartbeat that names topics, of which there may be thousands."""
+    async for name in request.in_turns(request.message.subscribed_topic_names or ()):
+        if not request.allows_topic(Operation.DESCRIBE, name):
+            return _refused(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    response = _beat(request)
+    return await response if isinstance(response, Awaitable) else response
+
+
+def _beat(
+    request: Request[ConsumerGroupHeartbeatRequest],
+) -> _BeatResponse | Awaitable[_BeatResponse]:
     message = request.message
-    refusal = await _heartbeat_refusal(request)
-    if refusal is not ErrorCode.NONE:
-        return _heartbeat_response(ConsumerHeartbeatAnswer(error=refusal))
+    # From version 1 on a client chooses its member id; before, the first heartbeat gets one.
+    if not message.member_id and (request.version >= 1 or message.member_epoch != 0):
+        return _refused(request, ErrorCode.INVALID_REQUEST)
     names, owned = message.subscribed_topic_names, message.topic_partitions
     beat = ConsumerHeartbeat(
         group_id=GroupId(message.group_id),
@@ -70,25 +100,16 @@ async def consumer_group_heartbeat(
         client_host=f"/{request.session.host}",
         principal=request.session.principal,
     )
+
+    def answered(outcome: ConsumerHeartbeatAnswer | CoordinatorError) -> _BeatResponse:
+        if isinstance(outcome, CoordinatorError):
+            return _refused(request, outcome.code)
+        return _heartbeat_response(request, outcome)
+
     try:
-        return _heartbeat_response(await coordinator(request).consumer_heartbeat(beat))
+        return at_once(coordinator(request).consumer_heartbeat_soon(beat, answered))
     except CoordinatorError as error:
-        return _heartbeat_response(ConsumerHeartbeatAnswer(error=error.code))
-
-
-async def _heartbeat_refusal(request: Request[ConsumerGroupHeartbeatRequest]) -> ErrorCode:
-    message = request.message
-    if not has_consumer_protocol(request):
-        return ErrorCode.UNSUPPORTED_VERSION
-    if not request.allows_group(Operation.READ, message.group_id):
-        return ErrorCode.GROUP_AUTHORIZATION_FAILED
-    async for name in request.in_turns(message.subscribed_topic_names or ()):
-        if not request.allows_topic(Operation.DESCRIBE, name):
-            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    # From version 1 on a client chooses its member id; before, the first heartbeat gets one.
-    if not message.member_id and (request.version >= 1 or message.member_epoch != 0):
-        return ErrorCode.INVALID_REQUEST
-    return ErrorCode.NONE
+        return answered(error)
 
 
 def _owned(topics: Iterable[_OwnedTopic]) -> Assignment:
@@ -99,7 +120,22 @@ def _owned(topics: Iterable[_OwnedTopic]) -> Assignment:
     }
 
 
-def _heartbeat_response(outcome: ConsumerHeartbeatAnswer) -> ConsumerGroupHeartbeatResponse:
+def _refused(request: AnyRequest, code: ErrorCode) -> _BeatResponse:
+    return _heartbeat_response(request, ConsumerHeartbeatAnswer(error=code))
+
+
+def _heartbeat_response(request: AnyRequest, outcome: ConsumerHeartbeatAnswer) -> _BeatResponse:
+    if outcome.assignment is None and not request.services.quotas.counts_time:
+        body = encode_consumer_heartbeat_response(
+            request.version,
+            outcome.error,
+            outcome.error_message,
+            outcome.member_id,
+            outcome.member_epoch,
+            outcome.heartbeat_interval_ms,
+        )
+        if body is not None:
+            return encoded(body)
     return ConsumerGroupHeartbeatResponse(
         error_code=outcome.error,
         error_message=outcome.error_message,

@@ -7,19 +7,17 @@ topics by id, so that nothing is committed into a topic that was deleted and cre
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from odradek_broker.coordination.hosted_shard import CoordinatorError
-from odradek_broker.groups.messages import CommitOffsets, CommittedOffset
+from odradek_broker.groups.messages import CommitOffsets, CommittedOffset, OffsetsAnswer
 from odradek_broker.kafka.registry import handles
-from odradek_broker.kafka.request import AnyRequest, Request, find_topic
+from odradek_broker.kafka.request import AnyRequest, Encoded, Request, at_once, encoded, find_topic
 from odradek_broker.kafka.requests.groups import coordinator, has_groups
 from odradek_protocol.access import Operation
 from odradek_protocol.identity import (
-    NO_LEADER_EPOCH,
-    NO_TOPIC_ID,
     GroupId,
     LeaderEpoch,
     MemberId,
@@ -29,24 +27,28 @@ from odradek_protocol.identity import (
     TopicPartition,
 )
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.kafka.group_messages import (
+    CommittedTopic,
+    OffsetCommit,
+    decode_offset_commit,
+    decode_offset_commit_steps,
+    encode_offset_commit_response,
+    offset_commit_response,
+)
 from odradek_protocol.kafka.messages import (
-    OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
-    uuid_of,
 )
 from odradek_protocol.metadata.image import TopicState
 from odradek_runtime.clock import wall_ms
 
-_NamedTopic = OffsetCommitRequest.OffsetCommitRequestTopic
-_NamedPartition = _NamedTopic.OffsetCommitRequestPartition
-_Topic = OffsetCommitResponse.OffsetCommitResponseTopic
-_Partition = _Topic.OffsetCommitResponsePartition
 _DeletedTopic = OffsetDeleteResponse.OffsetDeleteResponseTopic
 _DeletedPartition = _DeletedTopic.OffsetDeleteResponsePartition
 _CONSUMER_PROTOCOL_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 10
+COMMITTED_WITHOUT_TURNS: Final = 64
+"""A request with more partitions gives way to others while it is decided and answered."""
 COMMITTED_AT_ONCE: Final = 500
 """Offsets that a coordinator takes in one piece: 5 ms of the loop, and one batch of records.
 
@@ -54,72 +56,123 @@ Each partition has a code of its own, so parts of a request may be refused where
 committed, as when a client sends them one request after the other.
 """
 _TIMESTAMP_MAX: Final = (1 << 63) - 1  # the field of an offset's record is an int64
+_Codes: TypeAlias = Mapping[TopicPartition, ErrorCode]
+_CommitResponse: TypeAlias = OffsetCommitResponse | Encoded
 
 
-async def _refuse(request: Request[OffsetCommitRequest], code: ErrorCode) -> OffsetCommitResponse:
-    return await _response(request, lambda *_: code)
+async def _refuse(request: Request[OffsetCommit], code: ErrorCode) -> OffsetCommitResponse:
+    return await _response_in_turns(request, lambda *_: code)
 
 
-@handles(OffsetCommitRequest, refuse=_refuse, needs=has_groups)
-async def offset_commit(request: Request[OffsetCommitRequest]) -> OffsetCommitResponse:
+@handles(
+    OffsetCommit,
+    decode=decode_offset_commit,
+    decode_in_steps=decode_offset_commit_steps,
+    refuse=_refuse,
+    needs=has_groups,
+)
+def offset_commit(
+    request: Request[OffsetCommit],
+) -> _CommitResponse | Awaitable[_CommitResponse]:
     """Commit the offsets of partitions that exist. Each partition has a result of its own."""
+    if request.message.partition_count > COMMITTED_WITHOUT_TURNS:
+        return _commit_in_turns(request)
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    partitions: list[TopicPartition | ErrorCode] = []
+    expire_ms = _expire_ms(request)
+    for name, topic_id, items in request.message.topics:
+        topic = _find(request, name, topic_id)
+        for item in items:
+            partition = _partition(topic, item[0])
+            partitions.append(partition)
+            if not isinstance(partition, ErrorCode):
+                offsets[partition] = _committed(item, expire_ms)
+    if not offsets:
+        return _response(request, partitions, {})
+
+    def answered(outcome: OffsetsAnswer | CoordinatorError) -> _CommitResponse:
+        return _response(request, partitions, _codes(request, offsets, outcome))
+
+    try:
+        response = coordinator(request).commit_soon(_commit(request, offsets), answered)
+    except CoordinatorError as error:
+        return answered(error)
+    return at_once(response)
+
+
+async def _commit_in_turns(request: Request[OffsetCommit]) -> OffsetCommitResponse:
+    """Commit many offsets, with turns for other work between them."""
     message = request.message
-    expire_ms = -1
-    if request.version <= 4 and message.retention_time_ms >= 0:
-        expire_ms = min(wall_ms() + message.retention_time_ms, _TIMESTAMP_MAX)
+    expire_ms = _expire_ms(request)
     topics = {
-        _reference(topic): _find(request, topic) async for topic in request.in_turns(message.topics)
+        (name, topic_id): _find(request, name, topic_id)
+        async for name, topic_id, _ in request.in_turns(message.topics)
     }
     offsets: dict[TopicPartition, CommittedOffset] = {}
-    async for topic in request.in_turns(message.topics):
-        async for item in request.in_turns(topic.partitions):
-            partition = _partition(topics[_reference(topic)], item.partition_index)
-            if isinstance(partition, ErrorCode):
-                continue
-            epoch = item.committed_leader_epoch if request.version >= 6 else NO_LEADER_EPOCH
-            offsets[partition] = CommittedOffset(
-                offset=Offset(item.committed_offset),
-                leader_epoch=LeaderEpoch(epoch),
-                metadata=item.committed_metadata or "",
-                expire_timestamp_ms=expire_ms,
-            )
+    async for name, topic_id, items in request.in_turns(message.topics):
+        async for item in request.in_turns(items):
+            partition = _partition(topics[name, topic_id], item[0])
+            if not isinstance(partition, ErrorCode):
+                offsets[partition] = _committed(item, expire_ms)
     codes: dict[TopicPartition, ErrorCode] = {}
     entries = iter(offsets.items())
-    while at_once := dict(islice(entries, COMMITTED_AT_ONCE)):
-        commit = CommitOffsets(
-            group_id=GroupId(message.group_id),
-            member_id=MemberId(message.member_id),
-            instance_id=message.group_instance_id if request.version >= 7 else None,
-            generation_or_epoch=message.generation_id_or_member_epoch,
-            offsets=at_once,
-        )
-        codes |= await _commit(request, commit)
-        if len(offsets) > COMMITTED_AT_ONCE:
-            await request.pace.turn()
+    while piece := dict(islice(entries, COMMITTED_AT_ONCE)):
+        outcome: OffsetsAnswer | CoordinatorError
+        try:
+            outcome = await coordinator(request).commit(_commit(request, piece))
+        except CoordinatorError as error:
+            outcome = error
+        codes |= _codes(request, piece, outcome)
+        await request.pace.turn()
 
-    def code_of(topic: _NamedTopic, item: _NamedPartition) -> ErrorCode:
-        partition = _partition(topics[_reference(topic)], item.partition_index)
+    def code_of(name: str, topic_id: bytes, index: int) -> ErrorCode:
+        partition = _partition(topics[name, topic_id], index)
         return partition if isinstance(partition, ErrorCode) else codes[partition]
 
-    return await _response(request, code_of)
+    return await _response_in_turns(request, code_of)
 
 
-async def _commit(request: AnyRequest, commit: CommitOffsets) -> dict[TopicPartition, ErrorCode]:
-    try:
-        committed = await coordinator(request).commit(commit)
-    except CoordinatorError as error:
-        return dict.fromkeys(commit.offsets, error.code)
-    if committed.error is not ErrorCode.NONE:
-        return dict.fromkeys(commit.offsets, _as_version(request, committed.error))
-    return dict(committed.partitions)
+def _expire_ms(request: Request[OffsetCommit]) -> int:
+    retention_ms = request.message.retention_ms
+    return min(wall_ms() + retention_ms, _TIMESTAMP_MAX) if retention_ms >= 0 else -1
 
 
-def _reference(topic: _NamedTopic) -> tuple[str, bytes]:
-    return topic.name or "", topic.topic_id or NO_TOPIC_ID
+def _commit(
+    request: Request[OffsetCommit], offsets: Mapping[TopicPartition, CommittedOffset]
+) -> CommitOffsets:
+    message = request.message
+    return CommitOffsets(
+        group_id=GroupId(message.group_id),
+        member_id=MemberId(message.member_id),
+        instance_id=message.instance_id,
+        generation_or_epoch=message.generation_or_epoch,
+        offsets=offsets,
+    )
 
 
-def _find(request: AnyRequest, topic: _NamedTopic) -> TopicState | ErrorCode:
-    name, topic_id = _reference(topic)
+def _committed(item: tuple[int, int, int, str | None], expire_ms: int) -> CommittedOffset:
+    _, offset, epoch, metadata = item
+    return CommittedOffset(
+        offset=Offset(offset),
+        leader_epoch=LeaderEpoch(epoch),
+        metadata=metadata or "",
+        expire_timestamp_ms=expire_ms,
+    )
+
+
+def _codes(
+    request: AnyRequest,
+    offsets: Iterable[TopicPartition],
+    outcome: OffsetsAnswer | CoordinatorError,
+) -> _Codes:
+    if isinstance(outcome, CoordinatorError):
+        return dict.fromkeys(offsets, outcome.code)
+    if outcome.error is not ErrorCode.NONE:
+        return dict.fromkeys(offsets, _as_version(request, outcome.error))
+    return outcome.partitions
+
+
+def _find(request: AnyRequest, name: str, topic_id: bytes) -> TopicState | ErrorCode:
     if request.version < _TOPIC_IDS_FROM and not name:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return find_topic(request, name, topic_id, Operation.READ)
@@ -140,23 +193,41 @@ def _as_version(request: AnyRequest, code: ErrorCode) -> ErrorCode:
     return code
 
 
-async def _response(
-    request: Request[OffsetCommitRequest],
-    code_of: Callable[[_NamedTopic, _NamedPartition], ErrorCode],
+def _response(
+    request: Request[OffsetCommit],
+    partitions: Iterable[TopicPartition | ErrorCode],
+    codes: _Codes,
+) -> _CommitResponse:
+    """Return the response; `partitions` are those of the request in order, or why they are refused."""
+    in_order = iter(partitions)
+    topics: list[CommittedTopic] = []
+    for name, topic_id, items in request.message.topics:
+        results = []
+        for item in items:
+            partition = next(in_order)
+            code = partition if isinstance(partition, ErrorCode) else codes[partition]
+            results.append((item[0], int(code)))
+        topics.append((name, topic_id, results))
+    if request.services.quotas.counts_time:
+        return offset_commit_response(topics)
+    return encoded(encode_offset_commit_response(request.version, topics))
+
+
+async def _response_in_turns(
+    request: Request[OffsetCommit],
+    code_of: Callable[[str, bytes, int], ErrorCode],
 ) -> OffsetCommitResponse:
-    return OffsetCommitResponse(
-        topics=[
-            _Topic(
-                name=topic.name or "",
-                topic_id=uuid_of(topic.topic_id or NO_TOPIC_ID),
-                partitions=[
-                    _Partition(
-                        partition_index=item.partition_index, error_code=code_of(topic, item)
-                    )
-                    async for item in request.in_turns(topic.partitions)
+    return offset_commit_response(
+        [
+            (
+                name,
+                topic_id,
+                [
+                    (item[0], int(code_of(name, topic_id, item[0])))
+                    async for item in request.in_turns(items)
                 ],
             )
-            async for topic in request.in_turns(request.message.topics)
+            async for name, topic_id, items in request.in_turns(request.message.topics)
         ]
     )
 
