@@ -358,6 +358,7 @@ class Cluster:
         for number in range(1, self.nodes + 1):
             self._end_containers(number)
             _run("nft", f"delete table ip lost{number}", check=False)
+            _kill_processes_of_node(number)
         _run(str(self._programs / "kube-proxy"), "--cleanup", check=False)
         _remove_kubelet_rules()
         for line in reversed(Path("/proc/mounts").read_text().splitlines()):
@@ -386,6 +387,14 @@ class Cluster:
         self._kill(f"containerd-{number}")
         for process in _processes_with(f"{SOCKETS}/{number}.sock"):
             os.kill(process, signal.SIGKILL)
+
+
+def _kill_processes_of_node(number: int) -> None:
+    """End what still runs in pods: a containerd that was itself killed cannot end its containers."""
+    for tasks in Path("/sys/fs/cgroup").glob(f"*/odr{number}/**/cgroup.procs"):
+        with contextlib.suppress(OSError):
+            for process in map(int, tasks.read_text().split()):
+                os.kill(process, signal.SIGKILL)
 
 
 def _remove_kubelet_rules() -> None:
