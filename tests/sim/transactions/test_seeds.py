@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
-from tests.sim.transactions.transactions_run import run_seed
+from tests.sim.transactions import transactions_run
+from tests.sim.transactions.transactions_run import Outcome, TransactionsRun, run_seed
 
 DECIDED_MIN = 50
 
@@ -13,6 +16,21 @@ def play(seed: int) -> None:
     outcome = run_seed(seed)
     assert not outcome.violations, f"seed {seed}: {outcome.violations[:3]}\n{outcome.trace}"
     assert outcome.decided >= DECIDED_MIN, f"seed {seed}: {outcome.counters}"
+
+
+def test_no_garbage_is_collected_while_a_seed_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its moment would differ between processes, and so would the seed."""
+    was_enabled: list[bool] = []
+
+    class Run(TransactionsRun):
+        def run(self) -> Outcome:
+            was_enabled.append(gc.isenabled())
+            return Outcome(self.seed)
+
+    monkeypatch.setattr(transactions_run, "TransactionsRun", Run)
+    run_seed(6)
+    assert was_enabled == [False]
+    assert gc.isenabled()
 
 
 @pytest.mark.timeout(300)
