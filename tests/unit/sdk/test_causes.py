@@ -176,6 +176,15 @@ def test_controllers_that_are_silent_or_too_few_are_named() -> None:
     assert "the host of controller 2 is down" in only(list(cause.because)).what
 
 
+def test_controllers_that_no_broker_reaches_are_named() -> None:
+    reached = {1: Probe(endpoint="c1:9094", reached=Reached.REFUSED)}
+    lost = look(cluster=None, controllers_error="none responded", controllers_reached=reached)
+    cause = only(quorum_causes(lost))
+    assert cause.evidence == "none responded"
+    assert "the process of controller 1 does not run" in only(list(cause.because)).what
+    assert quorum_causes(look(cluster=None)) == []
+
+
 def test_a_broker_that_responds_or_was_stopped_is_told_apart_from_one_that_is_down() -> None:
     responds = {2: Probe(endpoint="b2:9090", reached=Reached.RESPONDS)}
     fenced = look(cluster=cluster(broker(2, is_fenced=True)), brokers_reached=responds)

@@ -25,6 +25,7 @@ NAMES_MAX = 3
 """Partitions that a cause names; it counts the others."""
 SILENT_MS = 5_000
 """A controller counts as down if the leader has not heard from it for this long."""
+_NO_CONTROLLER = "there is no active controller: topics, configs and leaders cannot change"
 _REBALANCING = frozenset({"preparingrebalance", "completingrebalance", "assigning", "reconciling"})
 
 
@@ -100,6 +101,8 @@ class Look:
     """What one look at the cluster found; None or a missing key stands for what is not known."""
 
     quorum: QuorumDescription | None = None
+    controllers_error: str = ""
+    """Why no controller described the quorum, as a broker said it; empty if one did, or a broker did not say."""
     cluster: ClusterDescription | None = None
     directories: Mapping[int, Sequence[LogDirDescription]] = field(default_factory=dict)
     partitions: Mapping[TopicPartition, Partition] = field(default_factory=dict)
@@ -135,14 +138,23 @@ def unseen(look: Look) -> list[Cause]:
 def quorum_causes(look: Look) -> list[Cause]:
     """Return why there is no active controller, or which controllers it does not hear."""
     quorum = look.quorum
+    down = [_process(f"controller {n}", p) for n, p in sorted(look.controllers_reached.items())]
     if quorum is None:
-        return []
+        if not look.controllers_error:
+            return []
+        return [
+            Cause(
+                what=_NO_CONTROLLER,
+                evidence=look.controllers_error,
+                remedy="a majority of the controllers must be up and connected",
+                because=tuple(cause for cause in down if cause is not None),
+            )
+        ]
     if quorum.leader_id < 0:
-        down = [_process(f"controller {n}", p) for n, p in sorted(look.controllers_reached.items())]
         voters = ", ".join(f"{v.controller_id} at {v.endpoint}" for v in quorum.voters)
         return [
             Cause(
-                what="there is no active controller: topics, configs and leaders cannot change",
+                what=_NO_CONTROLLER,
                 evidence=f"controller {quorum.answered_by} knows no leader; the controllers are {voters}"
                 if quorum.answered_by >= 0
                 else f"the controllers are {voters}",

@@ -228,5 +228,6 @@ def _row(quota: Quota) -> dict[str, Any]:
         "client id": name("client-id"),
         "ip": name("ip"),
         "quota": quota.key,
-        "value": int(value) if value is not None and value.is_integer() else value,
+        # int.is_integer exists from Python 3.12 on.
+        "value": int(value) if value is not None and float(value).is_integer() else value,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -40,6 +41,8 @@ T = TypeVar("T")
 PROBE_S_MAX: Final = 2.0
 TOPICS_MAX: Final = 50
 """Topics with a fault whose min.insync.replicas one command looks up."""
+_CONTROLLER: Final = re.compile(r"controller (\d+) at (\S+:\d+): ")
+"""A controller in the message of a broker that reached none."""
 THROTTLE: Final = "follower.replication.throttled.rate"
 
 
@@ -119,6 +122,7 @@ class _Examination:
         self._client = client
         self._sample_s = sample_s
         self._problems: list[str] = []
+        self._controllers_error = ""
 
     async def causes(self, name: str) -> tuple[list[str], list[Cause]]:
         """Return what the name stands for, in words, and what is wrong with it."""
@@ -132,7 +136,7 @@ class _Examination:
         )
 
         admin = self._client.admin
-        quorum = await self._seen(admin.describe_quorum)
+        quorum = await self._quorum()
         topics = await admin.list_topics(include_internal=True)
         by_name = {topic.name: topic for topic in topics}
         partitions = chosen_of(name, by_name)
@@ -169,12 +173,25 @@ class _Examination:
         causes += [cause for cause in quorum_causes(look) if cause not in _within(causes)]
         return subjects, causes + unseen(look)
 
-    async def _seen(self, call: Callable[[], Awaitable[T]]) -> T | None:
+    async def _quorum(self) -> QuorumDescription | None:
+        from odradek.errors import NoActiveController
+
+        try:
+            return await self._seen(self._client.admin.describe_quorum, passing=NoActiveController)
+        except NoActiveController as error:
+            self._controllers_error = error.message
+            return None
+
+    async def _seen(
+        self, call: Callable[[], Awaitable[T]], *, passing: type[Exception] | tuple[()] = ()
+    ) -> T | None:
         """Return the response, or None: what cannot be seen is noted and does not end the look."""
         from odradek.errors import OdradekError
 
         try:
             return await call()
+        except passing:
+            raise
         except OdradekError as error:
             self._problems.append(str(error))
             return None
@@ -208,16 +225,19 @@ class _Examination:
         probed = [b for b in registered if b.is_fenced or b.broker_id in silent]
         probes, voters = await asyncio.gather(
             asyncio.gather(*(self._probe_broker(broker, directories) for broker in probed)),
-            _probe_voters(quorum),
+            _probe_voters(quorum, self._controllers_error),
         )
         up = {b.broker_id for b in registered} - {b.broker_id for b in probed}
         lagging = {b for p in bad.values() for b in p.replicas if b not in p.isr}
         return Look(
             quorum=quorum,
+            controllers_error=self._controllers_error,
             cluster=cluster,
             directories=directories,
             partitions=partitions,
-            insync_min=await self._minimums({name.topic for name in partitions}, set(bad)),
+            insync_min=await self._minimums({name.topic for name in partitions}, set(bad))
+            if has_controller
+            else {},
             brokers_reached={b.broker_id: p for b, p in zip(probed, probes, strict=True)},
             controllers_reached=voters,
             throttles=await self._throttles(sorted(lagging & up)),
@@ -395,14 +415,19 @@ def chosen_of(name: str, topics: dict[str, TopicDescription]) -> list[TopicParti
     return []
 
 
-async def _probe_voters(quorum: QuorumDescription | None) -> dict[int, Probe]:
-    """Connect to the controllers that the quorum does not hear; to all of them if it has no leader."""
+async def _probe_voters(quorum: QuorumDescription | None, error: str) -> dict[int, Probe]:
+    """Connect to the controllers that the quorum does not hear; to all of them if it has no leader.
+
+    If no controller described the quorum, they are those that a broker names in its `error`.
+    """
     import asyncio
 
     from odradek.admin.causes import SILENT_MS, Probe, Reached
 
     if quorum is None:
-        return {}
+        named = {int(m[1]): m[2] for m in _CONTROLLER.finditer(error)}
+        found = await asyncio.gather(*(_probe(*at.rsplit(":", 1)) for at in named.values()))
+        return dict(zip(named, found, strict=True))
     has_leader = quorum.leader_id >= 0
     silent = [
         voter
