@@ -160,7 +160,8 @@ def _bad_value(cluster: EmbeddedCluster) -> str:
 
 
 @_row(
-    "more replicas than brokers", "...replication factor 3 needs as many brokers, 1 are registered"
+    "more replicas than brokers",
+    "...replication factor 3 needs 3 brokers, but the number of registered ones is 1",
 )
 def _too_many_replicas(cluster: EmbeddedCluster) -> str:
     return _cli(cluster, "topic", "create", "t1", "--replicas", "3")

@@ -124,7 +124,7 @@ async def _bounded(part: str, asking: Awaitable[T]) -> T | None:
             return await asking
     except (OdradekError, TimeoutError) as error:
         _log.warning(
-            "Metrics response lacks a part, because the brokers did not answer for it",
+            "Metrics response is incomplete, because the brokers did not return one part",
             part=part,
             reason=repr(error),
         )

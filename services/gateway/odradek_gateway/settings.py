@@ -25,7 +25,7 @@ def _principals(text: str) -> tuple[str, ...]:
     principals = tuple(filter(None, (part.strip() for part in text.split(";"))))
     for principal in principals:
         if not principal.startswith("User:"):
-            raise ValueError(f"{principal!r} is not User:NAME")
+            raise ValueError(f"{principal!r} does not have the form User:NAME")
     return principals
 
 
@@ -302,7 +302,8 @@ class GatewaySettings:
         )
         if self.bodies_bytes_max < self.body_bytes_max:
             raise SettingsError(
-                "request.bodies.bytes.max is below request.body.bytes.max: the largest body could not be read"
+                "request.bodies.bytes.max is below request.body.bytes.max, so the largest body could not be"
+                " read: raise the first or lower the second"
             )
         self._refuse_open(self.host_and_port[0], insecure=insecure)
 
@@ -311,23 +312,31 @@ class GatewaySettings:
         methods = set(self.authentication_methods)
         if strange := methods - set(_METHODS):
             raise SettingsError(
-                f"authentication.methods names {', '.join(sorted(strange))}; allowed are"
-                f" {', '.join(_METHODS)}"
+                f"authentication.methods contains {', '.join(sorted(strange))}, but may only"
+                f" contain {', '.join(_METHODS)}"
             )
         if strange := set(self.jwt_algorithms) - ALGORITHMS.keys():
             raise SettingsError(
-                f"jwt.algorithms names {', '.join(sorted(strange))}; allowed are {', '.join(ALGORITHMS)}"
+                f"jwt.algorithms contains {', '.join(sorted(strange))}, but may only contain"
+                f" {', '.join(ALGORITHMS)}"
             )
         if bool(self.http_ssl_certificate) != bool(self.http_ssl_key):
             raise SettingsError(
-                "http.ssl.certificate.location and http.ssl.key.location go together"
+                "only one of http.ssl.certificate.location and http.ssl.key.location is set: set both"
             )
         if self.http_ssl_client_auth != "none" and not self.http_ssl_ca:
-            raise SettingsError("http.ssl.client.auth needs http.ssl.ca.location")
+            raise SettingsError(
+                "http.ssl.client.auth is set, but http.ssl.ca.location is not: set it, too"
+            )
         if self.http_ssl_client_auth != "none" and not self.http_ssl_certificate:
-            raise SettingsError("http.ssl.client.auth needs http.ssl.certificate.location")
+            raise SettingsError(
+                "http.ssl.client.auth is set, but http.ssl.certificate.location is not: set it, too"
+            )
         if MTLS in methods and self.http_ssl_client_auth == "none":
-            raise SettingsError("authentication.methods=mtls needs http.ssl.client.auth")
+            raise SettingsError(
+                "authentication.methods contains mtls, but http.ssl.client.auth is none:"
+                " set it to requested or required"
+            )
         if BEARER in methods:
             for name, value in (
                 ("jwt.jwks.location", self.jwks),
@@ -335,11 +344,14 @@ class GatewaySettings:
                 ("jwt.audience", self.jwt_audience),
             ):
                 if not value:
-                    raise SettingsError(f"authentication.methods=bearer needs {name}")
+                    raise SettingsError(
+                        f"authentication.methods contains bearer, but {name} is not set: set it, too"
+                    )
         if methods and not shows_certificate:
             raise SettingsError(
-                "authentication.methods needs ssl.certificate.location: brokers let a gateway speak"
-                " for its callers by its certificate only (delegation.principals)"
+                "authentication.methods needs ssl.certificate.location, ssl.key.location and"
+                " ssl.ca.location: brokers let a gateway act for its callers only if its"
+                " certificate is in their setting delegation.principals"
             )
 
     def _refuse_open(self, host: str, *, insecure: bool) -> None:

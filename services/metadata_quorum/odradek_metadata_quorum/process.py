@@ -195,7 +195,9 @@ class QuorumProcess:
         except (StorageMismatch, CorruptStorage) as error:
             raise ProcessRefused(str(error)) from None
         except NewerProgramNeeded as error:
-            raise ProcessRefused(f"the snapshot in {settings.log_dir}: {error}") from None
+            raise ProcessRefused(
+                f"cannot read the snapshot in {settings.log_dir}: {error}"
+            ) from None
         except OSError as error:
             raise ProcessRefused(f"the quorum cannot start: {error}") from None
         self.ports["RAFT"] = self._quorum.listen_port

@@ -45,11 +45,20 @@ class QuorumTimers:
 
     def __post_init__(self) -> None:
         if not 0 < self.election_timeout_min_ms < self.election_timeout_max_ms:
-            raise ValueError("election_timeout_min_ms must be above 0 and below the maximum")
+            raise ValueError(
+                f"election_timeout_min_ms ({self.election_timeout_min_ms}) must be above 0 and below"
+                f" election_timeout_max_ms ({self.election_timeout_max_ms})"
+            )
         if not 0 < self.lost_leader_timeout_min_ms < self.lost_leader_timeout_max_ms:
-            raise ValueError("lost_leader_timeout_min_ms must be above 0 and below the maximum")
+            raise ValueError(
+                f"lost_leader_timeout_min_ms ({self.lost_leader_timeout_min_ms}) must be above 0 and"
+                f" below lost_leader_timeout_max_ms ({self.lost_leader_timeout_max_ms})"
+            )
         if self.heartbeat_interval_ms * 3 > self.election_timeout_min_ms:
-            raise ValueError("heartbeat_interval_ms must be at most a third of the least timeout")
+            raise ValueError(
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms}) must be at most one third of"
+                f" election_timeout_min_ms ({self.election_timeout_min_ms})"
+            )
         if self.leader_fallback_ms < self.election_timeout_min_ms:
             raise ValueError("leader_fallback_ms must not be below election_timeout_min_ms")
         if not 0 < self.tick_interval_ms <= self.heartbeat_interval_ms:
@@ -212,8 +221,8 @@ class QuorumProcessSettings(_ClusterDefaults):
         names = {listener.name for listener in self.listeners}
         if names != {RAFT, CONTROLLER}:
             raise SettingsError(
-                f"listeners names {', '.join(sorted(names)) or 'none'}: a controller has exactly "
-                f"{RAFT} and {CONTROLLER}"
+                f"listeners contains {', '.join(sorted(names)) or 'nothing'}, but a controller needs"
+                f" exactly {RAFT} and {CONTROLLER}"
             )
         if self.node_id not in {node for node, _, _ in self.voters}:
             raise SettingsError(
@@ -221,7 +230,9 @@ class QuorumProcessSettings(_ClusterDefaults):
                 "this process the id of a voter"
             )
         if not self.cluster_id.strip():
-            raise SettingsError("cluster.id is empty: take the one the cluster was formatted with")
+            raise SettingsError(
+                "cluster.id is empty: set the id with which the cluster was formatted"
+            )
         self.initial_configs()
 
     def listener(self, name: str) -> ListenerAddress:

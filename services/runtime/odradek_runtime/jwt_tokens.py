@@ -83,7 +83,7 @@ class TokenVerifier:
         """Return the principal, and for how many more seconds the token is valid. Raises TokenRefused."""
         rules = self._rules
         if len(token) > TOKEN_CHARACTERS_MAX:
-            raise TokenRefused("a token of more than 16 KiB")
+            raise TokenRefused("the token is larger than 16 KiB")
         self._look()
         try:
             header = jwt.get_unverified_header(token)
@@ -100,31 +100,33 @@ class TokenVerifier:
         except jwt.PyJWTError as error:
             raise TokenRefused(str(error)) from None
         except (ValueError, TypeError, OverflowError) as error:
-            raise TokenRefused(f"malformed: {error}") from None
+            raise TokenRefused(f"the token is malformed: {error}") from None
         name = claims.get(rules.principal_claim)
         if (
             not isinstance(name, str)
             or not 0 < len(name) <= NAME_CHARACTERS_MAX
             or not name.isprintable()
         ):
-            raise TokenRefused(f"its {rules.principal_claim} is not a name")
+            raise TokenRefused(f"the token's claim {rules.principal_claim} is not a valid name")
         try:
             ends_s = float(claims["exp"])
         except OverflowError:
-            raise TokenRefused("its exp is not a time") from None
+            raise TokenRefused("the token's claim exp is not a valid time") from None
         lifetime_s = ends_s + rules.leeway_s - time.time()
         return f"User:{name}", min(max(0.0, lifetime_s), LIFETIME_S_MAX)
 
     def _key(self, header: dict[str, Any]) -> jwt.PyJWK:
         algorithm, name = str(header.get("alg")), header.get("kid")
         if algorithm not in self._rules.algorithms:
-            raise TokenRefused(f"algorithm {algorithm!r} is not allowed")
+            raise TokenRefused(f"the token's algorithm {algorithm!r} is not allowed")
         key = self._keys.get(name) if isinstance(name, str) else None
         if key is None:
-            raise TokenRefused(f"no key {name!r} in the JWKS")
+            raise TokenRefused(f"the token names key {name!r}, which is not in the JWKS file")
         declared = key._jwk_data.get("alg")
         if key.key_type != ALGORITHMS[algorithm] or declared not in (None, algorithm):
-            raise TokenRefused(f"key {name!r} is not for {algorithm}")
+            raise TokenRefused(
+                f"key {name!r} of the JWKS file cannot be used with algorithm {algorithm}"
+            )
         return key
 
     def _look(self) -> None:
@@ -168,7 +170,7 @@ def _read(path: Path) -> dict[str, jwt.PyJWK]:
         KeyError,
         RecursionError,
     ) as error:
-        raise JwksRefused(f"{path} is no JWKS: {error}") from None
+        raise JwksRefused(f"{path} is not a JWKS file: {error}") from None
     keys: dict[str, jwt.PyJWK] = {}
     for key in key_set.keys[:KEYS_MAX]:
         problem = _problem(key)

@@ -149,7 +149,7 @@ async def bounded(work: Awaitable[object], timeout_s: float, what: str) -> bool:
             await work
     except TimeoutError:
         _log.warning(
-            "Gave up waiting, because the time limit is over", what=what, timeout_s=timeout_s
+            "Stopped waiting, because the time limit was reached", what=what, timeout_s=timeout_s
         )
         return False
     return True

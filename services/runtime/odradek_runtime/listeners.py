@@ -49,7 +49,7 @@ def split_host_port(text: str) -> tuple[str, int]:
     """Parse `host:port` or `[v6]:port`. Raises ValueError."""
     host, colon, port = text.strip().rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{text!r} is not host:port")
+        raise ValueError(f"{text!r} does not have the form host:port")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     return host, int(port)
@@ -73,7 +73,7 @@ def parse_listeners(text: str) -> tuple[ListenerAddress, ...]:
             continue
         name, sep, authority = entry.strip().partition("://")
         if not sep or not name:
-            raise ValueError(f"{entry.strip()!r} is not NAME://host:port")
+            raise ValueError(f"{entry.strip()!r} does not have the form NAME://host:port")
         host, port = split_host_port(authority)
         if name.upper() in listeners:
             raise ValueError(f"listener {name.upper()} is given twice")
@@ -89,7 +89,7 @@ def parse_endpoints(text: str) -> tuple[tuple[int, str, int], ...]:
             continue
         node, at, authority = entry.strip().partition("@")
         if not at or not node.isdigit():
-            raise ValueError(f"{entry.strip()!r} is not ID@host:port")
+            raise ValueError(f"{entry.strip()!r} does not have the form ID@host:port")
         host, port = split_host_port(authority)
         if int(node) in endpoints:
             raise ValueError(f"id {node} is given twice")

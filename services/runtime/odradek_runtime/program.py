@@ -49,17 +49,20 @@ def parse_arguments(
         "-h", "--help", action="store_true", help="show these options and all settings"
     )
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="file with settings, one name=value per line"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="read settings from this file, one name=value per line",
     )
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="one setting; overrides the file",
+        help="set one setting; overrides the file (repeatable)",
     )
     parser.add_argument(
-        "--check", action="store_true", help="report what is wrong with the settings; start nothing"
+        "--check", action="store_true", help="check the settings, report errors, and exit"
     )
     # For `odradek config import`, which must not import a service.
     parser.add_argument("--list-settings", action="store_true", help=argparse.SUPPRESS)
@@ -79,12 +82,12 @@ def parse_arguments(
             type=int,
             default=1,
             metavar="N",
-            help="run N brokers on this host: ids, ports and directories are derived, and all are supervised",
+            help="run and supervise N brokers on this host; their ids, ports and directories follow from the settings",
         )
         parser.add_argument(
             "--status-port",
             metavar="PORT",
-            help="with --processes: serve /livez and /readyz of all of them at this port of metrics.host",
+            help="with --processes: serve /livez and /readyz for all brokers together on this port of metrics.host",
         )
         parser.add_argument("--plan", action="store_true", help=argparse.SUPPRESS)
     parsed = parser.parse_args(argv)

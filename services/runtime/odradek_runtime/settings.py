@@ -226,7 +226,7 @@ def _parse(spec: SettingSpec, kind: Any, text: str, where: str) -> Any:
             raise SettingsError(f"{where}: {spec.name}={text} is out of range: {spec.bounds}")
     if spec.choices and value not in spec.choices:
         raise SettingsError(
-            f"{where}: {spec.name}={shown} is not valid: one of {', '.join(spec.choices)}"
+            f"{where}: {spec.name}={shown} is not valid: it must be one of {', '.join(spec.choices)}"
         )
     return value
 
@@ -238,7 +238,7 @@ def _convert(kind: Any, text: str) -> Any:
             return True
         if lowered in _FALSE:
             return False
-        raise ValueError("true or false")
+        raise ValueError("it must be true or false")
     if kind is int:
         return int(text)
     if kind is float:
@@ -254,7 +254,7 @@ def _convert(kind: Any, text: str) -> Any:
     arguments = [a for a in typing.get_args(kind) if a is not type(None)]
     if len(arguments) == 1:  # X | None
         return None if text == "" else _convert(arguments[0], text)
-    raise TypeError(f"no way to read a setting of type {kind}")
+    raise TypeError(f"settings of type {kind} are not supported")
 
 
 _COLUMNS: Final = 100
@@ -316,7 +316,9 @@ HOST_ID_LENGTH_MAX: Final = 255
 
 def _parse_host_id(text: str) -> str:
     if len(text) > HOST_ID_LENGTH_MAX or not text.isprintable():
-        raise ValueError(f"a host id has at most {HOST_ID_LENGTH_MAX} printable characters")
+        raise ValueError(
+            f"a host id must consist of at most {HOST_ID_LENGTH_MAX} printable characters"
+        )
     return text
 
 

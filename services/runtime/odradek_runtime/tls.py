@@ -49,7 +49,9 @@ class TlsFiles:
         if len(missing) == len(named):
             return None
         if missing:
-            raise TlsRefused(f"TLS needs three files, {', '.join(missing)} is not set")
+            raise TlsRefused(
+                f"TLS needs a certificate, a key and a CA: set {', '.join(missing)}, too"
+            )
         for name, path in named.items():
             try:
                 with open(path, "rb"):

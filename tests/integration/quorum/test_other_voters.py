@@ -61,7 +61,7 @@ async def test_a_voter_whose_name_cannot_be_looked_up_is_dialled_again_and_ends_
         await until(lambda: one.connected == [3] and three.connected == [1])
         await until(
             lambda: any(
-                "no host name" in str(getattr(record, "odradek_fields", {}).get("error"))
+                "not a valid host name" in str(getattr(record, "odradek_fields", {}).get("error"))
                 for record in caplog.records
             )
         )

@@ -66,7 +66,7 @@ def settings(**values: Any) -> QuorumProcessSettings:
         ({"min_insync_replicas": "zero"}, "min.insync.replicas: 'zero' is not a whole number"),
         ({"min_insync_replica": "1"}, "did you mean min.insync.replicas"),
         ({"broker_session_timeout_ms": "5"}, "at least 100 ms"),
-        ({"controller_quorum_voters": "0@host"}, "is not host:port"),
+        ({"controller_quorum_voters": "0@host"}, "does not have the form host:port"),
     ],
 )
 def test_settings_that_cannot_be_are_named_with_the_way_out(
@@ -337,7 +337,7 @@ async def complaint(found: Controllers, directory: Path) -> str:
     ("damage", "said"),
     [
         (damage_the_vote, "vote: both slots are damaged"),
-        (lose_the_log, "the log has no segment although the directory is formatted"),
+        (lose_the_log, "the directory is formatted, but the log has no segment"),
     ],
 )
 async def test_damaged_storage_is_told_in_a_line(

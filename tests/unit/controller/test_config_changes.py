@@ -81,7 +81,7 @@ def test_one_bad_value_keeps_the_others_of_the_resource_back() -> None:
         (
             {"operations": (operation("retention.ms", None),)},
             ErrorCode.INVALID_CONFIG,
-            "a value is missing",
+            "has no value",
         ),
         (
             {"operations": (operation("retention.ms", "5", AlterOperation.APPEND),)},

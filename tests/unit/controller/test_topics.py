@@ -53,18 +53,26 @@ def test_names_follow_kafkas_rules(name: str, error: ErrorCode, said: str) -> No
 @pytest.mark.parametrize(
     ("counts", "error", "said"),
     [
-        ({"partitions": 0}, ErrorCode.INVALID_PARTITIONS, "one partition or more"),
-        ({"partitions": -2}, ErrorCode.INVALID_PARTITIONS, "one partition or more"),
+        ({"partitions": 0}, ErrorCode.INVALID_PARTITIONS, "number of partitions must be 1 or more"),
+        (
+            {"partitions": -2},
+            ErrorCode.INVALID_PARTITIONS,
+            "number of partitions must be 1 or more",
+        ),
         ({"partitions": 10_001}, ErrorCode.POLICY_VIOLATION, "one request may add 10000"),
         ({"replicas": 0}, ErrorCode.INVALID_REPLICATION_FACTOR, "1 or more"),
         ({"replicas": 4}, ErrorCode.INVALID_REPLICATION_FACTOR, "3 are registered"),
         ({"assignments": ((1, 1),)}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a different broker"),
         ({"assignments": ((1, 9),)}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no broker 9"),
-        ({"assignments": ((1, 2), (1,))}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "equally many"),
+        (
+            {"assignments": ((1, 2), (1,))},
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "the same number of replicas",
+        ),
         (
             {"assignments": ((1, 2),), "partitions": 1},
             ErrorCode.INVALID_REQUEST,
-            "both counts must be -1",
+            "replication factor must be -1",
         ),
         ({"retention_ms": "soon"}, ErrorCode.INVALID_CONFIG, "'soon' is not a whole number"),
         ({"retention_msec": "1"}, ErrorCode.INVALID_CONFIG, "is no topic config"),

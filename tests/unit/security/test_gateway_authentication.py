@@ -239,7 +239,7 @@ async def test_metrics_are_refused_retriably_while_no_broker_answers() -> None:
         ({"authentication_methods": ("bearer",), **TLS, **JWT, "jwt_audience": ""}, "jwt.audience"),
         ({"jwt_algorithms": ("HS256",)}, "HS256"),
         ({"jwt_algorithms": ("none",)}, "none"),
-        ({"http_ssl_certificate": "c"}, "go together"),
+        ({"http_ssl_certificate": "c"}, "set both"),
         ({"http_ssl_client_auth": "required"}, "http.ssl.ca.location"),
         ({"listen": "0.0.0.0:1"}, "http.ssl.certificate.location"),
         ({"listen": "0.0.0.0:1", **HTTPS}, "authentication.methods"),

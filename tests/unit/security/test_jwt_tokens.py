@@ -220,5 +220,5 @@ def test_without_a_file_nothing_starts(tmp_path: Path, issuer: TokenIssuer) -> N
 def test_a_file_that_is_nested_too_deeply_is_no_jwks(tmp_path: Path, text: str) -> None:
     jwks = tmp_path / "jwks.json"
     jwks.write_text(text)
-    with pytest.raises(JwksRefused, match="is no JWKS"):
+    with pytest.raises(JwksRefused, match="is not a JWKS file"):
         TokenVerifier(TokenRules(jwks=jwks, issuer="i", audience="a"))

@@ -144,10 +144,20 @@ class Authentication:
 
     def _passed_on(self, peer: str, headers: dict[bytes, bytes], host: str) -> Caller:
         if peer == ANONYMOUS or peer not in self._delegates:
-            raise Refused(403, 40301, "Forbidden", reason=f"{peer} is not in delegation.principals")
+            raise Refused(
+                403,
+                40301,
+                "Forbidden",
+                reason=f"{peer} may not act for other callers: it is not in delegation.principals",
+            )
         principal = unquote(headers.get(ON_BEHALF_OF, b"").decode("latin-1"))
         if not principal.startswith("User:") or not 5 < len(principal) <= 1024:
-            raise Refused(403, 40301, "Forbidden", reason=f"{peer} named no caller")
+            raise Refused(
+                403,
+                40301,
+                "Forbidden",
+                reason=f"{peer} passed a request on without naming its caller",
+            )
         caller_host = headers.get(ON_BEHALF_OF_HOST, b"").decode("latin-1")
         return Caller(principal=principal, host=caller_host or host)
 
@@ -185,14 +195,18 @@ class Authentication:
         try:
             text = base64.b64decode(encoded, validate=True).decode()
         except (binascii.Error, ValueError):
-            raise AuthenticationFailed("malformed Basic credentials") from None
+            raise AuthenticationFailed(
+                "the Basic credentials are malformed: expected base64 of USER:PASSWORD"
+            ) from None
         user, colon, password = text.partition(":")
         if (
             not colon
             or not 0 < len(user) <= _NAME_CHARACTERS_MAX
             or not 0 < len(password) <= _PASSWORD_CHARACTERS_MAX
         ):
-            raise AuthenticationFailed("malformed Basic credentials")
+            raise AuthenticationFailed(
+                "the Basic credentials are malformed: expected base64 of USER:PASSWORD"
+            )
         try:
             return await self._logins.principal(
                 user, password, before_proof=lambda: self._require_few_failures(host, user)

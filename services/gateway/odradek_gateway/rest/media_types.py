@@ -71,7 +71,11 @@ def accepted(accept: str | None, offered: Sequence[str]) -> str:
         if quality > best_quality:
             best, best_quality = candidate, quality
     if not best:
-        raise RestError(406, 406, f"HTTP 406 Not Acceptable: offered are {', '.join(offered)}")
+        raise RestError(
+            406,
+            406,
+            f"HTTP 406 Not Acceptable: the Accept header must allow one of {', '.join(offered)}",
+        )
     return best
 
 

@@ -75,7 +75,7 @@ class RecordList(Generic[R]):
         if begin < 0:
             raise RestError(422, _WRONG, "Object missing required field `records`")
         if body[end : end + 1] != b"]":
-            raise RestError(400, 400, "the body is not JSON: it ends within its records")
+            raise RestError(400, 400, "the body is not JSON: it ends within the array `records`")
         self._add(records, body[start:end], is_first=start == begin)
         await asyncio.sleep(0)
         if len(body) - (end - begin) > _REST_BYTES_MAX:
@@ -83,7 +83,7 @@ class RecordList(Generic[R]):
             raise RestError(413, 413, words)
         rest: Any = decoded(self._rest_decoder, bytes(body[:begin] + body[end:]), wrong_code=_WRONG)
         if rest.records:
-            raise RestError(400, 400, "the body has records twice")
+            raise RestError(400, 400, "the body has the field `records` twice")
         if not records:
             raise RestError(422, _WRONG, "Expected `array` of length >= 1 - at `$.records`")
         return records
@@ -95,7 +95,9 @@ class RecordList(Generic[R]):
             if not piece:
                 return
             if piece[:1] != b",":
-                raise RestError(400, 400, f"no comma follows record {len(records)}")
+                raise RestError(
+                    400, 400, f"the body is not JSON: there is no comma after record {len(records)}"
+                )
             del piece[:1]
         offset = len(records)
         try:
@@ -104,7 +106,11 @@ class RecordList(Generic[R]):
             words = _INDEX.sub(lambda at: f"`$.records[{offset + int(at[1])}]", error.message)
             raise RestError(error.status, error.error_code, words) from None
         if not more and not is_first:
-            raise RestError(400, 400, f"no record follows the comma after record {offset}")
+            raise RestError(
+                400,
+                400,
+                f"the body is not JSON: there is no record after the comma that follows record {offset}",
+            )
         records += more
         if len(records) > self._records_max:
             words = f"Expected `array` of length <= {self._records_max} - at `$.records`"

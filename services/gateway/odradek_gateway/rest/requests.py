@@ -271,7 +271,7 @@ def _allowed_topic_name(name: str) -> str:
 
 def _whole_number(text: str) -> int:
     if not _whole.fullmatch(text) or abs(int(text)) > INT32_MAX:
-        raise RestError(404, 404, f"there is no partition {text!r}: partitions are numbers")
+        raise RestError(404, 404, f"there is no partition {text!r}: a partition is a number")
     return int(text)
 
 

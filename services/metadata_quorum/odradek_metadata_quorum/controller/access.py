@@ -298,13 +298,13 @@ def _outcome(work: Workspace, item: ScramUpsertion | ScramDeletion) -> Outcome:
     if item.mechanism not in _HASHES:
         return Outcome(
             error=ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-            message=f"mechanism {item.mechanism}: 1 is SCRAM-SHA-256, 2 is SCRAM-SHA-512",
+            message=f"mechanism {item.mechanism} is unknown: 1 is SCRAM-SHA-256, 2 is SCRAM-SHA-512",
         )
     if isinstance(item, ScramDeletion):
         if (item.user, ScramMechanism(item.mechanism)) not in work.image.scram:
             return Outcome(
                 error=ErrorCode.RESOURCE_NOT_FOUND,
-                message=f"user {item.user} has no such credential",
+                message=f"user {item.user} has no credential of this mechanism",
             )
         return GOOD
     if not item.user or len(item.user) > 255:
@@ -314,7 +314,7 @@ def _outcome(work: Workspace, item: ScramUpsertion | ScramDeletion) -> Outcome:
     digest_bytes = hashlib.new(_HASHES[ScramMechanism(item.mechanism)]).digest_size
     if not 1 <= len(item.salt) <= SALT_BYTES_MAX or len(item.salted_password) != digest_bytes:
         return _unacceptable(
-            f"a salt of 1 to {SALT_BYTES_MAX} bytes, a salted password of {digest_bytes}"
+            f"a salt of 1 to {SALT_BYTES_MAX} bytes and a salted password of {digest_bytes} bytes"
         )
     return GOOD
 

@@ -84,7 +84,9 @@ def alter_configs(work: Workspace, request: AlterConfigsRequest) -> tuple[Outcom
         try:
             key = (resource.resource_type, resource.resource_name)
             if named[key] > 1 or key in request.repeated:
-                raise _Refused(ErrorCode.INVALID_REQUEST, "a resource is named twice in a request")
+                raise _Refused(
+                    ErrorCode.INVALID_REQUEST, "the resource is named twice in this request"
+                )
             values = _target(work, resource)
             if not request.validate_only:
                 _write(work, resource, values)
@@ -143,7 +145,7 @@ def _check_resource(work: Workspace, resource: AlterConfigsResource) -> None:
             if is_new and groups >= GROUPS_WITH_CONFIGS_MAX:
                 raise _Refused(
                     ErrorCode.POLICY_VIOLATION,
-                    f"{groups} groups have configs of their own, which is the most: delete those of another group",
+                    f"{groups} groups have configs of their own, and no more may: delete the configs of another group",
                 )
         case _:
             raise _Refused(
@@ -166,7 +168,7 @@ def _apply(
             f"{name} is the same for all brokers: set it for all brokers, not for one"
         )
     if operation.value is None:
-        raise ConfigError(f"{name}: a value is missing")
+        raise ConfigError(f"the change of {name} has no value")
     if operation.operation is AlterOperation.SET:
         values[name] = operation.value
         return

@@ -58,7 +58,7 @@ def elect_leaders(work: Workspace, request: ElectLeadersRequest) -> tuple[Partit
                 break
             outcome = Outcome(
                 error=ErrorCode.THROTTLING_QUOTA_EXCEEDED,
-                message=f"at most {changes} elections in one request: send the rest in another",
+                message=f"one request may ask for at most {changes} elections: send the rest in another request",
             )
         else:
             outcome = _elect(work, partition, unclean=request.unclean)
@@ -90,13 +90,13 @@ def _elect_preferred(work: Workspace, state: PartitionState) -> Outcome:
     if state.leader == state.replicas[0]:
         return Outcome(
             error=ErrorCode.ELECTION_NOT_NEEDED,
-            message=f"broker {state.leader} is the preferred leader and leads already",
+            message=f"broker {state.leader}, the preferred leader, already leads the partition",
         )
     change = elect_preferred(state, work.standing_in(state))
     if change is None:
         return Outcome(
             error=ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-            message=f"broker {state.replicas[0]} is fenced, shutting down, or not in sync",
+            message=f"broker {state.replicas[0]}, the preferred leader, is fenced, shutting down, or not in sync",
         )
     work.write(change)
     return GOOD
@@ -106,7 +106,7 @@ def _elect_unclean(work: Workspace, state: PartitionState) -> Outcome:
     if state.leader != NO_LEADER:
         return Outcome(
             error=ErrorCode.ELECTION_NOT_NEEDED,
-            message=f"broker {state.leader} leads the partition",
+            message=f"no election is needed: broker {state.leader} leads the partition",
         )
     clean = work.settled(state)
     if clean is not None and clean.leader not in (None, NO_LEADER):
@@ -116,7 +116,7 @@ def _elect_unclean(work: Workspace, state: PartitionState) -> Outcome:
     if not live:
         return Outcome(
             error=ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-            message=f"none of its replicas {list(state.replicas)} is live",
+            message=f"none of the brokers {list(state.replicas)}, which have the partition's replicas, is live",
         )
     inquiry = work.inquiries.get((state.topic_id, state.partition))
     log_ends = {b: None if inquiry is None else reported_log_end(work, inquiry, b) for b in live}

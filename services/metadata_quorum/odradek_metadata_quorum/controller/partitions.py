@@ -156,7 +156,7 @@ def _alter_reassignment(
     if keep_replication_factor and len(reassignment.replicas) != replication_factor:
         return Outcome(
             error=ErrorCode.INVALID_REPLICATION_FACTOR,
-            message=f"{reassignment.partition} has {replication_factor} replicas and would have "
+            message=f"{reassignment.partition} has {replication_factor} replicas and would then have "
             f"{len(reassignment.replicas)}; allow a change of the replication factor, or name as many",
         )
     refusal = assignment_refusal(work, reassignment.replicas)
@@ -174,7 +174,7 @@ def _alter_reassignment(
     if not isr and not [b for b in state.elr if b in replicas]:
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            message=f"{reassignment.partition}: none of {replicas} has its records; wait until the "
+            message=f"{reassignment.partition}: none of the replicas {replicas} has its records; wait until the "
             "present move is complete",
         )
     target = _moved(state, replicas=replicas, isr=isr, adding=adding, removing=removing)
@@ -195,7 +195,8 @@ def _cancel(work: Workspace, state: PartitionState) -> Outcome:
     if not isr and not [b for b in state.elr if b in replicas]:
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            message="only the replicas that would be removed are in sync; wait until the move is complete",
+            message="the move cannot be cancelled: only the replicas that this would remove are in "
+            "sync; wait until the move is complete",
         )
     work.write(_moved(state, replicas=replicas, isr=isr, adding=(), removing=()))
     _settle_now(work, state)
@@ -283,13 +284,14 @@ def assignment_refusal(work: Workspace, replicas: tuple[BrokerId, ...]) -> Outco
     if not replicas or len(set(replicas)) != len(replicas):
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            message=f"{list(replicas)}: a partition has one replica or more, each on a different broker",
+            message=f"replicas {list(replicas)} are not valid: a partition has one replica or more, "
+            "each on a different broker",
         )
     unknown = [b for b in replicas if b not in work.image.brokers]
     if unknown:
         return Outcome(
             error=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            message=f"{list(replicas)}: there is no broker {unknown[0]}; the registered brokers are "
+            message=f"there is no broker {unknown[0]}, named in replicas {list(replicas)}; the registered brokers are "
             f"{sorted(work.image.brokers)}",
         )
     return None

@@ -75,8 +75,8 @@ def place(
     live = [candidate for candidate in brokers if candidate.is_live]
     if len(brokers) < replication_factor:
         raise PlacementError(
-            f"replication factor {replication_factor} needs as many brokers, "
-            f"{len(brokers)} are registered"
+            f"replication factor {replication_factor} needs {replication_factor} brokers, "
+            f"but the number of registered ones is {len(brokers)}"
         )
     if not live:
         raise PlacementError("no broker is live: all are fenced, or none has registered yet")

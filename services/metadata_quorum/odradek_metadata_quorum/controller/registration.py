@@ -49,7 +49,7 @@ def register(work: Workspace, request: RegisterRequest) -> RegisterResponse:
             outcome=Outcome(
                 error=ErrorCode.REQUEST_TIMED_OUT,
                 message=f"broker {request.broker_id} has more partitions than fit into one batch: "
-                "the first ones are settled; register again for the rest",
+                "only the first ones were handled; register again for the rest",
             )
         )
     work.write(
@@ -135,7 +135,8 @@ def _refusal(
     if request.broker_id < 0 or not request.directory_ids or len(request.incarnation_id) != 16:
         return Outcome(
             error=ErrorCode.INVALID_REGISTRATION,
-            message="a broker needs an id of 0 or above, a directory id, and an incarnation id of 16 bytes",
+            message="the registration is not valid: a broker needs an id of 0 or above, a directory id, "
+            "and an incarnation id of 16 bytes",
         )
     if request.metadata_incarnation_id not in (None, work.image.incarnation_id):
         return Outcome(

@@ -248,7 +248,7 @@ def _check_name(work: Workspace, survey: _Survey, name: str) -> None:
     if (other := survey.collision(name)) is not None:
         raise _Refused(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"{name} collides with topic {other}: '.' and '_' are the same in the names of metrics",
+            f"{name} collides with topic {other}: '.' and '_' become the same character in names of metrics",
         )
 
 
@@ -257,7 +257,8 @@ def _assignments(work: Workspace, survey: _Survey, topic: NewTopic) -> Assignmen
         if topic.partition_count != -1 or topic.replication_factor != -1:
             raise _Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"{topic.name}: with replica assignments both counts must be -1",
+                f"{topic.name}: with replica assignments, the number of partitions and the"
+                " replication factor must be -1",
             )
         survey.check_count(topic.name, len(topic.assignments))
         return _by_hand(work, topic.name, topic.assignments)
@@ -265,7 +266,8 @@ def _assignments(work: Workspace, survey: _Survey, topic: NewTopic) -> Assignmen
     replicas = _default(work, topic.replication_factor, "default.replication.factor")
     if partitions < 1:
         raise _Refused(
-            ErrorCode.INVALID_PARTITIONS, f"{topic.name}: a topic needs one partition or more"
+            ErrorCode.INVALID_PARTITIONS,
+            f"{topic.name}: the number of partitions must be 1 or more",
         )
     if replicas < 1:
         raise _Refused(
@@ -294,7 +296,7 @@ def _by_hand(
         if len(replicas) != len(assignments[0]):
             raise _Refused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{name}: all partitions of a topic need equally many replicas",
+                f"{name}: all partitions of a topic must have the same number of replicas",
             )
         if all(work.standing_of(b) < Standing.LIVE for b in replicas):
             raise _Refused(
@@ -383,7 +385,7 @@ def _grow(
     if more <= 0:
         raise _Refused(
             ErrorCode.INVALID_PARTITIONS,
-            f"topic {new.name} has {present} partitions already: {new.total_count} is not more",
+            f"topic {new.name} has {present} partitions; the new number must be larger, but is {new.total_count}",
         )
     survey.check_count(new.name, more, present=present)
     first = topic.partitions[0]
@@ -393,13 +395,14 @@ def _grow(
         if len(new.assignments) != more:
             raise _Refused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{new.name}: {more} new partitions need as many assignments, not {len(new.assignments)}",
+                f"{new.name}: {more} new partitions need {more} replica assignments,"
+                f" not {len(new.assignments)}",
             )
         if any(len(replicas) != replication_factor for replicas in new.assignments):
             raise _Refused(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{new.name}: its partitions have {replication_factor} replicas, and new "
-                "ones need as many",
+                f"{new.name}: its partitions have {replication_factor} replicas, so new "
+                "ones must have the same number",
             )
         assignments = _by_hand(work, new.name, new.assignments)
     else:

@@ -90,7 +90,7 @@ class FrameProtocol(asyncio.Protocol):
                     break
                 (size,) = LENGTH.unpack_from(view, offset)
                 if size > (self._frame_bytes_max if self.greeted else HELLO_BYTES_MAX):
-                    raise WireError(f"a frame of {size} bytes")
+                    raise WireError(f"a frame of {size} bytes is larger than allowed")
                 start = offset + LENGTH.size
                 if len(view) < start + size:
                     break
@@ -204,7 +204,9 @@ class OutgoingLink(FrameProtocol):
             if not self.ready.done():
                 self.ready.set_result(None)
         elif message["type"] != PONG or not self.greeted:
-            raise WireError(f"{message['type']} on a connection that only carries responses")
+            raise WireError(
+                f"received {message['type']} on a connection that only carries responses"
+            )
 
     def lost(self) -> None:
         self.ready.cancel()
@@ -261,11 +263,11 @@ class IncomingLink(FrameProtocol):
                 self._on_message(self.peer_id, message)
             return
         if message["type"] != HELLO:
-            raise WireError(f"{message['type']} before hello")
+            raise WireError(f"received {message['type']} before hello")
         peer_id = message["node_id"]
         reason = hello_refusal(message, self._cluster_id, peer_id, self._node_id)
         if reason is None and peer_id not in self._peer_ids:
-            reason = f"controller {peer_id} is no voter of this cluster"
+            reason = f"controller {peer_id} is not a voter of this cluster"
         if reason is None and not self.certified(peer_id):
             reason = f"its certificate does not name controller-{peer_id}"
         if reason is not None:

@@ -150,7 +150,8 @@ class VoterNetwork:
             elif link.refusal is None:
                 self._short_hello ^= {peer_id}
                 raise ConnectionError(
-                    "it did not say hello: is it something else, or does only one side use TLS?"
+                    "the other side did not send its hello message: it is not a controller,"
+                    " or only one side uses TLS"
                 )
         finally:
             link.abort()
@@ -302,7 +303,7 @@ async def _addresses(host: str, port: int) -> list[str]:
                 host, port, type=socket.SOCK_STREAM
             )
         except UnicodeError as error:  # `a..b`, or a label of more than 63 characters
-            raise OSError(f"{host!r} is no host name: {error}") from None
+            raise OSError(f"{host!r} is not a valid host name: {error}") from None
     return [str(address[0]) for *_, address in addresses]
 
 

@@ -126,9 +126,9 @@ def decode(body: bytes | memoryview) -> Message:
     try:
         values = msgpack.unpackb(body, raw=False, use_list=True, strict_map_key=True)
     except (ValueError, msgpack.UnpackException) as error:
-        raise WireError(f"not a message: {error!r}") from None
+        raise WireError(f"the frame is not valid msgpack: {error!r}") from None
     if type(values) is not list or not values or type(values[0]) is not int:
-        raise WireError("a message is an array that starts with its type")
+        raise WireError("the message is not an array that starts with the number of its type")
     message_type = _BY_NUMBER.get(values[0])
     if message_type is None:
         raise WireError(f"unknown message type {values[0]}")
@@ -139,7 +139,7 @@ def decode(body: bytes | memoryview) -> Message:
     # Values behind the last known field were appended by a later version.
     for (field, kind), value in zip((*fields, *_OPTIONAL.get(name, ())), values[1:], strict=False):
         if type(value) is not kind or (type(value) is int and not 0 <= value <= _U64_MAX):
-            raise WireError(f"{name}.{field} is not a proper {kind.__name__}")
+            raise WireError(f"{name}.{field} is not a valid {kind.__name__}")
         message[field] = value
     if name == APPEND_ENTRIES:
         _join_entries(message)
@@ -152,7 +152,7 @@ def _join_entries(message: Message) -> None:
     if len(commands) != len(terms):
         raise WireError("append_entries has columns of different lengths")
     if not all(type(command) is bytes and command for command in commands):
-        raise WireError("append_entries has a command that is no bytes")
+        raise WireError("append_entries has a command that is empty or not bytes")
     last = message["prevLogTerm"]
     for term in terms:
         if type(term) is not int or not last <= term <= message["term"]:

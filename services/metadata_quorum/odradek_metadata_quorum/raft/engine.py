@@ -63,7 +63,7 @@ class _NoPickle:
 
     @staticmethod
     def _refuse(*_: object, **__: object) -> NoReturn:
-        raise AssertionError("the quorum never pickles")
+        raise AssertionError("pysyncobj tried to use pickle, which the quorum never does")
 
     dumps = loads = dump = load = _refuse
 
@@ -112,13 +112,19 @@ class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
         self._log.append(command, idx, term)
 
     def deleteEntriesFrom(self, entryFrom: int) -> NoReturn:
-        raise AssertionError("the log is truncated by the hook")
+        raise AssertionError(
+            "pysyncobj tried to truncate the log, which only the quorum's hook may do"
+        )
 
     def clear(self) -> NoReturn:
-        raise AssertionError("only a snapshot empties the log, by reset")
+        raise AssertionError(
+            "pysyncobj tried to clear the log, which only `reset` for a snapshot may do"
+        )
 
     def deleteEntriesTo(self, entryTo: int) -> NoReturn:
-        raise AssertionError("the log is trimmed behind a snapshot, by trim_to")
+        raise AssertionError(
+            "pysyncobj tried to trim the log, which only `trim_to` after a snapshot may do"
+        )
 
     def __getitem__(self, item: Any) -> Any:
         return self._log.entries[item]

@@ -95,12 +95,12 @@ class PendingProposals:
         if pending.epoch == epoch:
             pending.future.set_result(offset)
         else:
-            pending.future.set_exception(_unknown(offset, "another leader's entry took its place"))
+            pending.future.set_exception(_unknown(offset, "another leader's entry replaced it"))
 
     def restored(self, offset: int) -> None:
         """Fail the proposals up to `offset` as unknown, because a snapshot replaced those entries."""
         for waiting in [waiting for waiting in self._by_offset if waiting <= offset]:
-            self._fail(waiting, "a snapshot took its place")
+            self._fail(waiting, "a snapshot replaced the entry")
 
     def fail_all(self, reason: str) -> None:
         """Fail every proposal as unknown."""
@@ -394,7 +394,7 @@ class Quorum:
             tries += 1
             if tries >= _OPEN_TRIES_MAX:
                 raise FileNotFoundError(
-                    f"the snapshot file of {self._settings.data_dir} is gone: was it removed?"
+                    f"the snapshot file in {self._settings.data_dir} no longer exists; the controller did not delete it"
                 )
             await asyncio.sleep(_OPEN_PAUSE_S)  # it is being replaced right now
         try:

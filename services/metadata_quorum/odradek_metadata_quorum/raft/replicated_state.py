@@ -79,12 +79,13 @@ class ReplicatedState:
             if log.first_index != GENESIS_INDEX:
                 raise CorruptStorage(
                     f"the log starts after entry {log.first_index}, but there is no snapshot"
+                    " of the earlier entries"
                 )
             return GENESIS_INDEX, 0
         if snapshot.offset < log.first_index:
             raise CorruptStorage(
-                f"the log starts after entry {log.first_index}, the snapshot ends at"
-                f" {snapshot.offset}"
+                f"entries are missing: the snapshot ends at entry {snapshot.offset}, but the log"
+                f" starts after entry {log.first_index}"
             )
         state_machine.restore(snapshot.offset, snapshot.epoch, data)()
         if log.term_at(snapshot.offset) != snapshot.epoch:

@@ -363,7 +363,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         await context.abort(
             grpc.StatusCode.UNIMPLEMENTED, "only brokers serve this call: send it to a broker"
         )
-        raise AssertionError("abort raises")
+        raise AssertionError("`context.abort` returned, but it must raise")
 
     async def DescribeLogDirs(
         self, request: pb.DescribeLogDirsRequest, context: Context
@@ -372,7 +372,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         await context.abort(
             grpc.StatusCode.UNIMPLEMENTED, "only brokers serve this call: send it to a broker"
         )
-        raise AssertionError("abort raises")
+        raise AssertionError("`context.abort` returned, but it must raise")
 
     async def DescribeCluster(
         self, request: pb.DescribeClusterRequest, context: Context

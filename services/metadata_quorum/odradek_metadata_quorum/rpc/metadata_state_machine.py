@@ -165,7 +165,7 @@ class ClusterEvents:
             _log.info("Unfenced a broker", broker_id=broker_id)
         if record.in_shutdown is True:
             _log.info(
-                "Broker began to shut down, or cannot write to its disk; its leaderships move",
+                "Broker began to shut down or cannot write to its disk; other brokers take over its leaderships",
                 broker_id=broker_id,
             )
         if record.offline_directory_ids:

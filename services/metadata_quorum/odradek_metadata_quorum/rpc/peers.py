@@ -102,4 +102,4 @@ class Peers:
 async def refuse(context: Context, code: grpc.StatusCode, message: str) -> NoReturn:
     """End the call with a status; does not return."""
     await context.abort(code, message)
-    raise AssertionError("abort does not return")
+    raise AssertionError("`context.abort` returned, but it must raise")

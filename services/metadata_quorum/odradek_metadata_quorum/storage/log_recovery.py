@@ -63,7 +63,8 @@ def recover_log(disk: Disk) -> RecoveredLog:
     for number, (header, data) in enumerate(segments):
         if header.base_position != position:
             raise CorruptStorage(
-                f"{segment_name(header.base_position)}: the segment before it ends at {position}"
+                f"{segment_name(header.base_position)} does not continue the segment before it,"
+                f" which ends at position {position}"
             )
         view = memoryview(data)
         offset = SEGMENT_HEADER.size
@@ -104,9 +105,11 @@ def _read_segments(disk: Disk) -> list[tuple[SegmentHeader, bytes]]:
             disk.remove(name)  # the crash came while the segment was being started
             disk.sync_directory()
         else:
-            raise CorruptStorage(f"{name}: the header is damaged, and no crash explains it")
+            raise CorruptStorage(
+                f"{name}: the header is damaged, and a crash cannot have caused this"
+            )
     if not segments:
-        raise CorruptStorage("the log has no segment although the directory is formatted")
+        raise CorruptStorage("the directory is formatted, but the log has no segment")
     if segments[-1][0].base_position < noted_position:
         raise CorruptStorage(f"{segment_name(noted_position)}: the log's last segment is missing")
     return segments
@@ -123,12 +126,12 @@ def _refuse_damage(segments: list[tuple[SegmentHeader, bytes]], offset: int, pos
     # A segment is synced to its end before the next one is started.
     if len(segments) > 1:
         raise CorruptStorage(
-            f"{name}: damaged at byte {offset}, but the log goes on in another segment"
+            f"{name} is damaged at byte {offset}, and later entries exist in another segment"
         )
     for frame in later_frames(segments[0][1], offset + 1, segments[0][0].base_position):
         if frame.synced_upto > position:
             raise CorruptStorage(
-                f"{name}: damaged at byte {offset}, but what follows it was durable"
+                f"{name} is damaged at byte {offset}, and data after it had been synced to disk"
             )
 
 
@@ -143,7 +146,9 @@ def _replay(entries: list[Entry], record: tuple[int, int, int, bytes]) -> None:
     kind, index, term, payload = record
     if kind == ENTRY:
         if index != entries[-1][1] + 1:
-            raise CorruptStorage(f"the log jumps from entry {entries[-1][1]} to {index}")
+            raise CorruptStorage(
+                f"entries are missing: entry {index} follows entry {entries[-1][1]}"
+            )
         entries.append((payload, index, term))
     elif kind == TRUNCATE:
         keep = index - entries[0][1]

@@ -229,7 +229,7 @@ class SnapshotStore:
         magic, version, crc, offset, epoch, size = _HEADER.unpack_from(data)
         snapshot = SnapshotId(offset, epoch, size, crc)
         if magic != _MAGIC or version != _VERSION or snapshot.name != name:
-            raise CorruptStorage(f"{name}: the snapshot's header does not belong to its name")
+            raise CorruptStorage(f"{name}: the snapshot's header does not match the file's name")
         return snapshot
 
 

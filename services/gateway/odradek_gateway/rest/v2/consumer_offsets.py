@@ -96,7 +96,9 @@ async def committed(group: GroupName, instance: InstanceName, request: Request) 
 
     async def work(_instances: Instances, instance: Instance, body: bytes) -> Response:
         if not body:
-            raise RestError(404, PARTITION_NOT_FOUND, "name the partitions in the body")
+            raise RestError(
+                404, PARTITION_NOT_FOUND, "the body is empty: it must name the partitions"
+            )
         names = list(dict.fromkeys(named.name for named in PARTITIONS.decode(body).partitions))
         offsets = await instance.client.admin.group_offsets(instance.spec.group, names)
         listed = (
@@ -119,7 +121,9 @@ async def seek(group: GroupName, instance: InstanceName, request: Request) -> Re
         times = {at.name: _ms_of(at.timestamp) for at in wanted.timestamps}
         offsets = {at.name: at.offset for at in wanted.offsets}
         if not times and not offsets:
-            raise RestError(422, 422, "give offsets or timestamps, at least one")
+            raise RestError(
+                422, 422, "the body has neither offsets nor timestamps: it needs at least one entry"
+            )
         consumer = await instance.consumer()
         _require_assigned(consumer, [*times, *offsets])
         for name, offset in offsets.items():

@@ -166,7 +166,7 @@ def _not_of_the_format(record: ConsumerRecord, form: str) -> RestError:
             " or read with an instance of format binary"
         )
         return RestError(error.status, error.error_code, words)
-    raise AssertionError(f"{record} is of format {form}")
+    raise AssertionError(f"{record} was refused, but it is of format {form}")
 
 
 def _size(record: ConsumerRecord) -> int:

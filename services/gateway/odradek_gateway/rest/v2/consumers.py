@@ -223,4 +223,4 @@ def _require_pattern(pattern: str) -> None:
     try:
         re2.compile(pattern)
     except re2.error as error:
-        raise RestError(422, 422, f"topic_pattern is not in RE2's syntax: {error}") from None
+        raise RestError(422, 422, f"topic_pattern is not a valid RE2 pattern: {error}") from None

@@ -92,7 +92,7 @@ def spec_of_request(group: str, body: Mapping[str, Any]) -> InstanceSpec:
     """Convert a create request to a spec. Raises 422 for an invalid config. Values may be strings, as in v2."""
     unknown = body.keys() - INSTANCE_CONFIGS["properties"].keys()
     if unknown:
-        raise _bad(f"unknown: {', '.join(sorted(unknown))}")
+        raise _bad(f"unknown fields: {', '.join(sorted(unknown))}")
     names = [body[key] for key in ("name", "id") if body.get(key) is not None]
     if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
         raise _bad("name must be a string of at most 249 characters without / and %")
@@ -111,7 +111,7 @@ def _one_of(body: Mapping[str, Any], name: str, default: str, allowed: tuple[str
     given = body.get(name)
     value = default if given is None else str(given).lower()
     if value not in allowed:
-        raise _bad(f"{name} {value!r}: allowed are {', '.join(allowed)}")
+        raise _bad(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
     return value
 
 
@@ -121,9 +121,9 @@ def _whole(body: Mapping[str, Any], name: str, *, default: int, minimum: int) ->
         return default
     text = str(given)
     if isinstance(given, bool) or not re.fullmatch(r"-?[0-9]{1,10}", text):
-        raise _bad(f"{name} {text!r}: a whole number is expected")
+        raise _bad(f"{name} must be an integer, not {text!r}")
     if not minimum <= int(text) <= _WHOLE_MAX:
-        raise _bad(f"{name} {text}: allowed are {minimum} to {_WHOLE_MAX}")
+        raise _bad(f"{name} must be an integer from {minimum} to {_WHOLE_MAX}, not {text}")
     return int(text)
 
 
@@ -200,7 +200,7 @@ class Instance:
             raise RestError(
                 409,
                 ILLEGAL_STATE,
-                "subscription and manual assignment exclude each other; delete one first",
+                "an instance has either a subscription or a manual assignment: delete the present one first",
             )
         if spec == self.spec:
             return
@@ -269,7 +269,11 @@ class Instance:
 
     def _require_open(self) -> None:
         if self.is_ended:
-            raise RestError(503, KAFKA_RETRIABLE_ERROR, "this gateway has just closed the instance")
+            raise RestError(
+                503,
+                KAFKA_RETRIABLE_ERROR,
+                "this gateway has just closed the instance: send the request again",
+            )
 
     async def _auto_commit(self, consumer: Consumer) -> None:
         """Commit for a manual assignment; members of a group commit themselves."""

@@ -165,7 +165,9 @@ class InstanceRegistry:
         await self._write(key, orjson.dumps(body))
         known = self._known.get(key)
         if known is None:
-            raise RestError(503, KAFKA_RETRIABLE_ERROR, f"{key} was deleted at the same time")
+            raise RestError(
+                503, KAFKA_RETRIABLE_ERROR, f"consumer instance {key} was deleted at the same time"
+            )
         return known
 
     async def _write(self, key: tuple[str, str], value: bytes | None) -> None:

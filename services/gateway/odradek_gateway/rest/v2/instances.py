@@ -134,7 +134,11 @@ class Instances:
         if not spec.name:
             spec = replace(spec, name=f"rest-consumer-{uuid.uuid4()}")
         key = (spec.group, spec.name)
-        exists = RestError(409, INSTANCE_EXISTS, f"instance {spec.name} of {spec.group} exists")
+        exists = RestError(
+            409,
+            INSTANCE_EXISTS,
+            f"consumer instance {spec.name} in group {spec.group} exists already",
+        )
         if key in self._being_made:
             raise exists
         self._being_made.add(key)
@@ -162,11 +166,13 @@ class Instances:
             if gone is not None:
                 await gone.end()
             raise RestError(
-                404, CONSUMER_INSTANCE_NOT_FOUND, f"there is no consumer instance {name} in {group}"
+                404,
+                CONSUMER_INSTANCE_NOT_FOUND,
+                f"there is no consumer instance {name} in group {group}",
             )
         if known.spec.principal != current_caller().principal:
             raise RestError(
-                403, 40301, f"consumer instance {name} in {group} belongs to another caller"
+                403, 40301, f"consumer instance {name} in group {group} belongs to another caller"
             )
         local = self._local.get((group, name))
         if known.owner == self._cluster.url and local is not None:
@@ -194,7 +200,7 @@ class Instances:
             raise RestError(
                 429,
                 42901,
-                "this gateway serves as many instances as it may (consumer.instances.max)",
+                "this gateway already serves as many instances as consumer.instances.max allows",
             )
 
     def _served_here(self, spec: InstanceSpec) -> Instance:
@@ -240,7 +246,11 @@ class Instances:
                     extensions=self._tls_name,
                 )
         except httpx.PoolTimeout:  # this gateway's limit; the other one may be well
-            raise RestError(503, KAFKA_RETRIABLE_ERROR, "too many requests are passed on") from None
+            raise RestError(
+                503,
+                KAFKA_RETRIABLE_ERROR,
+                "this gateway is passing too many requests on to other gateways: try again later",
+            ) from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
             _log.warning(
                 "Failed to pass a request on to another gateway", owner=owner, reason=repr(error)
@@ -273,7 +283,11 @@ class Instances:
                 return local
             present = self.registry.find(group, name)
             if present is None:
-                raise RestError(404, CONSUMER_INSTANCE_NOT_FOUND, f"no instance {name} in {group}")
+                raise RestError(
+                    404,
+                    CONSUMER_INSTANCE_NOT_FOUND,
+                    f"there is no consumer instance {name} in group {group}",
+                )
             if present.number != known.number:
                 raise in_motion()
             self._require_room()

@@ -211,7 +211,9 @@ def _split(items: Iterable[ConfigChange]) -> tuple[dict[str, str], list[str]]:
         if item.operation == "DELETE":
             reset.append(item.name)
         elif item.value is None:
-            raise RestError(422, BAD_PAYLOAD, f"{item.name}: SET needs a value")
+            raise RestError(
+                422, BAD_PAYLOAD, f"{item.name} has no value, but the operation SET needs one"
+            )
         else:
             changes[item.name] = item.value
     return changes, reset

@@ -211,7 +211,9 @@ async def get_lag(
     for lag in await _lags(cluster, group):
         if lag.partition == wanted:
             return _lag(names, group.group, lag)
-    raise RestError(404, 404, f"group {group.group} committed nothing for {topic}-{partition}")
+    raise RestError(
+        404, 404, f"group {group.group} has no committed offset for {topic}-{partition}"
+    )
 
 
 @router.get(

@@ -77,7 +77,9 @@ class JsonObjects:
                 if start == len(self._buffer):
                     break
                 if self._buffer[start] != ord("{"):
-                    raise RestError(400, 400, "records must be JSON objects, one after the other")
+                    raise RestError(
+                        400, 400, "the body must consist of JSON objects, one after the other"
+                    )
             end = self._scan()
             if end is None:
                 break
@@ -316,7 +318,9 @@ async def produce_batch(
     entries = (await _RAW_BATCH.read(request, bytes_max=bytes_max)).entries
     ids = [decoded(_name_decoder, bytes(entry)).id async for entry in in_turns(entries, 1)]
     if len(set(ids)) < len(ids):
-        raise RestError(422, BAD_PAYLOAD, "every entry needs an id of its own")
+        raise RestError(
+            422, BAD_PAYLOAD, "two entries have the same id: give each entry a different id"
+        )
     count = await require_partition(cluster.producer, topic, None)
     sent = [
         await _send(cluster, topic, _entry_decoder, bytes(entry), count)

@@ -125,7 +125,9 @@ def _assignments(given: list[ReplicasAssignment]) -> list[list[int]]:
     by_partition = {replicas.partition_id: replicas.broker_ids for replicas in given}
     if len(by_partition) < len(given) or sorted(by_partition) != list(range(len(given))):
         raise RestError(
-            422, BAD_PAYLOAD, "replicas_assignments must name partitions 0, 1, ... once"
+            422,
+            BAD_PAYLOAD,
+            "replicas_assignments must name each of the partitions 0, 1, ... exactly once",
         )
     return [by_partition[partition] for partition in range(len(given))]
 
