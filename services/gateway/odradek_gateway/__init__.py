@@ -1,4 +1,4 @@
-"""The REST gateway: it serves Confluent's REST APIs v2 and v3 by means of the SDK.
+"""The REST gateway, which serves Confluent's REST APIs v2 and v3 and uses the SDK to reach the cluster.
 
 Modules import downward only, in this order (import-linter checks it):
 

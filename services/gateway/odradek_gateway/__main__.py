@@ -1,4 +1,4 @@
-"""`python -m odradek_gateway`: see `odradek_runtime.program` for the command line."""
+"""`python -m odradek_gateway` runs a gateway; `odradek_runtime.program` has the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from odradek_runtime.program import Run, parse_arguments, run_program
 
 
 def main() -> int:
-    """Run a gateway; the exit status."""
+    """Run a gateway and return the exit status."""
     arguments = parse_arguments("odradek gateway", settings_help=_settings_help)
     from odradek_gateway.process import GatewayProcess
     from odradek_gateway.settings import ENV_PREFIX, GatewaySettings

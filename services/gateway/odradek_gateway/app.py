@@ -60,10 +60,10 @@ Asgi = Callable[..., Awaitable[None]]
 
 
 class Limits:
-    """ASGI middleware: shares of running requests, security headers on every response, and a count of responses.
+    """ASGI middleware that limits running requests, adds security headers to every response, and counts responses.
 
-    It is the outermost middleware, so it also removes a trailing slash from the path: everything below that
-    decides by the path sees the same one.
+    It is the outermost middleware, so it also removes a trailing slash from the path: the path is then the same for
+    everything inside.
     """
 
     def __init__(self, app: Asgi, *, shares: RequestShares, metrics: RequestMetrics) -> None:
@@ -72,7 +72,7 @@ class Limits:
         self._metrics = metrics
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
-        """Serve one request, or refuse it with 429."""
+        """Serve one request, or refuse it with 429 if its address has too many running requests."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -110,7 +110,7 @@ class Limits:
 
 
 def _without_trailing_slash(scope: dict[str, Any]) -> dict[str, Any]:
-    """Return the scope without a slash at the end of its path. An encoded slash (%2F) belongs to a name, and stays."""
+    """Return the scope without a slash at the end of its path. An encoded slash (%2F) is part of a name and is kept."""
     raw_path = scope.get("raw_path") or scope["path"].encode()
     if raw_path == b"/" or not raw_path.endswith(b"/"):
         return scope
@@ -118,7 +118,7 @@ def _without_trailing_slash(scope: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Application(FastAPI):
-    """FastAPI, which serves the openapi.json of `openapi.describe`."""
+    """The FastAPI application, with the openapi.json that `openapi.describe` makes."""
 
     def openapi(self) -> dict[str, Any]:
         """Return openapi.json. It is created once, because routes do not change."""

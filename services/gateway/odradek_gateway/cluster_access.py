@@ -1,7 +1,8 @@
-"""A gateway's access to the cluster: one client, one producer, the admin, and waits that end at a stop.
+"""A gateway's access to the cluster: one client, one producer, the admin, and waits that end when the gateway stops.
 
-When the gateway stops, a request that waits for records to read gets at once what there is. Streams of records
-are read for half of the time that requests have to end; the rest is for acknowledging what was read.
+When the gateway stops, a request that waits for records is answered at once with the records that have arrived.
+Streams of records are read for half of the time that requests have to end; the rest is for acknowledging what was
+read.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from odradek_runtime.lifecycle import bounded
 
 
 class Waits:
-    """The waits of one process that must end when it stops. Used only on the event loop."""
+    """Bounds for waits that must end when the process stops. Used only on the event loop."""
 
     def __init__(self, *, shutdown_s: float) -> None:
         """`shutdown_s` is the time that running requests have to end."""
@@ -37,17 +38,16 @@ class Waits:
 
     @contextlib.asynccontextmanager
     async def long_poll(self, timeout_s: float) -> AsyncIterator[None]:
-        """Bound the wait in the body of the `with` statement. Raises TimeoutError when the time is over or the
-        gateway stops.
-        """
+        """Bound the wait within a `with` block. Raises TimeoutError when the time is over or the gateway stops."""
         until_s = min(asyncio.get_running_loop().time() + timeout_s, self._polls_end_s)
         async with asyncio.timeout_at(until_s) as waiting, _among(self._polls, waiting):
             yield
 
     @contextlib.asynccontextmanager
     async def stream_read(self, idle_s_max: float) -> AsyncIterator[None]:
-        """Bound the wait for more bytes of a stream in the body of the `with` statement. Raises TimeoutError when
-        none arrive or the gateway stops.
+        """Bound the wait for more bytes of a stream within a `with` block.
+
+        Raises TimeoutError when no bytes arrive in time or the gateway stops.
         """
         until_s = min(asyncio.get_running_loop().time() + idle_s_max, self._streams_end_s)
         async with asyncio.timeout_at(until_s) as waiting, _among(self._streams, waiting):
@@ -121,7 +121,7 @@ class ClusterAccess:
         return self.client.admin
 
     async def topics(self) -> list[TopicDescription]:
-        """Return all topics except internal ones of the cluster and of the gateways."""
+        """Return all topics except the internal ones of the cluster and of the gateways."""
         return [t for t in await self.admin.list_topics() if t.name not in INTERNAL_TOPICS]
 
     async def offset_bounds(self, partition: TopicPartition) -> tuple[int, int]:

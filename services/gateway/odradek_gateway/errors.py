@@ -44,7 +44,7 @@ class RestError(Exception):
     def __init__(
         self, status: int, error_code: int, message: str, *, ends_connection: bool = False
     ) -> None:
-        """With `ends_connection` the rest of the request is not read, and the connection is closed."""
+        """If `ends_connection` is set, the rest of the request is not read and the connection is closed."""
         super().__init__(message)
         self.ends_connection = ends_connection
         self.status = status
@@ -89,7 +89,7 @@ def error_body(status: int, message: str, error_code: int | None = None) -> dict
 async def on_rest_error(request: Request, error: Exception) -> JSONResponse:
     """Respond to a RestError or an error of the SDK.
 
-    Clients know an unknown topic by two codes. In Kafka's REST proxies it is 40403 where a topic itself is described
+    There are two codes for an unknown topic. In Kafka's REST proxies it is 40403 where a topic itself is described
     and in v3, since the error is Kafka's UNKNOWN_TOPIC_OR_PARTITION there, and 40401 in v2 below a topic and wherever
     records are produced.
     """
@@ -133,5 +133,8 @@ async def on_invalid(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def on_disconnect(_request: Request, _error: Exception) -> Response:
-    """Respond to a client that disconnected while it sent. Nothing was done, and the response is not read."""
+    """Handle a client that disconnected while it sent its request.
+
+    Nothing was done, and no client reads the response.
+    """
     return Response(status_code=400)

@@ -1,11 +1,11 @@
-"""The HTTP server: uvicorn, with TLS that is reloaded, the peer's certificate, and bounds on what a peer may do.
+"""The HTTP server: uvicorn, with renewed TLS certificates, access to the peer's certificate, and limits for each
+peer.
 
-A connection is closed if its TLS handshake takes longer than HANDSHAKE_S_MAX, if the whole head of its first
-request does not arrive within HEAD_S_MAX, or that of a later request within as long after its first byte
-(slowloris), or if the client reads nothing of a response for STALLED_S_MAX. The response to a head above
-HEAD_BYTES_MAX is 431. When the server stops, idle connections are closed at once, the others after their response.
-A client that does not end its TLS session (close_notify, which clients with a pool do not send) within
-GOODBYE_S_MAX is cut off.
+A connection is closed if its TLS handshake takes longer than HANDSHAKE_S_MAX, if the whole head of its first request
+does not arrive within HEAD_S_MAX, or that of a later request within as long after its first byte (slowloris), or if
+the client reads nothing of a response for STALLED_S_MAX. The response to a head above HEAD_BYTES_MAX is 431. When the
+server stops, idle connections are closed at once, the others after their response. If a client does not end its TLS
+session within GOODBYE_S_MAX, its connection is aborted (clients with a connection pool do not send close_notify).
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ _audit = event_log("odradek_gateway.audit")
 
 
 def _advice_with_tls(protocol: str) -> str:
-    """Return a text for a client that does not speak TLS: what this listener is."""
+    """Return the text for a client that connects without TLS: it says what this listener expects."""
     wanted = "it speaks HTTPS: use https:// instead of http://"
     return f"{_HERE}: {wanted if protocol == HTTP else _ADVICE[protocol]}"
 
 
 class _HeadTooLarge(Exception):
-    """Raised to end the parser, because the head of a request is above HEAD_BYTES_MAX."""
+    """Raised within the parser to stop it, because the head of a request is larger than HEAD_BYTES_MAX."""
 
 
 class _Protocol(HttpToolsProtocol):
-    """One connection. The parser has no bounds, so the bytes of a head are counted here."""
+    """One connection. It counts the bytes of each head itself, because uvicorn's parser has no limit."""
 
     def connection_made(self, transport: Any) -> None:
         """Remember the client's certificate, and start the timer for the first head."""
@@ -95,7 +95,7 @@ class _Protocol(HttpToolsProtocol):
             self._head_timer = None
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes of requests within the bounds of a head."""
+        """Parse the bytes of requests, within the limit for heads."""
         if self._is_new:
             self._is_new = False
             if self._is_foreign(data[:4]):
@@ -108,9 +108,7 @@ class _Protocol(HttpToolsProtocol):
             self._refuse_head()
 
     def _is_foreign(self, first: bytes) -> bool:
-        """Return whether the client speaks another protocol. Such a client gets a reason that it can show, and is
-        disconnected.
-        """
+        """Return whether the client speaks another protocol; if so, send it an explanation and close the connection."""
         protocol = recognize(first)
         if protocol is None or protocol == HTTP:
             return False
@@ -148,7 +146,10 @@ class _Protocol(HttpToolsProtocol):
             raise _HeadTooLarge
 
     def on_headers_complete(self) -> None:
-        """Start the request. Probes are served at any number of connections: a refused probe would cause a restart."""
+        """Start the request.
+
+        Probes are served however many connections there are, because a refused probe would cause a restart.
+        """
         self._unparsed_bytes = 0
         self._is_in_head = False
         self._head_ends()

@@ -1,9 +1,9 @@
 """Health and metrics of a gateway: `/livez`, `/readyz`, `/_health` and `/metrics`.
 
-`/metrics` shows this gateway's own requests, and the cluster under kafka_exporter's names, which existing
-dashboards and alerts read as they are. The cluster is asked at each scrape, and concurrent scrapes share one
-result. Offsets and groups are each asked with a time limit: if one of them fails, the families that need
-it are left out, and odradek_gateway_scrape_failed shows it.
+`/metrics` shows this gateway's own requests, and the cluster under kafka_exporter's names, which existing dashboards
+and alerts read as they are. The gateway asks the brokers at each scrape; concurrent scrapes share one result. The
+requests for offsets and for groups each have a time limit: if one fails, the metric families that need it are left
+out, and odradek_gateway_scrape_failed shows the failure.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ class Snapshot:
 
 
 class ClusterMetrics:
-    """The cluster as kafka_exporter shows it, asked at each scrape."""
+    """Metrics of the cluster as kafka_exporter shows them, requested from the brokers at each scrape."""
 
     def __init__(self, cluster: ClusterAccess) -> None:
         self._cluster = cluster
         self._asking: asyncio.Task[Snapshot] | None = None
 
     async def families(self) -> list[GaugeMetricFamily]:
-        """Return the metric families of the cluster as it is now. Raises the SDK's error when no broker responds."""
+        """Return the metric families of the cluster as it is now. Raises an OdradekError when no broker responds."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="metrics of the cluster")
         return await run_in_turns(families_of(await asyncio.shield(self._asking)))
@@ -132,7 +132,7 @@ async def _bounded(part: str, asking: Awaitable[T]) -> T | None:
 
 
 def families_of(snapshot: Snapshot) -> Generator[None, None, list[GaugeMetricFamily]]:
-    """Return the snapshot as metric families. Yields after each partition."""
+    """Return the snapshot as metric families. Other tasks get a turn after each partition."""
     brokers = GaugeMetricFamily("kafka_brokers", "Number of brokers in the cluster")
     brokers.add_metric([], len(snapshot.brokers))
     info = GaugeMetricFamily("kafka_broker_info", "Brokers", labels=["id", "address"])
@@ -226,7 +226,10 @@ _BUCKETS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
 
 
 class RequestMetrics:
-    """The requests that this gateway served. Labels are bounded: methods and statuses, never paths."""
+    """Metrics of the requests that this gateway served.
+
+    Labels are methods and statuses, never paths, so they are bounded.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -254,7 +257,7 @@ class RequestMetrics:
         )
 
     def responded(self, method: str, status: int, took_s: float) -> None:
-        """Count a finished request; status 0: it ended without a response."""
+        """Count a finished request. Status 0 means that it ended without a response."""
         label = method if method in _METHODS else "other"
         self._requests.labels(label, str(status)).inc()
         self._latency.labels(label).observe(took_s)
@@ -268,7 +271,7 @@ _TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Health(BaseModel):
-    """The state of the gateway: `ok`, or the problem."""
+    """The state of the gateway: `ok`, or a description of the problem."""
 
     status: str
     reason: str | None = None
@@ -282,7 +285,7 @@ async def livez() -> Health:
 
 @router.get("/_health", response_model=Health, response_model_exclude_none=True)
 async def health() -> Health:
-    """Succeed like /livez; this is Karapace's name for it."""
+    """Succeed while the event loop runs, like /livez; this is Karapace's name for it."""
     return Health(status="ok")
 
 
@@ -326,7 +329,7 @@ def exposition_pieces(family: Metric) -> Iterator[bytes]:
 
 
 class _Collected(CollectorRegistry):
-    """A registry of one family that was already made."""
+    """A registry with a single metric family that was already made."""
 
     def __init__(self, family: Metric) -> None:
         super().__init__()

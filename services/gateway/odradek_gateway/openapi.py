@@ -23,7 +23,7 @@ _PARAMETER: Final = re.compile(r"\{[^}]+\}")
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """Return FastAPI's openapi.json, with responses of v2 under every media type that they may have."""
+    """Return FastAPI's openapi.json, with each response of v2 listed under all media types that it may have."""
     described = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
@@ -41,7 +41,10 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 class AllowedMethods:
-    """The methods of each path, for `Allow`: several routes share a path, and each knows its own method only."""
+    """The methods of each path, for the header `Allow`.
+
+    Several routes share a path, and each knows only its own method.
+    """
 
     def __init__(self, paths: dict[str, Any]) -> None:
         self._methods = [
@@ -50,7 +53,7 @@ class AllowedMethods:
         ]
 
     def of(self, path: str) -> Iterable[str]:
-        """Return the methods of the first path that matches, as routes are matched."""
+        """Return the methods of the first path pattern that matches, in the order in which routes are matched."""
         for pattern, methods in self._methods:
             if pattern.fullmatch(path):
                 return methods

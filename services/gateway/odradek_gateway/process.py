@@ -31,10 +31,10 @@ _CLOSE_S_MAX = 10.0
 
 
 class GatewayProcess:
-    """One gateway from its settings to its stop; `run` serves."""
+    """One gateway process, from its settings to its end; `run` serves requests."""
 
     def __init__(self, settings: GatewaySettings) -> None:
-        """Raises JwksRefused."""
+        """Raises JwksRefused if the JWKS file cannot be used."""
         self._settings = settings
         self._tokens: TokenVerifier | None = None
         if BEARER in settings.authentication_methods:
@@ -51,7 +51,9 @@ class GatewayProcess:
 
     @contextlib.asynccontextmanager
     async def _accesses(self, cluster: ClusterAccess) -> AsyncIterator[CallerAccesses | None]:
-        """Yield the accesses by caller; None without authentication, where the gateway acts as itself."""
+        """Yield the accesses of callers, or None without authentication, where all requests use the gateway's own
+        access.
+        """
         if not self._settings.authentication_methods:
             yield None
             return
@@ -83,7 +85,7 @@ class GatewayProcess:
         )
 
     async def run(self, stop: StopRequest) -> None:
-        """Serve until `stop` is set; running requests end first."""
+        """Serve until `stop` is set, then let the running requests end."""
         settings = self._settings
         host, port = settings.host_and_port
         listening = open_port(ListenerAddress(name="HTTP", host=host, port=port))
@@ -121,7 +123,7 @@ async def _serve(server: HttpServer, listening: socket.socket) -> None:
 
 
 def _tls_to_others(settings: GatewaySettings) -> ssl.SSLContext | None:
-    """Return the TLS context for requests to other gateways: their CA, and our own certificate."""
+    """Return the TLS context for requests to other gateways, with their CA and our own certificate."""
     if not settings.http_ssl_certificate:
         return None
     context = ssl.create_default_context(cafile=settings.http_ssl_ca or None)

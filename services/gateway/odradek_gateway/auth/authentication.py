@@ -1,14 +1,14 @@
-"""ASGI middleware that authenticates callers, refuses the others, and lets requests act as their caller.
+"""ASGI middleware that authenticates the callers of requests; each request then acts with its caller's rights.
 
-Of the methods in `authentication.methods`, the first that applies counts:
+A request is authenticated by the first of these that it has; 2 and 3 count only if `authentication.methods` has them:
 
-  1. `odradek-on-behalf-of`, from another gateway that passes a request on: believed only of a peer
+  1. `odradek-on-behalf-of`, a header of another gateway that passes a request on. It is accepted only from a peer
      whose certificate is in `delegation.principals`; any other peer is refused.
-  2. `Authorization: Bearer`, a signed token; `Authorization: Basic`, a name and password that a broker
-     accepts. A wrong header is refused, whatever the certificate.
+  2. `Authorization: Bearer`, a signed token; `Authorization: Basic`, a name and password that a broker accepts.
+     A request with a wrong header is refused even if it comes with a valid certificate.
   3. The certificate of the connection.
 
-Refusals are 401 with WWW-Authenticate, 403 or 429, in the usual error body, and lines in the audit
+A refused request gets 401 with WWW-Authenticate, 403 or 429 with the usual error body, and is written to the audit
 log. Liveness and readiness need no authentication.
 """
 
@@ -49,7 +49,7 @@ _audit = event_log("odradek_gateway.audit")
 
 
 class Refused(Exception):
-    """A refusal with this status. `reason` is for the audit log, `message` for the caller."""
+    """Raised to refuse a request with this status. `reason` goes to the audit log, `message` to the caller."""
 
     def __init__(
         self, status: int, error_code: int, message: str, *, reason: str, retry_after_s: int = 0
@@ -63,7 +63,7 @@ class Refused(Exception):
 
 
 class Authentication:
-    """The middleware. `tokens` and `logins` are None where their method is not enabled."""
+    """The middleware. `tokens` is None if bearer is not enabled, `logins` is None if basic is not enabled."""
 
     def __init__(
         self,
@@ -175,7 +175,10 @@ class Authentication:
         raise _unauthorized(f"scheme {scheme[:20]!r} is not offered")
 
     def _by_token(self, token: str, host: str) -> str:
-        """Return a token's principal. An address that sent too many bad tokens gets 429 for further bad ones."""
+        """Return a token's principal.
+
+        Raise 429 instead of 401 for a bad token if its address has sent too many bad ones.
+        """
         assert self._tokens is not None
         try:
             return self._tokens.principal(token)
@@ -185,7 +188,10 @@ class Authentication:
             raise
 
     def _require_few_failures(self, host: str, user: str) -> None:
-        """Refuse a password check after too many failures. Tokens and cached logins need no check."""
+        """Raise 429 before a password check if there were too many failures.
+
+        Tokens and cached logins are not affected.
+        """
         wait_s = max(self._failures.wait_s(f"{host} {user}"), self._failures_of_hosts.wait_s(host))
         if wait_s:
             raise _too_many("too many failed logins", wait_s)

@@ -1,9 +1,9 @@
 """Logins by name and password, which the gateway checks by a SCRAM login at a broker. It stores no password and no
 hash of one.
 
-A proof costs thousands of rounds of hashing and two messages, so a successful one is cached for a short
-time, under an HMAC of name and password with a key of this process. Concurrent requests with the same pair
-wait for one proof; at most PROOFS_MAX proofs run at once.
+A login (a *proof* that the password is right) costs thousands of rounds of hashing and two messages, so a successful
+one is cached for a short time. The key of the cache is an HMAC of name and password, with a secret of this process.
+Concurrent requests with the same pair wait for one proof; at most PROOFS_MAX proofs run at once.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _KEY: Final = os.urandom(32)
 
 
 class BasicLogins:
-    """Checks passwords at brokers, with a cache. Used only on the event loop. Any broker of `endpoints` knows every
-    user.
+    """Checks passwords by logins at brokers, with a cache. Used only on the event loop.
+
+    Every user can log in at any of the brokers in `endpoints`.
     """
 
     def __init__(
@@ -52,7 +53,8 @@ class BasicLogins:
     async def principal(
         self, user: str, password: str, *, before_proof: Callable[[], None] = lambda: None
     ) -> str:
-        """Return `User:` and the name. `before_proof` is called before a proof starts, and may refuse it.
+        """Return the principal, `User:` and the name. `before_proof` is called before a proof starts, and may refuse
+        it.
 
         Raises:
             AuthenticationFailed: the brokers refuse the password.

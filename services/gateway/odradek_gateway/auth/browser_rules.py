@@ -42,7 +42,10 @@ class BrowserRules:
         hosts: Iterable[str],
         origins: Iterable[str],
     ) -> None:
-        """`hosts` are the names of this gateway (`*`: any); `origins` are like `https://site` (`*`: any)."""
+        """`hosts` are the host names of this gateway; `origins` are allowed origins, like `https://site`.
+
+        `*` allows any.
+        """
         self._app = app
         self._hosts = frozenset(name.lower() for name in hosts) | _LOOPBACK_NAMES
         self._origins = frozenset(origin.lower().rstrip("/") for origin in origins)
@@ -123,10 +126,10 @@ def _values(scope: dict[str, Any], name: bytes) -> list[str]:
 
 
 def _name_of(host: str) -> str:
-    """Return the name or address in a Host header, without port and brackets."""
+    """Return the host name or address in a Host header, without port and brackets."""
     return (urlsplit(f"//{host}").hostname or "").rstrip(".").lower() if _is_plain(host) else ""
 
 
 def _is_plain(host: str) -> bool:
-    """Whether `host` is host:port, without characters that start another part of a URL."""
+    """Return whether `host` is only a host and a port, without characters that would begin another part of a URL."""
     return bool(host) and not set(host) & set("/\\?#@ ")

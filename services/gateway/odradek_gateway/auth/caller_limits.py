@@ -1,4 +1,4 @@
-"""Limits of one caller: its share of requests and bodies at once, and its rate over time.
+"""Limits for each caller: how many requests and how many bytes of bodies it may have at once, and its request rate.
 
 `RequestShares`: a request belongs to its address until its caller is known, then to the caller's principal. One
 caller, or one address where callers are not authenticated, has at most half of the requests and a quarter of the
@@ -6,8 +6,8 @@ bytes, so others are served beside it. `begin`, `identified` and `end` follow a 
 in its scope.
 
 `RateLimits`: token buckets by name. A bucket fills at `per_second` and holds at most `burst`. `take` refuses when
-less than one token is left, and returns in how many whole seconds there is one. Full buckets are forgotten,
-and there are never more than NAMES_MAX: the one that was used longest ago goes.
+less than one token is left, and returns the whole seconds until there is one. Full buckets are deleted. There are
+never more than NAMES_MAX buckets: the least recently used one is deleted first.
 """
 
 from __future__ import annotations
@@ -26,29 +26,34 @@ _BODY_BYTES: Final = "odradek.body_bytes"
 
 
 class RequestShares:
-    """The shares of requests and bodies by owner. Used only on the event loop."""
+    """Counts the requests and body bytes in progress by owner, and refuses more than a share.
+
+    Used only on the event loop.
+    """
 
     def __init__(self, *, requests_max: int, body_bytes_max: int, bodies_bytes_max: int) -> None:
-        """`body_bytes_max` bounds one body, which a caller may always send; `bodies_bytes_max` all bodies together."""
+        """`body_bytes_max` limits one body, which any caller may send; `bodies_bytes_max` limits all
+        bodies together.
+        """
         self.requests = Shares(total_max=requests_max, owner_max=max(1, requests_max // 2))
         self.bodies = Shares(
             total_max=bodies_bytes_max, owner_max=max(body_bytes_max, bodies_bytes_max // 4)
         )
 
     def begin(self, scope: Scope) -> str | None:
-        """Count a request under its address. Returns a reason if it must be refused, and then does not count it."""
+        """Count a request under its address. If the address has too many, return the reason and do not count it."""
         client = scope.get("client")
         return self._take_request(scope, owner_of("", str(client[0]) if client else ""))
 
     def identified(self, scope: Scope, principal: str) -> str | None:
-        """Move the request from its address to its caller's principal. Returns a reason if it must be refused."""
+        """Move the request from its address to its caller's principal. Return a reason if the caller has too many."""
         owner = scope.pop(_OWNER, None)
         if owner is not None:
             self.requests.give_back(owner, 1)
         return self._take_request(scope, principal)
 
     def take_body(self, scope: Scope, size_bytes: int) -> str | None:
-        """Count bytes of the request's body. Returns a reason if they must be refused."""
+        """Count bytes of the request's body. Return a reason if the caller, or all callers together, have too many."""
         owner = scope[_OWNER]
         refusal = self.bodies.refusal(owner, size_bytes, "bytes of bodies")
         if refusal is None:
@@ -57,7 +62,7 @@ class RequestShares:
         return refusal
 
     def end(self, scope: Scope) -> None:
-        """Free the shares that the request holds. It may be called for a refused request, too."""
+        """Free the shares that the request holds. It may also be called for a request that was refused."""
         owner = scope.pop(_OWNER, None)
         if owner is not None:
             self.requests.give_back(owner, 1)
@@ -106,7 +111,7 @@ class RateLimits:
         return 0
 
     def wait_s(self, name: str) -> int:
-        """Return the whole seconds until there is a token; takes nothing."""
+        """Return the whole seconds until there is a token, without taking one."""
         missing = 1 - self._tokens(name, self._clock_s())
         return math.ceil(missing / self._per_second) if missing > 0 else 0
 

@@ -1,9 +1,9 @@
 """The caller of a request, and access to the cluster as that caller.
 
-Every call to a broker names the caller on whose behalf it is made. All callers share one set of connections;
-what differs is the `odradek-on-behalf-of` of their calls and streams, so each caller has a client and a producer
-of its own. They are kept while requests or consumer instances use them, and after that until there are too
-many: then the longest idle one goes.
+Every call to a broker names the caller on whose behalf it is made. All callers share one set of connections, but
+their calls and streams carry different `odradek-on-behalf-of` headers, so each caller has its own client and
+producer. These are kept while requests or consumer instances use them, and after that until there are too many: then
+those that were idle for the longest time are closed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ ACCESS: Final = "odradek.cluster"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The author of a request. `principal` is like User:alice, empty without authentication; `host` is its address."""
+    """Who sent a request.
+
+    `principal` is like User:alice, or empty without authentication; `host` is the caller's address.
+    """
 
     principal: str = ""
     host: str = ""
@@ -52,7 +55,7 @@ def current_caller() -> Caller:
 
 @contextmanager
 def serving(caller: Caller) -> Iterator[None]:
-    """Make `caller` the current caller within the body of the `with` statement."""
+    """Make `caller` the current caller within a `with` block."""
     before = _current.set(caller)
     try:
         yield
@@ -141,7 +144,7 @@ class CallerAccesses:
             self._trim()
 
     def of(self, caller: Caller) -> CallerAccess:
-        """Return the access of that caller. Add an object that keeps it beyond the request to its `users`."""
+        """Return the access of that caller. To keep it beyond the request, add an object to its `users`."""
         access = self._known.get(caller)
         if access is None:
             access = self._known[caller] = CallerAccess(self._process, self.transport, caller)

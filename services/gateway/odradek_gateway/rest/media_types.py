@@ -1,9 +1,11 @@
-"""Media types of requests and responses, by which v2 clients and gateway agree on formats.
+"""Media types of requests and responses, by which v2 clients and the gateway agree on formats.
 
 The Content-Type of a produce request names its embedded format (`application/vnd.kafka.json.v2+json`);
-`application/json` and `*/*` are accepted where the format has a default. Wrong Content-Type: 415. Nothing acceptable in
-Accept: 406. Where neither the request nor the response carries records, an embedded format has no meaning, but many
-clients send the same headers with every request: there any format and both versions are accepted (`NO_RECORDS`).
+`application/json` and `*/*` are accepted where the format has a default. A wrong Content-Type is refused with 415,
+and an Accept header that allows no available media type with 406.
+
+Where neither the request nor the response carries records, an embedded format has no meaning, but many clients send
+the same headers with every request. There, any format and both versions are accepted (`NO_RECORDS`).
 """
 
 from __future__ import annotations
@@ -54,10 +56,11 @@ class _Range:
 
 
 def accepted(accept: str | None, offered: Sequence[str]) -> str:
-    """Return the best of `offered` for an Accept header; the server prefers the first.
+    """Return the best media type in `offered` for an Accept header. Among equally good ones the first in `offered`
+    wins.
 
     Raises:
-        RestError: 406, none is acceptable.
+        RestError: 406 if none is acceptable.
     """
     if not accept:
         return offered[0]
@@ -83,7 +86,7 @@ def accepted_without_records(accept: str | None) -> str:
     """Return the media type of a response without records; `V2` if the client only accepts an embedded format.
 
     Raises:
-        RestError: 406, the header allows none of `NO_RECORDS`.
+        RestError: 406 if the header allows none of `NO_RECORDS`.
     """
     try:
         return accepted(accept, OFFERED_V2)
@@ -99,7 +102,7 @@ def headers_for_older_gateways(
 ) -> dict[str, str]:
     """Return the headers of a request that is passed on to a gateway that may know fewer names of plain JSON.
 
-    `carries_records` says whether the response does: then Accept names a format, and stays.
+    If the response carries records (`carries_records`), Accept names their format and is not changed.
     """
     passed_on = dict(headers)
     if base_type(headers.get("content-type")) in NO_RECORDS:

@@ -1,9 +1,9 @@
-"""Long bodies of v2 produce requests, decoded in pieces with turns for other requests in between.
+"""Long bodies of v2 produce requests are decoded in pieces, and other requests get turns in between.
 
-To decode 64 MiB of JSON takes a third of a second, in one call that cannot be interrupted. So a long body is cut where
-records end: a scan for braces and strings finds such places, and what is between two of them is decoded as an array of
-its own. A wrong cut could not pass unnoticed, as each piece must be valid JSON by itself. What is left of the body
-without its records is decoded like a short body.
+Decoding 64 MiB of JSON takes a third of a second, in one call that cannot be interrupted. So a long body is cut at
+the ends of records: a scan for braces and strings finds these places, and the bytes between two of them are decoded
+as an array. A wrong cut cannot pass unnoticed, because each piece must be valid JSON by itself. The rest of the body,
+without its records, is decoded like a short body.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _WRONG: Final = 422
 
 
 class RecordList(Generic[R]):
-    """The records of a v2 produce request: `await LIST.read(request)`."""
+    """Reads the records of a v2 produce request: `await LIST.read(request)`."""
 
     def __init__(
         self, body: JsonBody[Any], record: type[R], rest: type[msgspec.Struct], *, records_max: int
     ) -> None:
-        """`body` is the type of a short body; `rest` that of a body whose `records` are raw."""
+        """`body` is the type of a short body. `rest` is the type of a long body without its records."""
         self._body = body
         self._decoder = msgspec.json.Decoder(list[record])  # type: ignore[valid-type]
         self._rest_decoder = msgspec.json.Decoder(rest)
@@ -55,7 +55,7 @@ class RecordList(Generic[R]):
         return await self.decode(body, record_bytes_max=settings.record_bytes_max)
 
     async def decode(self, body: bytearray, *, record_bytes_max: int) -> list[R]:
-        """Decode a body that was read already; a long one in turns. Raises RestError 400, 413, 422."""
+        """Decode a body that was read already; a long one is decoded in pieces. Raises RestError 400, 413 or 422."""
         records: list[R] = []
         if len(body) <= PIECE_BYTES:
             records = self._body.decode(bytes(body)).records
@@ -89,7 +89,10 @@ class RecordList(Generic[R]):
         return records
 
     def _add(self, records: list[R], piece: bytearray, *, is_first: bool) -> None:
-        """Decode the records between two cuts; all but the first piece begin with a comma, or have no record."""
+        """Decode the records between two cuts.
+
+        All pieces but the first begin with a comma or have no record.
+        """
         if not is_first:
             piece = piece.lstrip(_BLANKS)
             if not piece:
@@ -118,12 +121,13 @@ class RecordList(Generic[R]):
 
 
 def cuts(body: bytearray, record_bytes_max: int) -> Iterator[int | None]:
-    """Yield where the array `records` begins, where each of its objects ends, and where the array ends.
+    """Yield the positions where the array `records` begins, where each of its objects ends, and where the array ends.
 
-    None says that a turn for other work is due. The places end early if the body is no JSON.
+    None among the positions says that other tasks should get a turn. If the body is not JSON, positions may be
+    missing at the end.
 
     Raises:
-        RestError: 413, a string is longer than a record may be.
+        RestError: 413 if a string is longer than a record may be.
     """
     depth = position = turned_at = tokens = 0
     is_within = False

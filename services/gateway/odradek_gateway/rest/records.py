@@ -1,8 +1,8 @@
 """Records in requests of v2 and v3: their embedded formats, and producing them.
 
-Embedded formats are how keys and values of records stand in JSON; Avro, Protobuf and JSON Schema would go here.
-binary: base64 strings. json: any JSON value, kept byte for byte as the client wrote it, so no number is rounded.
-A missing key or value is null, and stays null.
+An embedded format says how keys and values of records are written in JSON. There is no Avro, Protobuf or JSON Schema.
+binary: base64 strings. json: any JSON value, kept byte for byte as the client wrote it, so no number is rounded. A
+missing key or value is null, and stays null.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def _null() -> msgspec.Raw:
 
 
 class Header(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A header; its value is base64 in every format."""
+    """A record header; its value is in base64, whatever the embedded format."""
 
     name: str
     value: Base64 | None = None
 
 
 class BinaryRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """Key and value in base64; `timestamp` in ms since the epoch."""
+    """A record with key and value in base64; `timestamp` is in ms since the epoch."""
 
     key: Base64 | None = None
     value: Base64 | None = None
@@ -61,7 +61,7 @@ class BinaryRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class JsonRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """Key and value are JSON; `timestamp` in ms since the epoch."""
+    """A record whose key and value are any JSON; `timestamp` is in ms since the epoch."""
 
     key: msgspec.Raw = msgspec.field(default_factory=_null)
     value: msgspec.Raw = msgspec.field(default_factory=_null)
@@ -71,7 +71,7 @@ class JsonRecord(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class _Schemas(msgspec.Struct):
-    """Schemas that a produce request may name; for formats that have them."""
+    """Schemas that a produce request may name. They have a meaning only in formats with schemas."""
 
     key_schema: str | None = None
     key_schema_id: int | None = None
@@ -98,18 +98,18 @@ class RawRecords(_Schemas, kw_only=True):
 
 
 class EmbeddedFormat(Protocol):
-    """Conversions of one format, from JSON to the log and back."""
+    """Converts keys and values of one format from JSON to bytes of the log and back."""
 
     @property
     def body(self) -> JsonBody[Any]:
-        """The body of a produce request of v2."""
+        """The type of the body of a v2 produce request."""
 
     @property
     def records(self) -> RecordList[Any]:
-        """The records of a produce request of v2, however long it is."""
+        """The reader for the records of a v2 produce request of any length."""
 
     def outgoing(self, record: Any) -> OutgoingRecord:
-        """Return a record of a request as bytes. Raises RestError 422."""
+        """Convert a record of a request to bytes. Raises RestError 422."""
 
     def to_bytes(self, data: msgspec.Raw, where: str) -> bytes | None:
         """Convert one JSON value to bytes for the log. Raises RestError 422 if it is not of the format."""
@@ -129,7 +129,7 @@ class BinaryFormat:
         self._decoder: msgspec.json.Decoder[bytes | None] = msgspec.json.Decoder(bytes | None)
 
     def outgoing(self, record: BinaryRecord) -> OutgoingRecord:
-        """Return a record with key and value decoded from base64."""
+        """Convert a record by decoding its key and value from base64."""
         headers = headers_of(record.headers)
         return OutgoingRecord(record.key, record.value, record.partition, headers, record.timestamp)
 
@@ -154,14 +154,14 @@ class JsonFormat:
         self._check = msgspec.json.Decoder(msgspec.Raw)
 
     def outgoing(self, record: JsonRecord) -> OutgoingRecord:
-        """Return a record with key and value as they were written."""
+        """Convert a record; its key and value stay as the client wrote them."""
         headers = headers_of(record.headers)
         return OutgoingRecord(
             _kept(record.key), _kept(record.value), record.partition, headers, record.timestamp
         )
 
     def to_bytes(self, data: msgspec.Raw, where: str) -> bytes | None:
-        """Return the JSON as it was written; null is no bytes."""
+        """Return the JSON as it was written; JSON's null becomes None."""
         return _kept(data)
 
     def from_bytes(self, data: bytes | None) -> msgspec.Raw | None:
@@ -176,7 +176,7 @@ class JsonFormat:
 
 
 def headers_of(headers: list[Header] | None) -> Headers | None:
-    """Return headers in the producer's form."""
+    """Convert the headers of a request to the form that the producer takes."""
     return None if headers is None else [(header.name, header.value) for header in headers]
 
 
@@ -192,7 +192,7 @@ Headers = list[tuple[str, bytes | None]]
 
 
 class OutgoingRecord(NamedTuple):
-    """One record, as bytes. It is a tuple, because a request may have thousands of records."""
+    """One record as bytes. It is a tuple for speed, because a request may have thousands of records."""
 
     key: bytes | None
     value: bytes | None
@@ -225,7 +225,7 @@ async def require_partition(producer: Producer, topic: str, partition: int | Non
 async def send_all(
     producer: Producer, topic: str, records: Sequence[OutgoingRecord], partition_count: int
 ) -> list[RecordMetadata | RecordFailure]:
-    """Send all records and wait for their acknowledgements. Returns an outcome for each, in order."""
+    """Send all records, wait for their acknowledgements, and return the outcome of each, in order."""
     futures = [
         await hand_over(producer, topic, record, partition_count)
         async for record in in_turns(records)

@@ -1,11 +1,12 @@
-"""The parts of a request: its path parameters, its body, and the cluster as its caller.
+"""The parts of a request: its path parameters, its body, and the cluster as its caller may use it.
 
-A route names the type of its body once, as a `JsonBody`: the same type decodes and checks (msgspec, in C) and is
-shown in openapi.json. Errors: 408 for half a body, 413 too large, 415 wrong media type, 400 not JSON, 422 not of the
-type, 429 too many bodies at once. v2 clients expect error code 422 for a body of the wrong type and for an empty one.
+A route declares its body once, as a `JsonBody`: the type given there decodes and checks the body (msgspec, in C), and
+describes it in openapi.json. Errors: 408 for a body that stops arriving, 413 too large, 415 wrong media type, 400 not
+JSON, 422 not of the type, 429 too many bodies at once. v2 clients expect error code 422 for a body of the wrong type
+and for an empty one.
 
-A path with a name that no topic can have is 404, like any other topic that does not exist. So is a partition that is
-not a number; a negative one is refused by its route, like any other partition that does not exist.
+A path with a name that no topic can have gets 404, like any other topic that does not exist. The same holds for a
+partition that is not a number; a negative one is refused by its route, like any other partition that does not exist.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ INT32_MAX: Final = 2**31 - 1
 
 
 class JsonBody(Generic[T]):
-    """The body of a route: `await BODY.read(request)`, and `openapi_extra=BODY.openapi`."""
+    """Reads the body of a route by `await BODY.read(request)`; `BODY.openapi` is the route's `openapi_extra`."""
 
     def __init__(
         self,
@@ -58,10 +59,11 @@ class JsonBody(Generic[T]):
         is_v2: bool = False,
         has_records: bool = False,
     ) -> None:
-        """`empty` is the value of an empty body, which is refused otherwise.
+        """`empty` is the value of an empty body; without it, empty bodies are refused.
 
-        `also_taken` are accepted media types that openapi.json and errors do not list. Bodies with records have as many
-        items as their bytes allow; others have bounds, as one call decodes all of them.
+        `also_taken` are media types that are accepted but not listed in openapi.json and errors. A body with records
+        may have as many items as fit into its bytes; other bodies have a limit, because one call decodes all their
+        items.
         """
         self._has_records = has_records
         self._decoder = msgspec.json.Decoder(kind)
@@ -78,7 +80,7 @@ class JsonBody(Generic[T]):
         }
 
     async def read(self, request: Request, *, bytes_max: int = SHORT_BODY_BYTES_MAX) -> T:
-        """Read, check and decode the request's body, of at most so many bytes.
+        """Read, check and decode the request's body.
 
         Raises:
             RestError: 400, 413, 415, 422.
@@ -111,7 +113,10 @@ class JsonBody(Generic[T]):
 
 
 def _require_few_items(body: bytes) -> None:
-    """Raise RestError 413 for a body that takes long to decode. Items are counted before, by the bytes between them."""
+    """Raise RestError 413 for a body with so many items that decoding would take long.
+
+    The items are counted before decoding, by the bytes that separate them.
+    """
     if (
         body.count(b"{") > ITEMS_MAX + _OTHER_ITEMS
         or body.count(b",") > _NUMBERS_PER_ITEM * ITEMS_MAX
@@ -125,7 +130,10 @@ def _has_body(request: Request) -> bool:
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes, *, wrong_code: int = BAD_PAYLOAD) -> T:
-    """Decode JSON of the decoder's type. Raises 400 unless it is JSON, 422 (`wrong_code`) for another type."""
+    """Decode JSON of the decoder's type.
+
+    Raises RestError 400 for a body that is not JSON, and 422 with code `wrong_code` for one of another type.
+    """
     try:
         body.decode()  # msgspec does not check UTF-8 in values that it keeps raw (msgspec.Raw)
         return decoder.decode(body)
@@ -136,7 +144,7 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes, *, wrong_code: int = 
 
 
 def cluster_of(request: Request) -> ClusterAccess:
-    """Return the access to the cluster as the caller, or without authentication as the gateway."""
+    """Return the access to the cluster for the request's caller; without authentication, the gateway's own access."""
     cluster = request.scope.get(ACCESS) or request.app.state.cluster
     assert isinstance(cluster, ClusterAccess), "the application has no cluster"
     return cluster
@@ -145,7 +153,7 @@ def cluster_of(request: Request) -> ClusterAccess:
 async def describe_partition(
     cluster: ClusterAccess, topic: str, partition: int, *, error_code: int
 ) -> Partition:
-    """Describe a partition. Raises 404, with the code that the API's version has for it, if it does not exist."""
+    """Describe a partition. If it does not exist, raise 404 with the code of the API version in use."""
     described = await cluster.admin.describe_topic(topic)
     if not 0 <= partition < len(described.partitions):
         raise RestError(404, error_code, f"topic {topic} has no partition {partition}")
@@ -155,10 +163,10 @@ async def describe_partition(
 async def chunks_of(
     request: Request, idle_ms_max: int, wait: Callable[[float], Wait] = asyncio.timeout
 ) -> AsyncIterator[bytes]:
-    """Yield the body as it arrives; `wait(s)` bounds the wait for each next piece.
+    """Yield the pieces of the body as they arrive; `wait(s)` bounds the wait for each of them.
 
     Raises:
-        RestError: 408, nothing arrived for so long: half a body must not keep a request open for ever.
+        RestError: 408 if nothing arrived in that time: an incomplete body must not keep a request open for ever.
     """
     stream = aiter(request.stream())
     while True:
@@ -174,16 +182,16 @@ async def chunks_of(
 
 
 async def read_body(request: Request, *, bytes_max: int = SHORT_BODY_BYTES_MAX) -> bytes:
-    """Read the whole of a body of at most so many bytes; see `read_long_body` for the errors."""
+    """Read the whole body. `read_long_body` lists the errors, also for a body above the given size."""
     return bytes(await read_long_body(request, bytes_max=bytes_max))
 
 
 async def read_long_body(request: Request, *, bytes_max: int = INT32_MAX) -> bytearray:
-    """Read the whole body. It grows in place, since joining 64 MiB would take long.
+    """Read the whole body into one growing buffer, because joining pieces to 64 MiB would take long.
 
     Raises:
-        RestError: 413 as soon as it is too large, whatever its length header says; 429 if the caller's bodies, or
-            all of them, are together; 408 if it arrives too slowly.
+        RestError: 413 as soon as more bytes arrive than allowed, whatever Content-Length says; 429 if the caller's
+        bodies, or all bodies together, are too large; 408 if the body arrives too slowly.
     """
     shares: RequestShares = request.app.state.shares
     settings = cluster_of(request).settings
@@ -217,7 +225,7 @@ def _too_large(limit: int) -> RestError:
 
 
 def _without_references(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return msgspec's schema with references to `$defs` resolved, since openapi.json has definitions of its own."""
+    """Return msgspec's schema with its references to `$defs` replaced by the definitions, as openapi.json needs it."""
     definitions = schema.pop("$defs", {})
 
     def resolved(node: Any) -> Any:
@@ -235,7 +243,7 @@ def _without_references(schema: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.asynccontextmanager
 async def while_connected(request: Request) -> AsyncIterator[None]:
-    """Cancel the body of the `async with` when the client disconnects; the request's body must have been read.
+    """Cancel the `async with` block when the client disconnects. The request's body must have been read before.
 
     Raises:
         ClientDisconnect: the client disconnected.

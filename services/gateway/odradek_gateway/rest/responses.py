@@ -1,8 +1,7 @@
-"""JSON responses of any length: long ones are made and sent in pieces, with turns for other requests in between.
+"""JSON responses of any length: long ones are made and sent in pieces, and other requests get turns in between.
 
-A list of thousands of partitions takes a tenth of a second to make, and in one piece it would stop all other requests.
-Items are made when their piece is due, and a piece is sent before the next one is made: a slow client costs the memory
-of one piece.
+Making a list of thousands of partitions takes a tenth of a second; in one piece it would stop all other requests.
+Each piece is sent before the items of the next one are made, so a slow client costs the memory of one piece.
 """
 
 from __future__ import annotations
@@ -27,7 +26,10 @@ encode: Final = msgspec.json.Encoder().encode
 def json_list(
     items: Iterable[Any], *, before: bytes = b"[", after: bytes = b"]", media_type: str = PLAIN
 ) -> Response:
-    """Return a response with these items between the bytes `before` and `after`; a short one in one piece."""
+    """Return a response that has these items between the bytes `before` and `after`.
+
+    A short one is sent in one piece.
+    """
     rest = iter(items)
     first = list(islice(rest, ITEMS_PER_PIECE))
     head = before + _inner(first)
@@ -39,7 +41,7 @@ def json_list(
 def json_object(
     fields: dict[str, Any], name: str, items: Iterable[Any], *, media_type: str = PLAIN
 ) -> Response:
-    """Return a response with an object of these fields and, last, the list `name` of these items."""
+    """Return a response with a JSON object: first these fields, last a field `name` with the list of these items."""
     start = encode(fields)[:-1] + (b"," if fields else b"")
     before = start + encode(name) + b":["
     return json_list(items, before=before, after=b"]}", media_type=media_type)
@@ -58,7 +60,7 @@ def _inner(items: Sequence[Any]) -> bytes:
 
 
 class ReadyPieces(Response):
-    """A response whose body is complete, as a list of pieces. They are sent one by one, as fast as the client reads."""
+    """A response whose body is complete. Its pieces are sent one by one, as fast as the client reads."""
 
     def __init__(
         self, pieces: Sequence[bytes], *, status_code: int = 200, media_type: str = PLAIN
@@ -68,7 +70,7 @@ class ReadyPieces(Response):
         self.headers["content-length"] = str(sum(map(len, pieces)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send head and body."""
+        """Send the head and the body."""
         await send(
             {
                 "type": "http.response.start",

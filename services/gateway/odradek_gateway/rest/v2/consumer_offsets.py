@@ -1,4 +1,4 @@
-"""v2: the offsets that an instance commits and seeks to."""
+"""v2: the routes by which an instance commits offsets and seeks."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class NamedOffset(NamedPartition):
 
 
 class NamedTime(NamedPartition):
-    """A time in a partition, RFC 3339; without a zone it is UTC."""
+    """A partition and a time (RFC 3339; without a zone it is UTC)."""
 
     timestamp: datetime.datetime
     metadata: str | None = None
 
 
 class CommitRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Offsets of the last records that were processed; null commits all records that were read."""
+    """The offsets of the last records that were processed. null commits all records that were read."""
 
     offsets: Annotated[list[NamedOffset], msgspec.Meta(min_length=1)] | None = None
 
 
 class SeekRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Offsets, times, or both, to seek to."""
+    """Offsets, times, or both, to which an instance seeks."""
 
     offsets: list[NamedOffset] = []
     timestamps: list[NamedTime] = []
@@ -67,7 +67,10 @@ async def commit(
     request: Request,
     is_async: Annotated[str, Query(alias="async")] = "false",
 ) -> Response:
-    """Commit the offsets in the body, or with an empty body all records that were read. `async` waits too."""
+    """Commit the offsets in the body; with an empty body, commit all records that were read.
+
+    A commit with `async` also waits until it is done.
+    """
     _COMMIT.check_type(request)
 
     async def work(_instances: Instances, instance: Instance, body: bytes) -> Response:
@@ -90,7 +93,7 @@ async def commit(
 async def committed(group: GroupName, instance: InstanceName, request: Request) -> Response:
     """Return committed offsets of the partitions in the body (a GET with a body, as the API has it).
 
-    A commit names the last processed record, this response the one after it, as Kafka's REST proxy does.
+    A commit names the last processed record, but this response names the one after it, as Kafka's REST proxy does.
     """
     PARTITIONS.check_type(request)
 
@@ -173,7 +176,7 @@ async def _seek_all(
 
 
 def _require_assigned(consumer: Consumer, names: list[TopicPartition]) -> None:
-    """Raise RestError 40903 unless all are assigned, before any is moved."""
+    """Raise RestError 40903 if one of the partitions is not assigned. It is called before any position is changed."""
     assigned = set(consumer.assignment())
     for name in names:
         if name not in assigned:

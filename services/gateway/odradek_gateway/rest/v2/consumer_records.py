@@ -1,4 +1,4 @@
-"""v2: the records that an instance reads."""
+"""v2: the route by which an instance reads records."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ async def read_records(
     timeout: Annotated[int | None, Query(ge=0, le=2**31 - 1)] = None,
     max_bytes: Annotated[int, Query(ge=1, le=2**31 - 1)] = _BYTES_MAX,
 ) -> Response:
-    """Return records, those that exist or arrive within `timeout` ms (default: the instance's).
+    """Return the records that exist or arrive within `timeout` ms (default: that of the instance).
 
-    The Accept header must allow the instance's format. A record of another format is an error 42203 as soon as
-    it is the first one: it is read again until a client seeks beyond it, since nothing is skipped silently.
+    The Accept header must allow the instance's format. If the next record is of another format, the response is error
+    42203. Nothing is skipped silently: that record is read again until the client seeks to an offset after it.
     """
 
     async def work(_instances: Instances, instance: Instance, _body: bytes) -> Response:
@@ -81,8 +81,8 @@ async def _read(
 ) -> list[ConsumerRecord]:
     """Read at least `fetch.min.bytes` of records, or those that arrived until the time is up or the gateway stops.
 
-    They are taken from the consumer in one call: records of an earlier call count as processed at the next one, and
-    might be committed before the client has them.
+    One call takes them all from the consumer: a second call would mark the records of the first one as processed, and
+    they might be committed before the client has them.
     """
     records_max = max(1, min(_RECORDS_MAX, max_bytes // 16))
     min_bytes = max(1, min(instance.spec.fetch_min_bytes, max_bytes))
@@ -98,9 +98,10 @@ async def _read(
 async def _formatted(
     records: Sequence[ConsumerRecord], form: EmbeddedFormat, max_bytes: int
 ) -> tuple[list[bytes], Sequence[ConsumerRecord]]:
-    """Return the body with the records that fit and are of the format, at least one if it is; and the rest.
+    """Return the body with the records that fit and are of the format, and the records that are left.
 
-    Other requests have a turn after each piece of the body.
+    The body has at least one record if the first one is of the format. Other requests get a turn after each piece of
+    the body.
     """
     pieces: list[bytes] = [b"["]
     formatted: list[dict[str, Any]] = []
