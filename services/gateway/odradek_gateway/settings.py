@@ -289,7 +289,7 @@ class GatewaySettings:
         return host.strip("[]"), int(port)
 
     def known_hosts(self) -> tuple[str, ...]:
-        """Return the names by which clients reach this gateway; `*`: any."""
+        """Return the names by which clients reach this gateway; `*` stands for any name."""
         if self.http_ssl_certificate:
             return ("*",)
         own = (self.host_and_port[0], urlsplit(self.advertised_url).hostname or "")
@@ -308,7 +308,7 @@ class GatewaySettings:
         self._refuse_open(self.host_and_port[0], insecure=insecure)
 
     def _check_authentication(self, *, shows_certificate: bool) -> None:
-        """Raise SettingsError for an authentication whose other settings are missing."""
+        """Raise SettingsError if a way of authentication lacks settings that it needs."""
         methods = set(self.authentication_methods)
         if strange := methods - set(_METHODS):
             raise SettingsError(
@@ -370,7 +370,10 @@ class GatewaySettings:
 
     @property
     def http_tls_paths(self) -> tuple[Path, Path, Path]:
-        """Certificate, key and CA; the CA is only read where clients show certificates."""
+        """Return the paths of certificate, key and CA.
+
+        The CA is only read if clients must or may present certificates.
+        """
         certificate = Path(self.http_ssl_certificate)
         ca = Path(self.http_ssl_ca) if self.http_ssl_ca else certificate
         return certificate, Path(self.http_ssl_key), ca

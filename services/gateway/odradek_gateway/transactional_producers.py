@@ -1,4 +1,4 @@
-"""Producers for transactions that are one request, for one caller. Each has a transactional id of its own."""
+"""Producers of one caller for transactions that are one request each. Every producer has its own transactional id."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ID_PREFIX: Final = "gateway/"
 
 
 class TransactionalProducers:
-    """At most PRODUCERS_MAX producers; a request beyond that waits for one."""
+    """A pool of at most PRODUCERS_MAX producers. A request that finds none free waits."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -30,7 +30,7 @@ class TransactionalProducers:
 
     @asynccontextmanager
     async def lease(self) -> AsyncIterator[Producer]:
-        """Use a producer for one transaction. One whose transaction failed for good is not used again."""
+        """Lend a producer for one transaction. A producer with a fatal error is not used again."""
         async with self._places:
             producer = self._idle.pop() if self._idle else self._new()
             try:

@@ -1,1 +1,1 @@
-"""The metadata quorum: Raft, and the controller that runs on its leader."""
+"""The metadata quorum: Raft, and the controller that runs on the Raft leader."""

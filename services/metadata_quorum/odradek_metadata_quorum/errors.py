@@ -8,7 +8,9 @@ class QuorumError(Exception):
 
 
 class NotLeader(QuorumError):
-    """The proposal was not appended: this node does not lead in that epoch. Ask `leader_id`."""
+    """The proposal was not appended, because this node does not lead in that epoch. Send it to
+    `leader_id` instead.
+    """
 
     def __init__(self, message: str, *, leader_id: int | None) -> None:
         super().__init__(message)
@@ -16,7 +18,7 @@ class NotLeader(QuorumError):
 
 
 class OutcomeUnknown(QuorumError):
-    """The proposal was appended here, but whether it commits is unknown. Read before retrying."""
+    """The proposal was appended here, but it is unknown whether it will be committed. Read before you retry."""
 
 
 class ProposalTooLarge(QuorumError):
@@ -28,15 +30,15 @@ class QuorumOverloaded(QuorumError):
 
 
 class LeadershipUnconfirmed(QuorumError):
-    """No majority responded in time, so another controller may lead by now. Retry, or ask another one."""
+    """No majority responded in time, so another controller may lead by now. Try again, or ask another controller."""
 
 
 class StorageMismatch(QuorumError):
-    """The data directory is of another cluster, node or later release, or is unformatted or in use."""
+    """The data directory cannot be used: it is of another cluster, node or later release, unformatted, or in use."""
 
 
 class CorruptStorage(QuorumError):
-    """A file of the quorum is damaged in a way that no crash explains; starting would lose data."""
+    """A file of the quorum is damaged in a way that a crash cannot cause; starting would lose data."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -47,12 +49,12 @@ class CorruptStorage(QuorumError):
 
 
 def is_newer(version: int, known: int) -> bool:
-    """Whether a file's format is of a later program; an absurdly high number is damage."""
+    """Return whether the format is of a later program. An absurdly high number is taken for damage instead."""
     return known < version < 100
 
 
 def newer_format(what: str, version: int, known: int) -> StorageMismatch:
-    """Return the error for a file in a format above `known`, which is no damage."""
+    """Return the error for a file whose format is above `known`, which means a later program and not damage."""
     return StorageMismatch(
         f"{what} has format {version}, this program reads up to {known}: a newer program wrote it."
         " Start this controller with that program; nothing in the directory was changed"
@@ -60,8 +62,8 @@ def newer_format(what: str, version: int, known: int) -> StorageMismatch:
 
 
 class InsecureListener(QuorumError):
-    """A listener beyond loopback needs TLS, or the explicit setting `insecure`."""
+    """The listener is reachable from other machines, so it needs TLS or the explicit setting `insecure`."""
 
 
 class WireError(QuorumError):
-    """A peer sent bytes that are no message of this protocol, so its connection is closed."""
+    """A peer sent bytes that are not a message of this protocol, so its connection is closed."""

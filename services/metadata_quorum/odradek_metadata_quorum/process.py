@@ -258,10 +258,9 @@ class QuorumProcess:
         )
 
     def _why_not_ready(self) -> str:
-        """Return why this controller cannot be part of a majority now, in case another one stops; empty if it can.
-
-        It can once it has applied an entry of the current leader's term, and with it everything that
-        was committed before.
+        """Return why this controller could not be part of a majority if another one stopped now; empty if it could.
+        It can be part once it has applied an entry of the current leader's term, and so everything that was committed
+        before.
         """
         if not self._is_serving:
             return "still starting, or stopping"

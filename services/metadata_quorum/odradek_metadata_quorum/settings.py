@@ -20,7 +20,7 @@ SNAPSHOT_LIMIT_SETTING: Final = "metadata.log.max.snapshot.bytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumTls:
-    """PEM files of mutual TLS between voters; the certificate's SAN is `controller-<node id>`."""
+    """PEM files for mutual TLS between voters. The certificate must have the SAN `controller-<node id>`."""
 
     certificate_path: Path
     key_path: Path
@@ -239,7 +239,10 @@ class QuorumProcessSettings(_ClusterDefaults):
         return next(listener for listener in self.listeners if listener.name == name)
 
     def initial_configs(self) -> tuple[tuple[str, str], ...]:
-        """Return the cluster's defaults that were set. Raises `SettingsError` for a bad value."""
+        """Return the configs of the cluster that have initial values in the settings.
+
+        Raises `SettingsError` for a bad value.
+        """
         configs = []
         for name in CLUSTER_CONFIGS:
             value: str = getattr(self, name.replace(".", "_"))

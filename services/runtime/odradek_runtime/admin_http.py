@@ -1,4 +1,4 @@
-"""`/metrics`, `/livez` and `/readyz` of a process, by a minimal HTTP server without a framework."""
+"""`/metrics`, `/livez` and `/readyz` of a process, served by a minimal HTTP server without a framework."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AdminHttp:
         return port
 
     async def stop(self) -> None:
-        """Close the port. Open connections end by themselves within seconds."""
+        """Close the port. Open connections end within seconds, without further action."""
         if self._server is not None:
             self._server.close()
 

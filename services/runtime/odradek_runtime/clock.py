@@ -1,6 +1,7 @@
-"""Clocks, by purpose. Inside the product time is `int` milliseconds unless a name says ns.
+"""Three clocks, each for its purpose.
 
-Code that a simulator runs takes a `Clock` from outside; the rest calls the functions.
+Inside the product, time is `int` milliseconds unless a name says ns. Code that a simulator runs is given a `Clock`;
+other code calls the functions.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _BOOTTIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def wall_ms() -> int:
-    """Return ms since the Unix epoch, for timestamps of records and ages. May jump."""
+    """Return ms since the Unix epoch, for ages and for timestamps of records. This clock may jump."""
     return time.time_ns() // 1_000_000
 
 
@@ -24,7 +25,7 @@ def monotonic_ms() -> int:
 
 
 def boottime_ms() -> int:
-    """Return ms for leases: this clock continues while the machine is suspended."""
+    """Return ms for leases. This clock continues while the machine is suspended."""
     return time.clock_gettime_ns(_BOOTTIME) // 1_000_000
 
 

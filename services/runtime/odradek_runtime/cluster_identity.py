@@ -1,9 +1,9 @@
-"""The cluster, and the incarnation of its metadata, that a call between two of its processes belongs to.
+"""The identity that calls between processes of a cluster carry: the cluster id, and the incarnation id of its
+metadata log.
 
-Callers of the controllers send both in the headers of each call. A controller refuses calls that are
-meant for another cluster, for another metadata log, or for a quorum with other voters: no response of
-it would be true for the caller. A caller does not send what it does not know, and a missing header is
-not checked; older programs send none.
+Callers of the controllers send both in the headers of each call. A controller refuses calls that are meant for
+another cluster, for another metadata log, or for a quorum with other voters: its responses would be wrong for the
+caller. A caller does not send what it does not know, and a missing header is not checked; older programs send none.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def why_stranger(
     metadata_incarnation_id: MetadataIncarnationId | None,
     voters: Collection[int],
 ) -> str:
-    """Return why a call is not meant for this controller, with the remedy; empty if it is.
+    """Return why a call is not meant for this controller, with the remedy; empty if it is meant for it.
 
     A controller without an incarnation cannot tell whether the caller follows another log (`must_wait`).
     """
@@ -91,9 +91,9 @@ def must_wait(
     *,
     metadata_incarnation_id: MetadataIncarnationId | None,
 ) -> bool:
-    """Whether the caller follows a log with an incarnation, and this controller has read of none yet.
+    """Whether the caller names an incarnation while this controller knows none yet.
 
-    Its own log may still be the same one, or a new one whose first batch is not committed.
+    This controller's own log may be the same one, or a new one whose first batch is not committed.
     """
     return metadata_incarnation_id is None and _METADATA in dict(headers)
 

@@ -1,12 +1,12 @@
 """gRPC servers, channels and health as every process of the cluster sets them up.
 
-`Probes` keeps the health service true for Kubernetes' probes:
+`Probes` sets the health service for Kubernetes' probes:
 
-- `startup`: the process is up. Opening large logs afterwards may take long and goes on in threads; a probe
-  that ran out of patience would only make it start again.
-- `liveness`: the event loop turns (or nothing would respond), and nothing is broken that only a restart
-  mends. Peers never count, or all of them would be restarted together.
-- `readiness`: the process does its part in the cluster, and another one may be stopped now.
+- `startup`: the process is up. It may still be opening large logs in threads; a probe that failed meanwhile would
+  only cause a restart.
+- `liveness`: the event loop runs (otherwise nothing would respond), and nothing is broken that only a restart
+  repairs. The state of other processes does not count, because otherwise all of them would be restarted together.
+- `readiness`: the process does its work in the cluster, so that another one may be stopped now.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def internal_channel(host: str, port: int, tls: TlsFiles | None, *, peer: str) -
 
 
 def internal_sync_channel(host: str, port: int, tls: TlsFiles | None, *, peer: str) -> grpc.Channel:
-    """Like `internal_channel`, but synchronous, for a thread of its own (heartbeats)."""
+    """Return a channel like `internal_channel`, but synchronous, for use in a separate thread (heartbeats)."""
     target = host_port(host, port)
     if tls is None:
         return grpc.insecure_channel(target, options=INTERNAL_CHANNEL_OPTIONS)
@@ -110,9 +110,9 @@ def new_server(
     message_bytes_max: int = MESSAGE_BYTES_MAX,
     connections: Options | None = None,
 ) -> grpc.aio.Server:
-    """Return a server with our options, on no port yet; `message_bytes_max` bounds received messages.
+    """Return a server with our options and no port yet.
 
-    `connections` are options of `connection_bounds`.
+    `message_bytes_max` limits received messages; `connections` are options from `connection_bounds`.
     """
     options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": message_bytes_max}
     options |= dict(connections or ())
@@ -134,7 +134,7 @@ def connection_bounds(*, connections_max: int, idle_ms_max: int) -> Options:
 def new_client_server(
     interceptors: Sequence[grpc.aio.ServerInterceptor], connections: Options | None = None
 ) -> grpc.aio.Server:
-    """Return a server for clients, on no port yet."""
+    """Return a server for clients, with no port yet."""
     options = dict(SERVER_OPTIONS) | dict(CLIENT_SERVER_OPTIONS) | dict(connections or ())
     return grpc.aio.server(
         options=list(options.items()),
@@ -175,9 +175,9 @@ class Health:
             health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
 
     async def open_for_probes(self, host: str, port: int) -> int:
-        """Serve health on a port of its own too, without TLS, which Kubernetes' probes do not support.
+        """Serve health on a separate port without TLS, too, because Kubernetes' probes do not support TLS.
 
-        The port has no other service. Returns it. Raises ListenRefused.
+        The port has no other service. Returns the port. Raises ListenRefused.
         """
         from grpc_health.v1 import health_pb2_grpc
 
@@ -196,7 +196,7 @@ class Health:
             await self._probes.stop(0)
 
     async def set(self, *, is_live: bool, is_ready: bool, is_started: bool | None = None) -> None:
-        """Set the state that probes see. A ready process has started; `is_started` may say so before."""
+        """Set the state that probes see. A process that is ready has started; `is_started` may say so earlier."""
         from grpc_health.v1 import health_pb2
 
         serving = health_pb2.HealthCheckResponse.SERVING
@@ -229,7 +229,8 @@ class _Opened:
 
 
 class InternalChannels:
-    """Channels to other processes of the cluster, one for each peer, that survive new addresses and certificates.
+    """Channels to other processes of the cluster, one for each peer, which are replaced after a change of address or
+    certificate.
 
     A gRPC channel shows the certificate that it was made with as long as it exists, however often it reconnects:
     once that has expired, no peer accepts it. So a channel is replaced when the files have changed, and calls

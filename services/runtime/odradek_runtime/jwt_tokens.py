@@ -1,9 +1,9 @@
 """Bearer tokens: JWTs (RFC 7519) signed by a key of a JWKS file, and the claims that a token must have.
 
-Checked of each token: its signature by the key that its `kid` names, with an algorithm that is both allowed and
-of that key's kind (never `none`, never HMAC: a public key is no secret), `exp`, `nbf`, `iss`, `aud`, and
-the claim with the user's name. The file is read again when it has changed, which is checked once a second at
-most; if it cannot be read, the previous keys stay. No URL is ever fetched.
+The following is checked in each token: its signature by the key that its `kid` names, with an algorithm that is both
+allowed and of that key's kind (never `none`, never HMAC: a public key is no secret), `exp`, `nbf`, `iss`, `aud`, and
+the claim with the user's name. The file is read again when it has changed, which is checked once a second at most; if
+it cannot be read, the previous keys stay. No URL is ever fetched.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _log = event_log(__name__)
 
 
 class TokenRefused(Exception):
-    """The token is not valid. The text is for the log: it holds nothing of the token's signature, and is short."""
+    """The token is not valid. The text is for the log: it is short and does not contain the token's signature."""
 
     def __init__(self, text: str) -> None:
         super().__init__(shortened(text))
@@ -55,7 +55,7 @@ class JwksRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRules:
-    """The requirements on tokens."""
+    """The requirements that a token must meet."""
 
     jwks: Path
     issuer: str
@@ -157,7 +157,7 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _read(path: Path) -> dict[str, jwt.PyJWK]:
-    """Return the public signing keys by kid; others are left out and logged."""
+    """Return the public signing keys by kid. Other keys are left out, and a warning is logged."""
     try:
         key_set = jwt.PyJWKSet.from_json(path.read_text())
     except OSError as error:

@@ -49,7 +49,7 @@ class StopRequest:
         self.failure: BaseException | None = None
 
     def set(self, reason: str, *, failure: BaseException | None = None) -> None:
-        """Request a stop; a `failure` is raised at the end. The first reason counts."""
+        """Request a stop. The first reason counts; a `failure` is raised when the process ends."""
         if not self._event.is_set():
             self.reason = reason
             self.failure = failure
@@ -123,7 +123,9 @@ async def _supervise(
 
 
 def _watch_parent(on_gone: Callable[[], object], orphan_s_max: float) -> None:
-    """Call `on_gone` at end of file on standard input: the parent ended, whether in order or by a crash."""
+    """Call `on_gone` at end of file on standard input, which means that the parent has ended, normally or
+    by a crash.
+    """
 
     def wait() -> None:
         with contextlib.suppress(OSError):
@@ -137,7 +139,7 @@ def _watch_parent(on_gone: Callable[[], object], orphan_s_max: float) -> None:
 
 
 def announce_ready(**fields: object) -> None:
-    """Report to the parent, in one line of JSON on standard output, that the process serves."""
+    """Report to the parent that the process serves, in one line of JSON on standard output."""
     sys.stdout.buffer.write(orjson.dumps({"event": "ready", **fields}) + b"\n")
     sys.stdout.buffer.flush()
 

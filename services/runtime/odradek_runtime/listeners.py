@@ -2,8 +2,8 @@
 another protocol.
 
 A cluster has several ports, and using the wrong one is the most common mistake of a first day. `recognize`
-tells protocols apart by the first four bytes. Those of a Kafka connection are a frame's length; those of
-HTTP/2 (gRPC), HTTP/1 and TLS would be lengths beyond any limit, so Kafka's clients lose nothing.
+distinguishes protocols by the first four bytes. On a Kafka connection these are a frame's length; those of HTTP/2
+(gRPC), HTTP/1 and TLS would be lengths above any limit, so no Kafka client is taken for another one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ListenRefused(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerAddress:
-    """An address `NAME://host:port`. An empty host means all addresses of the machine; port 0 any free one."""
+    """An address `NAME://host:port`. An empty host means all addresses of the machine, and port 0 any free port."""
 
     name: str
     host: str
@@ -36,7 +36,7 @@ class ListenerAddress:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether only this machine can reach the address."""
         return is_loopback(self.host)
 
 
@@ -56,7 +56,7 @@ def split_host_port(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` names the loopback interface; a name other than localhost does not."""
+    """Return whether `host` is on the loopback interface. Of names, only localhost counts."""
     if host == "localhost":
         return True
     try:
@@ -128,7 +128,7 @@ def refuse_open_without_authentication(
 
 
 def open_port(listener: ListenerAddress, *, backlog: int = 1024) -> socket.socket:
-    """Return a listening TCP socket. Raises ListenRefused, naming the port and the way out."""
+    """Return a listening TCP socket. Raises ListenRefused, whose message names the port and the way out."""
     host = listener.host or "0.0.0.0"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM)

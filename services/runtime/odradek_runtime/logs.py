@@ -1,7 +1,7 @@
 """Logs are events: a fixed message plus fields, as one JSON object per line or as one line of text.
 
-Built on the standard library's logging, so that what libraries log comes out in the same shape, and
-because importing structlog costs 0.12 s of a start that should take half a second (measured).
+This is built on the standard library's logging, so that libraries' log lines have the same form, and because
+importing structlog takes 0.12 s (measured) of a start that should take half a second.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class EventLog:
 
 
 def event_log(name: str) -> EventLog:
-    """Return the source of events called `name`, usually the module's name."""
+    """Return the source of events with this name, which is usually the module's name."""
     return EventLog(name)
 
 
@@ -125,7 +125,7 @@ class _TextFormatter(logging.Formatter):
 
 
 def _visible(text: str) -> str:
-    """Return the text on one line, with escapes for those control characters that a terminal would obey."""
+    """Return the text on one line; control characters that a terminal would execute are replaced by escapes."""
     if text.isprintable():
         return text
     return "".join(

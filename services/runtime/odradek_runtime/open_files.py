@@ -24,12 +24,12 @@ def raise_open_files_limit() -> int:
 
 
 def reserved_for_logs(limit: int) -> int:
-    """Return how many descriptors of that limit connections must leave free, so that logs can go on."""
+    """Return how many descriptors of that limit connections must leave free, so that logs can still open files."""
     return min(64, limit // 8)
 
 
 def is_scarce(descriptor: int) -> bool:
-    """Whether a descriptor that was just opened is one that connections must leave free.
+    """Return whether a descriptor that was just opened is one of those that connections must leave free.
 
     The system assigns the lowest free number, so all lower ones are in use.
     """
@@ -38,7 +38,7 @@ def is_scarce(descriptor: int) -> bool:
 
 
 def grpc_connections_max(listeners: int) -> int:
-    """Return the bound on connections of each of so many gRPC listeners: together a quarter of the limit.
+    """Return the limit of connections for each of so many gRPC listeners. Together they get a quarter of the limit.
 
     gRPC accepts connections itself, and each costs a descriptor before its client is known.
     """
@@ -49,17 +49,20 @@ def grpc_connections_max(listeners: int) -> int:
 
 
 def has_room_for_partitions(descriptor: int) -> bool:
-    """Whether a new partition may keep a descriptor of this number: a quarter stays free for everything else."""
+    """Return whether a new partition may keep a descriptor of this number.
+
+    A quarter of the limit stays free for other uses.
+    """
     return descriptor < resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4
 
 
 def descriptors_wanted(*, partitions: int, connections_max: int) -> int:
-    """Return the limit that so many partitions and connections need."""
+    """Return the limit of open files that so many partitions and connections need."""
     return max((partitions + 100) * 4 // 3, partitions + connections_max + 200)
 
 
 class DescriptorReserve:
-    """A few descriptors that are held in reserve, to be closed when the process has no other one left.
+    """A few descriptors that are held in reserve. When the process has no other one left, one of them is closed.
 
     Any thread may call `spend`; a timer calls `fill`.
     """

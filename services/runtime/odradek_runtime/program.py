@@ -198,8 +198,8 @@ def keep_freed_memory() -> bool:
 
     A fetch or a replicated message is about 1 MiB, allocated, sent and freed. glibc returns such blocks to the kernel
     and requests new ones, zeroed page by page: measured, that was more than half of a broker's CPU on a fetch over
-    gRPC. Blocks above `OWN_MAPPING_BYTES_MIN` are still mapped and unmapped one by one. Call it before threads start,
-    and never inside a user's process.
+    gRPC. Blocks above `OWN_MAPPING_BYTES_MIN` still get mappings of their own. Call it before threads start, and
+    never inside a user's process.
     """
     try:
         set_option = ctypes.CDLL(None).mallopt

@@ -1,9 +1,9 @@
 """Settings of a process: one frozen dataclass, read from environment, file and flags.
 
-A field is declared with `setting(...)`: Kafka's dotted name, default, range, one sentence. Later
-sources win: default, environment (`ODRADEK_BROKER_LOG_DIRS`), configuration file (Java properties,
-as Kafka's), `--set name=value`. Names that no field has end the start, and one error lists them all. It says where a
-setting belongs if another process or the cluster has it, and else names the closest name that exists.
+A field is declared with `setting(...)`: Kafka's dotted name, default, range, one sentence. Later sources win:
+default, environment (`ODRADEK_BROKER_LOG_DIRS`), configuration file (Java properties, as Kafka's), `--set
+name=value`. If a name is unknown the process does not start, and one error lists all such names. It says where a
+setting belongs if another process or the cluster has it, and otherwise names the closest name that exists.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SettingSpec:
 
     @property
     def bounds(self) -> str:
-        """The range with its unit, in words; empty where there is none."""
+        """The range in words, with its unit; empty if there is none."""
         low, high = self.minimum, self.maximum
         if low is None and high is None:
             return ""
@@ -75,7 +75,7 @@ def setting(
     is_secret: bool = False,
     parse: Callable[[str], Any] | None = None,
 ) -> Any:
-    """Declare a dataclass field as a setting; one without `default` must be given."""
+    """Declare a dataclass field as a setting. A setting without `default` must be given by the user."""
     spec = SettingSpec(
         name=name,
         doc=doc,
@@ -160,7 +160,7 @@ def load_settings(
 
 
 def is_given(settings: Any, name: str) -> bool:
-    """Whether a setting was given at the start, rather than left at its default."""
+    """Return whether a setting was given at the start and not left at its default."""
     field, _ = specs_of(type(settings))[name]
     return (
         name in settings.given
@@ -199,7 +199,9 @@ def _env_form(name: str) -> str:
 
 
 def _unknown(name: str, where: str, known: Iterable[str], env_prefix: str = "") -> str:
-    """Return the error for a name that the process does not have: where it belongs, else the closest name."""
+    """Return the error for a name that the process does not have: it says where the name belongs, or the closest
+    name.
+    """
     all_names = {other: other for other in ALL_NAMES}
     if env_prefix:
         all_names = {env_prefix + _env_form(other): other for other in ALL_NAMES}
@@ -323,7 +325,7 @@ def _parse_host_id(text: str) -> str:
 
 
 def machine_name() -> str:
-    """Return the host name; the machine id if the host name is `localhost`, which many machines share."""
+    """Return the host name, or the machine id if the host name is `localhost`, which many machines share."""
     name = socket.gethostname()
     if name.partition(".")[0] not in ("", "localhost"):
         return name
@@ -397,5 +399,5 @@ class NodeSettings:
 
     @property
     def host_id_or_name(self) -> str:
-        """The host that this process registers: the setting, or the name of the machine."""
+        """The host name under which this process registers: the setting or, without it, the name of the machine."""
         return self.host_id or machine_name()

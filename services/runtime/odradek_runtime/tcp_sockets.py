@@ -1,7 +1,6 @@
-"""The kernel's counters of the connections to a port, by Linux' sock_diag(7), which needs no privilege.
-
-gRPC accepts connections inside its core and tells nothing of them, neither how many an address has nor how many bytes
-arrived on one. The kernel tells both, for all connections of a port in one answer of a millisecond.
+"""The kernel's counters of the connections to a port, read through Linux' sock_diag(7), which needs no privilege.
+gRPC accepts connections inside its core and reports neither how many an address has nor how many bytes arrived on
+one. The kernel reports both, for all connections of a port, in one response that takes a millisecond.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class TcpConnection(NamedTuple):
 
 
 def connections_to(port: int) -> list[TcpConnection]:
-    """Return the open connections to a local port. Raises OSError where the kernel does not tell."""
+    """Return the open connections to a local port. Raises OSError where the kernel does not report them."""
     if not hasattr(socket, "AF_NETLINK"):
         raise OSError("sock_diag is Linux only")
     with socket.socket(
@@ -91,8 +90,9 @@ def _connection(message: bytes, family: int) -> TcpConnection:
 def close_connections(port: int, peers: set[tuple[str, int]]) -> int:
     """Close this process's connections from those peers to a local port; return how many were closed.
 
-    For connections whose sockets another library owns. Each is shut down through a descriptor of our own, made before
-    its address is compared, so that no other connection is hit whose descriptor has the same number meanwhile.
+    This is for connections whose sockets another library owns. Each is shut down through a descriptor of our own,
+    made before its address is compared, so that no other connection is hit whose descriptor has the same number
+    meanwhile.
     """
     closed = 0
     for name in os.listdir("/proc/self/fd"):

@@ -39,7 +39,9 @@ class TlsFiles:
 
     @staticmethod
     def from_paths(certificate: str, key: str, ca: str) -> TlsFiles | None:
-        """Return the files, or None if no path is set. Raises TlsRefused if some are missing or cannot be read."""
+        """Return the TLS files, or None if no path is set. Raises TlsRefused if some are missing or
+        cannot be read.
+        """
         named = {
             "ssl.certificate.location": certificate,
             "ssl.key.location": key,
@@ -186,18 +188,19 @@ def _load(files: TlsFiles, client_auth: str) -> ssl.SSLContext:
 
 
 class CertificateExpiry:
-    """The end of each certificate of a process, for /metrics. Renewed files are read at the next scrape."""
+    """Metrics of when the certificates of a process expire. Renewed files are read at the next scrape."""
 
     def __init__(self, prefix: str, paths: Mapping[str, str | Path]) -> None:
-        """`paths` are by setting; empty ones are left out. `prefix` begins the metric's name."""
+        """`paths` maps settings to files; empty paths are left out. `prefix` is the beginning of the
+        metric's name.
+        """
         self._prefix = prefix
         self._paths = {setting: Path(path) for setting, path in paths.items() if str(path)}
         self._known: dict[str, tuple[int, float]] = {}
 
     def families(self) -> Iterator[Any]:
-        """Yield one family of gauges with a sample for each setting: the first end of its certificates, in Unix time.
-
-        A file that cannot be read, or holds no certificate, is shown as 0, like one that ended long ago.
+        """Yield one family of gauges with a sample for each setting: the earliest expiry of its certificates, in Unix
+        time. A file that cannot be read, or holds no certificate, is shown as 0, like one that expired long ago.
         """
         from prometheus_client.core import GaugeMetricFamily
 
@@ -222,7 +225,7 @@ class CertificateExpiry:
 
 
 def first_end_s(pem: bytes) -> float:
-    """Return the first end of the certificates, in Unix time. Raises ValueError if there is none."""
+    """Return the earliest expiry of the certificates, in Unix time. Raises ValueError if there is none."""
     from cryptography import x509  # imported only where certificates are used
 
     return min(c.not_valid_after_utc.timestamp() for c in x509.load_pem_x509_certificates(pem))

@@ -1,8 +1,9 @@
-"""Access control entries, SCRAM credentials and quotas. The numbers of their types are Kafka's.
+"""Access control entries, SCRAM credentials and quotas. The numbers of resource types, operations and the like are
+Kafka's.
 
-The controller stores these and finds them by filter; brokers apply them. In a filter for entries the
-number 1 and an empty string match anything; pattern type MATCH (2) finds what applies to a name: the
-literal, its prefixes, and the wildcard.
+The controller stores these and finds them by filter; brokers apply them. In a filter for entries, the number 1 and an
+empty string match anything. Pattern type MATCH (2) finds the entries that apply to a name: those with this literal
+name, with one of its prefixes, and with the wildcard.
 
 SCRAM credentials (RFC 5802, KIP-554) are set, removed and listed, never shown. The client sends the salted
 password, not the password, and only StoredKey and ServerKey are kept. The controller computes them,
@@ -55,7 +56,7 @@ _TOO_MANY_LOOKS: Final = Outcome(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclEntry:
-    """An entry without its id, or a filter for entries."""
+    """An access control entry without its id, or a filter for entries."""
 
     resource_type: int
     resource_name: str
@@ -68,20 +69,20 @@ class AclEntry:
 
 @dataclass(slots=True)
 class Looks:
-    """How many comparisons of a filter with an entry one request may still do."""
+    """The number of comparisons between a filter and an entry that one request may still make."""
 
     left: int = field(default_factory=lambda: LOOKS_MAX)
 
 
 class _Records:
-    """The records of all access control entries, by their content. It stays valid for the next piece of a large
-    request.
+    """The records of all access control entries, by their content. The next piece of a large request can use it
+    again.
     """
 
     @staticmethod
     def of(work: Workspace) -> _Records:
-        """Return the records that the last decision left if no other decision was made since, or read them from the
-        image again.
+        """Return the records of the last decision if no other decision was made since; otherwise read them from the
+        image.
         """
         records = work.acl_records
         if not isinstance(records, _Records) or not records._is_valid(work):
@@ -104,7 +105,7 @@ class _Records:
 
 
 def filters_per_piece(image: MetadataImage, count_max: int) -> int:
-    """Return how many filters of a large request are handled at once, which takes some 10 ms."""
+    """Return how many filters of a large request make one piece, which takes about 10 ms."""
     return max(1, min(count_max, LOOKS_PER_PIECE // max(1, len(image.acls))))
 
 
@@ -133,8 +134,8 @@ def delete_acls(
 ) -> tuple[tuple[Outcome, tuple[AclEntry, ...]], ...]:
     """Delete the entries that each filter matches; an entry is reported for the first filter that matches it.
 
-    A filter without wildcards names its one entry. Any other filter is compared with all entries, and a request
-    may have only so many comparisons (`looks`): the rest is refused.
+    A filter without wildcards names its one entry. Any other filter is compared with all entries. A request may make
+    a limited number of comparisons (`looks`); filters beyond that are refused.
     """
     looks = looks or Looks()
     present = _Records.of(work)

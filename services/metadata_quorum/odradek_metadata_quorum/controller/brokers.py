@@ -122,7 +122,9 @@ def _registration_change(
 
 
 def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
-    """Elect other leaders for replicas that failed on an internal error. Their copies keep their state."""
+    """Elect other leaders for replicas that failed on an internal error. The copies stay in ISR and ELR
+    as they are.
+    """
     if not request.broken_partitions:
         work.broken.pop(request.broker_id, None)
         return
@@ -133,7 +135,7 @@ def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
 
 
 def _fence(work: Workspace, reasons: Mapping[BrokerId, str]) -> None:
-    """Fence brokers (rule R20). Partitions that do not fit into this batch are settled at the next ticks."""
+    """Fence brokers (rule R20). If not all of their partitions fit into this batch, later ticks settle the rest."""
     for broker_id, reason in sorted(reasons.items()):
         broker = work.image.brokers[broker_id]
         work.memory(broker_id).fenced_because = reason
@@ -144,7 +146,7 @@ def _fence(work: Workspace, reasons: Mapping[BrokerId, str]) -> None:
 
 
 def fence_dead(work: Workspace, fences: Iterable[Fence]) -> None:
-    """Fence brokers whose stream broke or that were silent too long, and remember when."""
+    """Fence brokers whose stream broke or that were silent for too long, and remember the time."""
     reasons = {}
     for fence in fences:
         broker = work.image.brokers.get(fence.broker_id)
@@ -203,8 +205,8 @@ def _end_shutdown(work: Workspace, broker: BrokerState) -> None:
 
 
 def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
-    """Return whether a broker may stop: its leaderships have moved, and the live brokers know it or had time to
-    learn it.
+    """Return whether a broker may stop: its leaderships have moved, and the live brokers know it or had time to learn
+    it.
     """
     if broker.fenced:
         return True
@@ -246,10 +248,11 @@ def _can_move(work: Workspace, state: PartitionState) -> bool:
 
 
 def _is_missed(work: Workspace, state: PartitionState, leaving: BrokerId) -> bool:
-    """Return whether acks=all would fail without this ISR member, while a live replica may soon replace it.
+    """Return whether acks=all would fail without this ISR member, while a live replica may soon replace it in the
+    ISR.
 
-    In a rolling restart the broker that restarted before may still be catching up. Where no other replica is
-    live, as for the last brokers of a cluster that is shut down, the broker is not held back.
+    In a rolling restart the broker that restarted before may still be catching up. Where no other replica is live, as
+    for the last brokers of a cluster that is shut down, the broker is not held back.
     """
     if leaving not in state.isr:
         return False
@@ -261,5 +264,8 @@ def _is_missed(work: Workspace, state: PartitionState, leaving: BrokerId) -> boo
 
 
 def is_stale_epoch(broker: BrokerState | None, broker_epoch: BrokerEpoch) -> bool:
-    """Return whether a later registration of the broker is committed. A standby controller knows that, too."""
+    """Return whether the broker has registered again since, in a committed record.
+
+    A standby controller can tell, too.
+    """
     return broker is not None and 0 <= broker_epoch < broker.broker_epoch

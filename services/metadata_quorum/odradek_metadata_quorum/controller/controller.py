@@ -77,7 +77,7 @@ class _Opening:
 
 
 class Controller:
-    """One member's controller. The module's docstring has its states and its caller's duties."""
+    """The controller of one member. The module's docstring has its states and the duties of its caller."""
 
     def __init__(self, settings: ControllerSettings, draws: Draws) -> None:
         self.settings = settings
@@ -115,12 +115,14 @@ class Controller:
         return self.committed if self._work is None else self._work.image
 
     def why_fenced(self, broker_id: BrokerId) -> str:
-        """Return a text for operators: why this controller last fenced a broker while active; empty if it has not."""
+        """Return the reason, for operators, why this controller last fenced a broker while active; empty if it never
+        did.
+        """
         memory = None if self._work is None else self._work.memories.get(broker_id)
         return "" if memory is None else memory.fenced_because
 
     def became_active(self, epoch: int, now_ms: int) -> list[Decision[None]]:
-        """Begin to open: this member leads the quorum in `epoch`, and all older entries are replayed here."""
+        """Begin to open, because this member leads the quorum in `epoch` and has replayed all older entries."""
         assert self.epoch is None, (
             f"became active in epoch {epoch} while active in epoch {self.epoch}"
         )
@@ -146,7 +148,7 @@ class Controller:
         return [_decision(None, tuple(records), epoch, metadata_version, next_offset)]
 
     def resigned(self) -> None:
-        """Become a standby: forget all decisions that are not committed."""
+        """Become a standby, and discard all decisions that are not committed."""
         self._opening = self._work = None
         self._in_flight.clear()
         self._liveness.deactivate()
@@ -158,7 +160,7 @@ class Controller:
         record: MetadataRecord,
         delta: MetadataDelta | None = None,
     ) -> None:
-        """Apply one committed record of the entry at `offset`; `delta` collects what it changed."""
+        """Apply one committed record of the entry at `offset`, and add the changes to `delta`."""
         if self._work is not None and epoch == self._work.epoch and offset > self.committed.offset:
             expected = self._in_flight.popleft()[0] if self._in_flight else None
             assert offset == expected, (
@@ -171,7 +173,9 @@ class Controller:
                 self._open(self._opening)
 
     def decided(self, offset: MetadataOffset, epoch: int) -> tuple[MetadataRecord, ...] | None:
-        """Return the records of this entry if this controller decided them: they need not be decoded again."""
+        """Return the records of this entry if this controller decided them, so that they need not be
+        decoded again.
+        """
         if self._work is None or epoch != self._work.epoch or not self._in_flight:
             return None
         first, records = self._in_flight[0]
@@ -182,7 +186,7 @@ class Controller:
         self.committed.advance(offset, epoch)
 
     def restore(self, image: MetadataImage) -> None:
-        """Replace the image by that of a snapshot. Only a standby does this."""
+        """Replace the image by that of a snapshot. This is called only on a standby."""
         assert self.epoch is None, (
             f"a snapshot was restored into the active controller of epoch {self.epoch}"
         )
@@ -204,7 +208,7 @@ class Controller:
         self._liveness.activate(unfenced, now_ms=opening.now_ms)
 
     def tick(self, now_ms: int) -> list[Decision[None]]:
-        """Decide what the passing of time requires: fencing, unfinished repairs, elections, the balance.
+        """Decide what is due by now: fencing, unfinished repairs, elections, rebalancing of leaders.
 
         Call it about every 50 ms, after all waiting heartbeats were handed in, and again at once
         while `is_repairing`. A standby decides nothing.

@@ -1,4 +1,5 @@
-"""Rules on one partition: which replica leads it, which stay in its ISR, which keep a claim in its ELR.
+"""Rules for one partition: which replica leads it, which stay in its ISR, and which stay eligible as leader in its
+ELR.
 
 `settle` holds all that fencing, unfencing, restarts and controlled shutdown mean for a partition: given
 what the brokers are *now*, it returns what the partition must become, or None if nothing has to change.
@@ -132,7 +133,7 @@ def clean_candidate_exists(state: PartitionState, standing_of: StandingOf) -> bo
 
 
 def elect_preferred(state: PartitionState, standing_of: StandingOf) -> PartitionChange | None:
-    """Elect the first replica, if it is in sync, may lead and does not lead."""
+    """Return the change that makes the first replica the leader, if it is in sync, may lead and does not lead yet."""
     preferred = state.replicas[0]
     if state.leader == preferred or preferred not in state.isr or preferred in state.lost:
         return None
@@ -142,7 +143,7 @@ def elect_preferred(state: PartitionState, standing_of: StandingOf) -> Partition
 
 
 def elect_unclean(state: PartitionState, leader: BrokerId) -> PartitionChange:
-    """Elect a replica uncleanly (rule R22): its log becomes the partition's log, and the partition is RECOVERING."""
+    """Elect a replica uncleanly (rule R22). Its log becomes the partition's log, and the partition is RECOVERING."""
     return PartitionChange(
         topic_id=state.topic_id,
         partition=state.partition,

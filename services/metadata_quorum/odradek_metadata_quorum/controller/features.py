@@ -37,7 +37,7 @@ from odradek_protocol.metadata.records import FeatureLevel, MetadataIncarnation,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDescription:
-    """One feature: the level in use, this program's range, and what the members agree on."""
+    """One feature: the level in use, the range that this program supports, and the range that all members support."""
 
     name: str
     level: int
@@ -109,7 +109,7 @@ def new_incarnation(draws: Draws) -> MetadataIncarnation:
 
 
 def _unable(work: Workspace, name: str, level: int) -> list[str]:
-    """List the brokers and voters that do not support a level, with the levels that they support."""
+    """List the brokers and voters that do not support a level, with the levels that they do support."""
     unable = []
     for controller_id in work.settings.voters:
         features = registered_features(work, controller_id)
@@ -139,7 +139,7 @@ REGISTRATION_MS_MAX: Final = 10_000
 
 
 def register_controller(work: Workspace, request: RegisterControllerRequest) -> Outcome:
-    """Record what a voter supports; a registration that is repeated unchanged writes nothing."""
+    """Record which levels a voter supports. A registration that equals the last one writes nothing."""
     voters = work.settings.voters
     if request.controller_id not in voters:
         return Outcome(

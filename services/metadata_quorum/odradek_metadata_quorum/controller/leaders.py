@@ -1,9 +1,9 @@
 """Elections of leaders, by command or automatic: of preferred leaders, to balance leaderships, and unclean ones.
 
-The preferred leader is the first replica. After a failure leaderships gather on the brokers that stayed;
-`rebalance` moves them back: every `leader.imbalance.check.interval.seconds`, for each broker that lacks
-more than `leader.imbalance.per.broker.percentage` of its preferred leaderships. A broker that was fenced
-repeatedly of late is left out until it has been calm for a minute.
+The preferred leader is the first replica. After a failure leaderships gather on the brokers that stayed; `rebalance`
+moves them back: every `leader.imbalance.check.interval.seconds`, for each broker that lacks more than
+`leader.imbalance.per.broker.percentage` of its preferred leaderships. A broker that was recently fenced several times
+is left out until a minute has passed without fencing.
 
 Unclean recovery (rule R22) is for a partition without a leader that no clean election can help. It stays without one
 while a replica of its ISR or ELR that lost no bytes may come back. In two cases the controller goes on:
@@ -48,7 +48,9 @@ from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
 
 
 def elect_leaders(work: Workspace, request: ElectLeadersRequest) -> tuple[PartitionResult, ...]:
-    """Elect by command. Without named partitions all are elected, and only those that changed are reported."""
+    """Elect leaders by command. If no partitions are named, all are tried, and only those that changed
+    are reported.
+    """
     results: list[PartitionResult] = []
     changes = 0
     for partition in request.partitions or _all_partitions(work):
@@ -126,7 +128,7 @@ def _elect_unclean(work: Workspace, state: PartitionState) -> Outcome:
 
 
 def rebalance(work: Workspace) -> None:
-    """Elect preferred leaders of brokers that lack too many of their leaderships, if the check is due."""
+    """If the check is due, elect the preferred leaders of brokers that lack too many of their leaderships."""
     interval_s = work.config("leader.imbalance.check.interval.seconds")
     assert isinstance(interval_s, int)
     if work.now_ms < work.leaders_checked_at_ms + interval_s * 1000:
@@ -260,8 +262,9 @@ def live_replicas(work: Workspace, state: PartitionState) -> list[BrokerId]:
 
 
 def _log_ends_wanted(work: Workspace) -> dict[BrokerId, list[TopicIdPartition]]:
-    """List the log ends that each broker shall report next. This is done once for all brokers, not at each
-    heartbeat.
+    """List the replicas whose log ends each broker shall report next.
+
+    This is done once for all brokers, not at each heartbeat.
     """
     wanted: dict[BrokerId, list[TopicIdPartition]] = {}
     for (topic_id, index), inquiry in work.inquiries.items():
@@ -284,8 +287,9 @@ def _has_reported(work: Workspace, inquiry: Inquiry, broker_id: BrokerId) -> boo
 
 
 def wanted_log_ends(work: Workspace, broker_id: BrokerId) -> tuple[TopicIdPartition, ...]:
-    """Return a bounded part of the log ends that a broker shall report; none if it is not live, because it may not
-    know them.
+    """Return some of the replicas whose log ends a broker shall report.
+
+    Returns none for a broker that is not live, because it may not know these replicas.
     """
     if work.standing_of(broker_id) < Standing.LIVE:
         return ()
@@ -298,7 +302,7 @@ def wanted_log_ends(work: Workspace, broker_id: BrokerId) -> tuple[TopicIdPartit
 
 
 def report_log_ends(work: Workspace, request: ReportLogEndsRequest) -> ErrorCode:
-    """Record the log ends that a broker reported; those that were not asked for are dropped."""
+    """Record the log ends that a broker reported. Those that were not requested are dropped."""
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
         return error

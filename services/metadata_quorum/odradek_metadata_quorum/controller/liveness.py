@@ -50,7 +50,7 @@ class Connection(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """A request to the controller to fence this broker. `found` is the state of its connection at its deadline."""
+    """A broker that the controller must fence. `found` is the state of its connection when its deadline passed."""
 
     broker_id: BrokerId
     found: Connection
@@ -66,7 +66,10 @@ class _Broker:
 
 @dataclass(slots=True, kw_only=True)
 class Liveness:
-    """The brokers as one controller sees them. Times are milliseconds of the caller's monotonic clock."""
+    """The connection states of the brokers, as one controller sees them.
+
+    Times are ms of the caller's monotonic clock.
+    """
 
     session_ms: int
     grace_ms: int
@@ -76,7 +79,7 @@ class Liveness:
     _forgiven_at_ms: int | None = None  # the last stall that moved the deadlines
 
     def activate(self, unfenced: Iterable[BrokerId], *, now_ms: int) -> None:
-        """Watch these brokers from now on: the controller became active (rule R24)."""
+        """Watch these brokers from now on, because the controller became active (rule R24)."""
         for broker in self._brokers.values():
             broker.deadline_ms = None
         self._ticked_at_ms = now_ms
@@ -87,18 +90,18 @@ class Liveness:
         self._forgive_if_the_fault_is_ours(now_ms)
 
     def deactivate(self) -> None:
-        """Watch no broker: the controller became a standby."""
+        """Stop watching all brokers, because the controller became a standby."""
         for broker in self._brokers.values():
             broker.deadline_ms = None
 
     def watch(self, broker_id: BrokerId, *, now_ms: int) -> None:
-        """Watch a broker that is unfenced now, with a new deadline."""
+        """Watch a broker that is now unfenced, with a new deadline."""
         broker = self._broker(broker_id)
         is_broken = broker.connection is Connection.BROKEN
         broker.deadline_ms = now_ms + (self.grace_ms if is_broken else self.session_ms)
 
     def keep_watching(self, unfenced: Iterable[BrokerId], *, now_ms: int) -> None:
-        """Watch unfenced brokers that are not watched, because a decision was undone."""
+        """Watch again the unfenced brokers that are not watched because a decision was undone."""
         for broker_id in unfenced:
             if self._broker(broker_id).deadline_ms is None:
                 self.watch(broker_id, now_ms=now_ms)

@@ -1,9 +1,9 @@
 """ISR proposals of partition leaders, and moves of partitions to other brokers by administrators.
 
-A proposal (R17, KIP-497, KIP-903) is a statement of the leader about one epoch of the partition. It is accepted
-only if the sender is the leader in the image, names exactly its leader epoch and partition epoch, and lists
-only replicas that may be in sync: each by the broker epoch under which the leader knows it, so that a
-replica that restarted, and may have lost bytes, is not taken for its earlier registration.
+A proposal (R17, KIP-497, KIP-903) is made by the leader for one partition epoch. It is accepted only if the sender is
+the leader in the image, names exactly its leader epoch and partition epoch, and lists only replicas that may be in
+sync: each by the broker epoch under which the leader knows it, so that a replica that restarted, and may have lost
+bytes, is not taken for its earlier registration.
 
 A success raises the partition epoch, never the leader epoch. It says that a change is coming; the
 leader adopts the change from the image only (rule R18). A proposal of the present ISR raises the epoch as well:
@@ -126,7 +126,7 @@ def alter_reassignments(
     *,
     keep_replication_factor: bool = False,
 ) -> tuple[PartitionResult, ...]:
-    """Begin, change or cancel moves; each succeeds or fails independently.
+    """Begin, change or cancel moves of partitions; each succeeds or fails independently.
 
     With `keep_replication_factor`, moves that change the final number of replicas are refused (KIP-860).
     """
@@ -206,7 +206,9 @@ def _cancel(work: Workspace, state: PartitionState) -> Outcome:
 def completed(
     work: Workspace, state: PartitionState, isr: tuple[BrokerId, ...], *, recovering: bool
 ) -> PartitionChange | None:
-    """Return the change that completes a move, if this ISR has all replicas that it adds; else None."""
+    """Return the change that completes a move if this ISR contains all replicas that the move adds;
+    otherwise None.
+    """
     if not state.adding and not state.removing:
         return None
     staying = {*state.replicas} - {*state.removing}
@@ -221,7 +223,7 @@ def completed(
 def _finished(
     work: Workspace, state: PartitionState, moving: PartitionChange, *, recovering: bool
 ) -> PartitionChange:
-    """Return the state after the removed replicas are gone, as one change from `state`."""
+    """Return the change from `state` to the partition without the removed replicas."""
     assert moving.replicas is not None, moving
     assert moving.isr is not None, moving
     removing = {*(moving.removing or ())}

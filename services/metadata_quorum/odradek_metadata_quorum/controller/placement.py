@@ -1,9 +1,9 @@
 """The replicas of new partitions: leaders spread evenly, followers on other hosts and in other racks.
 
 *Leaders.* Each partition prefers as its leader the live broker that leads the fewest partitions of its topic; among
-these, the one that the fewest partitions of the cluster prefer. So a new topic gives every broker one leadership a
-lap, and only the last, partial lap differs: it goes to the brokers that lead least. What follows, as long as the same
-brokers are live:
+these, the one that the fewest partitions of the cluster prefer. So with each *lap* around all brokers a new topic
+gives every broker one leadership. Only the last lap may be partial; it goes to the brokers that lead the fewest
+partitions. What follows, as long as the same brokers are live:
 
 - Within a topic that was created here, no broker leads more than one partition more than another.
 - Creating topics keeps the difference D between the brokers that lead most and least at 1 or below, however the
@@ -42,7 +42,7 @@ Assignments = list[tuple[BrokerId, ...]]
 
 
 class Candidate(Struct, frozen=True, kw_only=True, gc=False):
-    """A broker that may get replicas. Its counts are partitions that prefer it as leader."""
+    """A broker that may get replicas. Its counts are those of partitions that prefer it as leader."""
 
     broker_id: BrokerId
     host: str | None = None
@@ -53,7 +53,7 @@ class Candidate(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def host_key(self) -> str | BrokerId:
-        """The host, by which brokers of one host are recognized."""
+        """A key that is equal for brokers on the same host."""
         return self.broker_id if self.host is None else self.host
 
 
@@ -119,7 +119,7 @@ def _ring(live: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _alternating(rows: Iterable[Sequence[Candidate]]) -> list[Candidate]:
-    """Return the first of each row, then the second of each, and so on."""
+    """Return the first item of each row, then the second of each row, and so on."""
     columns = zip_longest(*rows)
     return [candidate for column in columns for candidate in column if candidate is not None]
 
@@ -132,9 +132,8 @@ def _chosen(
     hosts: int,
     racks: int,
 ) -> tuple[BrokerId, ...]:
-    """Return the leader and the followers that the module's rules choose from the others, in their order.
-
-    `hosts` and `racks` are the numbers of those that all brokers stand in.
+    """Return the leader, followed by the followers that the module's rules choose from the other brokers. `hosts` and
+    `racks` are the numbers of different hosts and racks of all brokers.
     """
     replicas = [leader]
     remaining = list(others)

@@ -20,7 +20,7 @@ PRODUCER_ID_MAX: Final = 2**63 - 1
 def allocate_producer_ids(
     work: Workspace, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
-    """Allocate the next block for a registered broker. A block whose response is lost is never used."""
+    """Allocate the next block for a registered broker. If the response is lost, its block stays unused."""
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
         return AllocateProducerIdsResponse(error=error)

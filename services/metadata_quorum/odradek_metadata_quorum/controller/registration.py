@@ -95,7 +95,7 @@ def _fits_one_batch(
     before: BrokerState,
     restart_class: RestartClass,
 ) -> bool:
-    """Return whether the registration fits into one batch now. If not, write a part of the changes that it needs.
+    """Return whether the registration fits into one batch now. If not, write a part of its changes first.
 
     The old registration is fenced first, then its partitions are settled piece by piece, one piece with each
     attempt to register. That is safe at any point: a fenced broker leads nothing, and its new process cannot

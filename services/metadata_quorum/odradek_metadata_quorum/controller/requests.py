@@ -78,13 +78,13 @@ class BatchTooLarge(Exception):
 
 
 class Draws(Protocol):
-    """The random draws that decisions need; `random.Random` is one."""
+    """The source of random numbers for decisions; a `random.Random` is one."""
 
     def randbytes(self, n: int, /) -> bytes:
         """Return `n` random bytes."""
 
     def randrange(self, stop: int, /) -> int:
-        """Return a random whole number from 0 to below `stop`."""
+        """Return a random integer from 0 up to but not including `stop`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ class HeartbeatResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
-    """The log end offset of one replica, with the epoch of its last record."""
+    """The log end offset of one replica, and the leader epoch of its last record."""
 
     partition: TopicIdPartition
     last_epoch: int
@@ -209,7 +209,7 @@ class AllocateProducerIdsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIdsResponse:
-    """A block of producer ids, given to one broker only."""
+    """A block of producer ids, which no other broker gets."""
 
     error: ErrorCode = ErrorCode.NONE
     producer_id_start: ProducerId = ProducerId(-1)  # noqa: RUF009  # a NewType costs nothing
@@ -255,7 +255,7 @@ class AlterPartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeadersRequest:
-    """Preferred or unclean elections by command. No partitions means all of them."""
+    """Preferred or unclean elections by command. Without partitions, all partitions are meant."""
 
     unclean: bool = False
     partitions: tuple[TopicPartition, ...] = ()
@@ -271,7 +271,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """The result for one partition of a command."""
+    """The result of a command for one partition."""
 
     partition: TopicPartition
     outcome: Outcome = GOOD
@@ -290,7 +290,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopicsRequest:
-    """Topics to create: a client's whole request, or a piece of it that is decided by itself.
+    """Topics to create: a client's whole request, or a piece of it that is decided separately.
 
     `partitions_elsewhere` are the partitions that the other pieces create, and `repeated_names` the names
     that the whole request has more than once.

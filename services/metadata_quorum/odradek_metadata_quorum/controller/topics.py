@@ -3,8 +3,8 @@
 Names follow Kafka's rules (`odradek_protocol.topic_names`). Two names that differ only in `.` and `_` collide,
 because metrics write both as `_`.
 
-A topic is created whole in one batch: its record, its configs, its partitions. Deleting removes the
-id; brokers delete the files. A topic that is created again under the name has another id.
+A topic is created whole in one batch: its record, its configs, its partitions. A deletion removes the topic's id;
+brokers then delete the files. A topic that is created again with the same name has another id.
 
 `placement.py` says where replicas go.
 """
@@ -77,12 +77,12 @@ class _Survey:
     computed once for many topics.
 
     Counting again for each topic would stop the event loop for seconds when 1,000 topics are added to 10,000. A
-    survey stays valid for the next request if nothing else was decided since: so are the pieces of a large request.
+    survey stays valid for the next request if nothing else was decided since, as for the pieces of a large request.
     """
 
     @staticmethod
     def of(work: Workspace) -> _Survey:
-        """Return the counts of the last request while they are valid, or new ones."""
+        """Return the counts of the last request if they are still valid, otherwise new ones."""
         survey = work.survey
         if not isinstance(survey, _Survey) or not survey._is_valid(work):
             work.survey = survey = _Survey(work)
@@ -101,7 +101,7 @@ class _Survey:
         return self._image is work.image and self._next_offset == work.next_offset
 
     def close(self) -> None:
-        """End the request: the accepted topics are written at this decision's offset."""
+        """End the request, whose accepted topics are written at this decision's offset."""
         self._next_offset = MetadataOffset(self._work.next_offset + bool(self._work.written))
 
     def check_count(self, name: str, count: int, *, present: int = 0) -> None:

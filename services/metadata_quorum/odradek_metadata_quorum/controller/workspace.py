@@ -48,7 +48,7 @@ from odradek_protocol.metadata.records import MetadataRecord, PartitionChange
 
 @dataclass(slots=True)
 class BrokerMemory:
-    """A controller's soft state of one broker, which is not in the log."""
+    """The soft state of one broker at a controller; it is not in the log."""
 
     image_offset: int = -1  # the offset that its image has reached
     fenced_at_ms: list[int] = field(default_factory=list)  # the last few, for the flap delay
@@ -65,7 +65,7 @@ class BrokerMemory:
 
 @dataclass(slots=True)
 class ControllerMemory:
-    """The last registration of a voter with this controller, while this one was active."""
+    """The last registration that a voter sent to this controller while it was active."""
 
     features: FeatureLevels
     registered_at_ms: int
@@ -73,7 +73,7 @@ class ControllerMemory:
 
 @dataclass(slots=True)
 class Inquiry:
-    """A leaderless partition whose replicas are asked for their log ends (rule R22)."""
+    """A partition without a leader whose replicas are asked for their log ends (rule R22)."""
 
     leaderless_since_ms: int
     asked_at_ms: int | None = None
@@ -141,7 +141,8 @@ class Workspace:
         return Standing.STREAMING if self.liveness.is_connected(broker_id) else Standing.LIVE
 
     def standing_in(self, state: PartitionState) -> StandingOf:
-        """Return the Standing of each broker for this partition: FENCED if its replica failed on an internal error.
+        """Return the Standing of each broker for this partition; it is FENCED if its replica failed on an internal
+        error.
 
         A broker reports such replicas with each heartbeat until it restarts. A new controller may elect one before it
         hears of that; the replica then serves nothing, and is replaced.
@@ -178,7 +179,7 @@ class Workspace:
     def settled(
         self, state: PartitionState, lost: Iterable[BrokerId] = ()
     ) -> PartitionChange | None:
-        """Return the change that a partition needs with its brokers as they are now (election.py)."""
+        """Return the change that a partition needs, given the present state of its brokers (election.py)."""
         return settle(
             state,
             standing_of=self.standing_in(state),
@@ -213,7 +214,7 @@ class Workspace:
         self.write(*changes)
 
     def elections_first(self, states: Iterable[PartitionState]) -> deque[PartitionKey]:
-        """Return the partitions in their order, those without a live leader first."""
+        """Return the partitions in their order, but those without a live leader first."""
         live = {broker.broker_id for broker in self.image.brokers.values() if broker.is_live}
         ordered = sorted(states, key=lambda state: state.leader in live)
         return deque((state.topic_id, state.partition) for state in ordered)
@@ -250,6 +251,6 @@ def unfence_delay_ms(work: Workspace, broker_id: BrokerId) -> int:
 
 
 def is_calm(work: Workspace, broker_id: BrokerId) -> bool:
-    """Return whether a broker was fenced at most once within the window, and so may get leaderships back."""
+    """Return whether a broker was fenced at most once within the window. Only then may it get leaderships back."""
     since = work.now_ms - work.settings.flap_window_ms
     return sum(at > since for at in work.memory(broker_id).fenced_at_ms) < 2

@@ -14,9 +14,8 @@ A heartbeat thus leaves at once while entries wait for a slow disk, and so does 
 does not depend on how long a write takes. Messages that wait for the same write keep their order; one
 that waits for less may overtake them, which Raft tolerates, as it tolerates repeated messages.
 
-Messages are encoded at once, because the engine goes on changing the entries they hold. Behind the
-barrier the link to the peer takes the frame or, when its own queue is full or it is down, drops it;
-Raft sends again what matters.
+Messages are encoded at once, because the engine may change their entries later. After the barrier the link to the
+peer takes the frame, or drops it if the link is down or its queue is full; Raft repeats the messages that matter.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Outbox:
         return self._waiting_bytes.get(peer_id, 0)
 
     def send(self, peer_id: int, message: Message) -> bool:
-        """Send or queue a message; False if it was dropped because the peer's share of the queue is full."""
+        """Send or queue a message. Return False if it was dropped because the peer's share of the queue is full."""
         needed = self._needed(message)
         if self._may_leave(needed):
             self._send_frame(peer_id, encode(message))
@@ -60,7 +59,7 @@ class Outbox:
         return True
 
     def flush(self) -> None:
-        """Send the messages whose state is on disk by now."""
+        """Send the messages whose state is now on disk."""
         waiting, self._waiting = self._waiting, deque()
         for needed, peer_id, frame in waiting:
             if self._may_leave(needed):
@@ -70,7 +69,9 @@ class Outbox:
                 self._waiting.append((needed, peer_id, frame))
 
     def _needed(self, message: Message) -> int:
-        """Return the value of the barrier's `durable` at which a message may leave, as the module says."""
+        """Return the value that the barrier's `durable` must reach before the message may be sent; see the module's
+        table.
+        """
         barrier = self._barrier
         kind = message["type"]
         if kind == wire.PRE_VOTE:
@@ -84,7 +85,7 @@ class Outbox:
 
 
 def _named_index(message: Message) -> int:
-    """Return the index of the last entry that the message says its sender has; 0 if it names none."""
+    """Return the index of the last log entry that the message claims its sender has; 0 if it names none."""
     kind = message["type"]
     if kind == wire.APPEND_ENTRIES:
         return int(message["prevLogIdx"]) + len(message["entries"])

@@ -7,19 +7,19 @@ to decide which of two to keep.
     dialler    hello, then messages; a ping every second
     acceptor   hello back (a refusal closes), then pongs
 
-The hello names protocol versions, cluster and both ends; with TLS the certificate must name the
-sender too. Both ends name the lowest and the highest version they speak, and speak the lower of the two
-highest. Voters of the first release take a hello of four fields only (a *short* one, which names one
-version): a dialler whose hello gets no response sends a short one next, and the response to a short one is short.
-A longer hello names the set of voters, too: a peer that counts another set is refused, after a hello that
-shows it this one's set. A peer that does not answer a ping within 2 s is taken for gone, whatever TCP
-believes; the kernel gets the same limit (`TCP_USER_TIMEOUT`). What waits in the kernel or in the
-transport's buffer is dropped with the connection: nothing stale is delivered after a link heals.
+The hello names protocol versions, cluster and both ends; with TLS the certificate must name the sender too. Both ends
+name the lowest and the highest version they speak, and speak the lower of the two highest. Voters of the first
+release take a hello of four fields only (a *short* one, which names one version): a dialler whose hello gets no
+response sends a short one next, and the response to a short one is short. A longer hello names the set of voters,
+too. A peer with another set is refused, after a hello that shows it the set of this voter. A connection on which a
+ping gets no response within 2 s is closed, whatever TCP believes; the kernel gets the same limit
+(`TCP_USER_TIMEOUT`). Bytes in the kernel's or the transport's buffers are dropped with the connection, so nothing
+stale is delivered after the network has recovered.
 
 With TLS (1.3, mutual, certificates of the cluster's own CA) a controller's certificate names it in a SAN,
-`DNS:controller-<id>` or `URI:odradek://controller/<id>`. The common name and the host name are not
-checked: addresses move, identities do not. A dialler reads the files for each connection, the listener
-when they have changed, so a renewed certificate needs no restart.
+`DNS:controller-<id>` or `URI:odradek://controller/<id>`. The common name and the host name are not checked: addresses
+change, identities do not. A dialler reads the files for each connection, the listener when they have changed, so a
+renewed certificate needs no restart.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ HELLO_BYTES_MAX: Final = 4096  # memory that a peer may take before it is known
 
 
 class FrameProtocol(asyncio.Protocol):
-    """Splits the byte stream into messages. A peer's error closes the connection, a bug here raises."""
+    """Splits the byte stream into messages. A peer's error closes the connection; a bug in this process raises."""
 
     def __init__(self, *, frame_bytes_max: int, tls: bool) -> None:
         self._frame_bytes_max = frame_bytes_max
@@ -124,7 +124,7 @@ class FrameProtocol(asyncio.Protocol):
         self.abort()
 
     def refuse_after(self, message: Message, reason: str) -> None:
-        """Close the connection once this message is sent. From the message the peer finds the reason itself."""
+        """Close the connection once this message, from which the peer can find the reason, is sent."""
         self.refusal = self.refusal or reason
         self.send(message)
         if not self.closed.done():
@@ -216,7 +216,7 @@ class OutgoingLink(FrameProtocol):
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def offer_frame(self, frame: bytes) -> None:
-        """Send a frame, unless more bytes than the limit of the queue wait already."""
+        """Send a frame, unless the bytes that wait already exceed the queue's limit."""
         if self.queued_bytes() <= self._queue_bytes_max:
             self.send_frame(frame)
 
@@ -298,8 +298,9 @@ def voters_text(voters: Iterable[int]) -> str:
 
 
 def voters_mismatch(message: Message, voters: str) -> str:
-    """Return how the peer's set of voters differs, with the remedy; empty if it does not differ, or the peer does
-    not name its voters.
+    """Return how the peer's set of voters differs from this voter's, with the remedy.
+
+    Returns an empty text if it does not differ, or if the peer does not name its voters.
     """
     theirs = message.get("voters", voters)
     if theirs == voters:
@@ -314,7 +315,7 @@ def voters_mismatch(message: Message, voters: str) -> str:
 def hello(
     cluster_id: str, node_id: int, target_id: int, *, voters: str = "", short: bool
 ) -> Message:
-    """Return the first message of either side; a short one has the fields of the first release only."""
+    """Return the first message that either side sends. A short one has only the fields of the first release."""
     message: Message = {
         "type": HELLO,
         "version": PROTOCOL_VERSION_MIN,
@@ -330,7 +331,9 @@ def hello(
 
 
 def agreed_version(message: Message) -> int | None:
-    """Return the highest protocol version that both ends speak, by the peer's hello; None without one."""
+    """Return the highest protocol version that this voter and the sender of the hello speak; None if
+    there is none.
+    """
     lowest: int = message["version"]
     highest: int = message.get("version_max", lowest)
     version = min(highest, PROTOCOL_VERSION_MAX)
@@ -356,10 +359,10 @@ def hello_refusal(message: Message, cluster_id: str, peer_id: int, node_id: int)
 
 
 class ServerIdentity:
-    """The listener's TLS context: peers must show a certificate of the CA."""
+    """The listener's TLS context. It requires a peer certificate that the CA has signed."""
 
     def __init__(self, tls: QuorumTls) -> None:
-        """Raises OSError, ssl.SSLError."""
+        """Raises OSError or ssl.SSLError if the files cannot be used."""
         self._tls = tls
         self._stamp = self._read_stamp()
         self.context = _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls)

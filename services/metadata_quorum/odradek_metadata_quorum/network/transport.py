@@ -1,11 +1,11 @@
 """The network between voters: each voter has a listener, and opens one connection to each other voter.
 
-Diallers never give up: they resolve the name, connect, greet, ping, and begin again a short pause
-after the connection ended. Only the errors of sockets, TLS and the peer's bytes are expected there; any
-other exception is a bug and ends the task, thereby the task group, thereby the process.
+Diallers never give up: they resolve the name, connect, exchange hellos, ping, and begin again a short pause after the
+connection has ended. They handle only errors of sockets, TLS and the peer's bytes; any other exception is a bug and
+ends the task, its task group and so the process.
 
-A new connection from a peer ends its old one before a frame of the new one is read, and nothing
-that the old one still brings is delivered: messages from before a peer's restart end with it.
+A new connection from a peer ends the old one before a frame of the new one is read, and nothing more from the old one
+is delivered, so no message from before a peer's restart arrives after it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class VoterNetwork:
         self.port = 0
 
     async def listen(self) -> None:
-        """Open the listener. Raises OSError, `InsecureListener`."""
+        """Open the listener. Raises OSError or InsecureListener."""
         settings = self._settings
         if settings.tls is not None:
             self._identity = ServerIdentity(settings.tls)
@@ -88,7 +88,7 @@ class VoterNetwork:
         self.port = self._server.sockets[0].getsockname()[1]
 
     def start_dialling(self, tasks: asyncio.TaskGroup) -> None:
-        """Start one dialler for each peer, in the caller's task group."""
+        """Start one dialler task for each peer, in the caller's task group."""
         for peer_id in sorted(self._peer_ids):
             tasks.create_task(self._dial_forever(peer_id), name=f"quorum-dial-{peer_id}")
 
@@ -102,8 +102,9 @@ class VoterNetwork:
             await self._server.wait_closed()
 
     def send_frame(self, peer_id: int, frame: bytes) -> None:
-        """Send a frame if the peer is connected and its queue is not full, or else drop it. Raft repeats messages
-        that matter.
+        """Send a frame, or drop it if the peer is not connected or its queue is full.
+
+        Raft repeats messages that matter.
         """
         link = self._outgoing.get(peer_id)
         if link is not None:
@@ -163,7 +164,7 @@ class VoterNetwork:
                 self._warn(f"controller {peer_id} at {host}:{port}", link.refusal)
 
     async def _connect(self, peer_id: int, addresses: list[str], port: int) -> OutgoingLink:
-        """Connect to the first address that responds. Raises the failure of the last one, an OSError."""
+        """Connect to the first address that responds. If none does, raise the OSError of the last one."""
         failure = OSError(f"controller {peer_id} has no address")
         for address in addresses:
             try:
@@ -244,7 +245,10 @@ class VoterNetwork:
             self._drop_ungreeted(link, "it did not say hello in time")
 
     def _drop_ungreeted(self, link: IncomingLink, reason: str) -> None:
-        """Close a connection without a hello. If its TLS handshake never ended, asyncio reports no loss."""
+        """Close a connection that sent no hello.
+
+        If its TLS handshake never ended, asyncio reports no loss of the connection.
+        """
         self._ungreeted.discard(link)
         link.refuse(reason)
 
@@ -280,7 +284,9 @@ class VoterNetwork:
             self._mismatches.pop(peer_id, None)
 
     def _warn(self, who: str, reason: str) -> None:
-        """Log a reason once in ten seconds: an unknown peer that redials must not fill the disk."""
+        """Log each reason at most once in ten seconds, so that an unknown peer that keeps dialling cannot fill the
+        disk.
+        """
         now_s = asyncio.get_running_loop().time()
         if now_s - self._refusals.get(reason, -60.0) > 10.0:
             if len(self._refusals) > 100:
@@ -292,7 +298,7 @@ class VoterNetwork:
 
 
 async def _addresses(host: str, port: int) -> list[str]:
-    """Resolve a voter's name, at every dial: a pod's address changes. Raises OSError.
+    """Resolve a voter's name. This is done at every dial, because a pod's address changes. Raises OSError.
 
     A resolver may need longer than a connection, for example when its first server is gone. A lookup
     that timed out goes on, in one of the few threads that all lookups share.

@@ -1,9 +1,9 @@
 """The encoding of messages between voters: a frame is a length and one msgpack array.
 
-Inside the process a message is a dict with a `type`, because pysyncobj takes and makes such dicts. On the
-wire it is an array: a number for the type, then the fields in the order of the table below. The
-table is the protocol: a frame that does not fit it, to the type of each field, is a `WireError` and
-ends the connection. Nothing is ever unpickled, and msgpack knows no extension type.
+Inside the process a message is a dict with a `type`, because pysyncobj takes and makes such dicts. On the wire it is
+an array: a number for the type, then the fields in the order of the table below. The table is the protocol: a frame
+that does not match it, including the type of each field, raises `WireError`, and the connection is closed. Nothing is
+ever unpickled, and no msgpack extension types are used.
 
 Messages grow at their end only. A field that a later version appends is ignored by an earlier one, and
 a field that an earlier version lacks is missing in the dict (`_OPTIONAL`). Voters of the first release
@@ -122,7 +122,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(body: bytes | memoryview) -> Message:
-    """Return the message in a frame's body. Raises `WireError`."""
+    """Decode the message in a frame's body. Raises `WireError`."""
     try:
         values = msgpack.unpackb(body, raw=False, use_list=True, strict_map_key=True)
     except (ValueError, msgpack.UnpackException) as error:

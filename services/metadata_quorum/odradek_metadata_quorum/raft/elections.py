@@ -4,12 +4,12 @@ a read.
 pysyncobj decides when to campaign and who has won. `Elections` stands between it and the messages, and
 adds these rules:
 
-- *Pre-vote* (Raft thesis 9.6): a voter asks first whether an election could be won, and disturbs
-  nobody if not. Votes are counted once per (term, voter), and a voter that may have forgotten a vote
-  gives none (`joining.py`).
-- *Stickiness*: a voter that hears a leader consents to no election. If the connection to its leader
-  broke, it does not wait as long as for a silent one: that process is gone, or will be heard again at
-  once. A majority that still hears the leader consents to no election anyway.
+- *Pre-vote* (Raft thesis 9.6): before it raises its term, a voter asks the others whether it could win an election;
+  if not, it changes nothing at them. Votes are counted once per (term, voter), and a voter that may have forgotten a
+  vote gives none (`joining.py`).
+- *Stickiness*: a voter that hears a leader consents to no election. If the connection to its leader broke, it waits
+  less time than for a leader that is only silent: that process is gone, or will be heard again at once. A majority
+  that still hears the leader consents to no election anyway.
 - *A vote given counts as hearing a leader*, from when it leaves: the candidate's first heartbeat is a
   write of this voter's disk and a round trip away. Until the vote has left, this voter does not campaign.
 - *A stall of this process is nobody else's silence* (`LoopTurns`).
@@ -39,8 +39,8 @@ class PreVote:
     own. An isolated voter thus comes back with the term it left with, and deposes nobody. While a round
     is young its question is repeated, with the same number: a response may take longer than a timer.
 
-    `approved` is consent not yet used. It is void as soon as the ground it stood on moves: another
-    round, a vote given to another candidate, another term, a leader heard of.
+    `approved` is a majority's consent that was not used yet. It is void as soon as another round begins, this voter
+    votes for another candidate, the term changes, or it hears from a leader.
     """
 
     def __init__(self, node_id: int, voter_count: int) -> None:
@@ -66,7 +66,7 @@ class PreVote:
         self._count()
 
     def grant(self, peer_id: int, round_number: int) -> bool:
-        """Count the consent of a peer; return whether a majority consents now."""
+        """Count the consent of a peer. Return whether a majority now consents."""
         if not self._running or round_number != self.round:
             return False
         self._granted.add(peer_id)
@@ -74,10 +74,10 @@ class PreVote:
         return self.approved
 
     def yields_to(self, other: tuple[int, int, int], *, own: tuple[int, int, int]) -> bool:
-        """End this voter's round, if there is one, in favour of a better candidate; return whether it did.
+        """If the other candidate is better, end this voter's round, if there is one, and return True.
 
-        Candidates are (last term, last index, node id). Two that ask at the same time would both
-        consent and then split the votes, again and again where responses take as long as timers.
+        Candidates are compared by (last term, last index, node id). Two that ask at the same time would both consent
+        and then split the votes, again and again where responses take as long as timers.
         """
         if other <= own or not (self._running or self.approved):
             return False
@@ -85,7 +85,7 @@ class PreVote:
         return True
 
     def use(self) -> bool:
-        """Use up the consent for one election; return whether there was one."""
+        """Use up the consent for one election. Return whether there was one."""
         approved, self.approved = self.approved, False
         return approved
 
@@ -101,16 +101,17 @@ class PreVote:
 
 
 class LoopTurns:
-    """Measures the turns of this voter's event loop, to tell silence of other voters from a stall of this process.
+    """Measures the iterations (turns) of this voter's event loop, to distinguish silence of other voters from a stall
+    of this process.
 
-    A message that has come and is not read yet looks like silence. So silence is judged up to the last
-    moment at which everything that had come was read: now, while turns are short; after a *long* turn,
-    its beginning, until the next turn has read what came meanwhile.
+    A message that has arrived but was not read yet looks like silence. So silence is judged up to the last moment at
+    which all messages that had arrived were read. While turns are short, that is now. After a *long* turn it is the
+    beginning of that turn, until the next turn has read what arrived meanwhile.
 
-    The whole machine may have stood still, the others as well; then nobody was silent. The length of a
-    long turn is therefore forgiven, that is, added to all deadlines, but only where none was for
-    `forgiven_interval_s`. In a process that is slow all the time nearly every turn is long: if each was
-    forgiven, deadlines would recede nearly as fast as time passes.
+    The whole machine may have stood still, the others as well; then nobody was silent. The length of a long turn is
+    therefore forgiven, that is, added to all deadlines, but only if no turn was forgiven within the last
+    `forgiven_interval_s`. In a process that is slow all the time nearly every turn is long: if each was forgiven,
+    deadlines would recede nearly as fast as time passes.
     """
 
     def __init__(self, now_s: float, *, long_s: float, forgiven_interval_s: float) -> None:
@@ -121,7 +122,7 @@ class LoopTurns:
         self._forgiven_s: float | None = None
 
     def step(self, now_s: float) -> float:
-        """Begin a step. Return the seconds to add to all deadlines, which are nearly always 0."""
+        """Begin a step. Return the seconds to add to all deadlines; this is nearly always 0."""
         began_s = self._stepped_s
         if now_s <= began_s:
             return 0.0
@@ -136,7 +137,7 @@ class LoopTurns:
         return now_s - began_s
 
     def read_until_s(self, now_s: float) -> float:
-        """Return the time up to which everything that came has been read."""
+        """Return the time up to which all messages that arrived have been read."""
         return self._stepped_s if now_s - self._stepped_s > self._long_s else self._read_s
 
     def _may_forgive(self, began_s: float) -> bool:
@@ -147,10 +148,10 @@ class LoopTurns:
 class ReadIndex:
     """Confirms that this leader still led when a read arrived, by rounds of questions within one term.
 
-    A leader that was cut off does not know that another voter leads by now, and lacks what that one commits.
-    So a response that no committed entry vouches for waits for a *round*: the leader asks all voters for their
-    term. The responses of a majority, itself included, that still is in its term prove that nobody was elected
-    before the round began, so the leader's state at that moment was the newest.
+    A leader that was cut off does not know that another voter leads by now, and lacks the entries which that one
+    commits. So a response to a read waits for a *round*: the leader asks all voters for their term. The responses of
+    a majority, itself included, that still is in its term prove that nobody was elected before the round began, so
+    the leader's state at that moment was the newest.
 
     All reads that arrive while a round is under way wait for the next one, together: each is confirmed by a
     round that began after it arrived. A round whose responses are late is sent again, under the same number.
@@ -169,8 +170,11 @@ class ReadIndex:
         return self.round is None and bool(self._waiting)
 
     def ask(self, confirmed: Confirmed) -> None:
-        """Call `confirmed` once: with True when a round that begins after this confirmed the
-        leadership, with False when the leadership ended before."""
+        """Request a confirmation; `confirmed` is called once with the result.
+
+        It is called with True when a round that began after this call has confirmed the leadership, and with False if
+        the leadership ended before that.
+        """
         self._waiting.append(confirmed)
 
     def begin(self, round_number: int) -> None:
@@ -182,13 +186,13 @@ class ReadIndex:
         self._conclude()
 
     def agree(self, peer_id: int, round_number: int) -> None:
-        """Record that a voter, which is in the leader's term, responded to the round."""
+        """Record that a voter that is in the leader's term responded to the round."""
         if round_number == self.round:
             self._agreed.add(peer_id)
             self._conclude()
 
     def end(self) -> None:
-        """Refuse all reads: the leadership is over."""
+        """Refuse all reads, because the leadership has ended."""
         refused = self._running + self._waiting
         self._running, self._waiting, self.round = [], [], None
         for confirmed in refused:
@@ -203,7 +207,9 @@ class ReadIndex:
 
 
 class Elections:
-    """One voter's timer, votes and leadership. `may_vote` is False while it may have forgotten votes."""
+    """The election timer, votes and leadership of one voter. `may_vote` is False while it may have
+    forgotten votes.
+    """
 
     def __init__(
         self, engine: Engine, *, timers: RaftTimers, randomness: random.Random, may_vote: bool
@@ -232,7 +238,7 @@ class Elections:
     # Time.
 
     def begin_step(self) -> None:
-        """Extend the deadlines by a stall of this process and, as leader, check that a majority still responds."""
+        """Extend the deadlines if this process was stalled. As leader, check that a majority still responds."""
         now_s = self._engine.now_s()
         if stall_s := self._turns.step(now_s):
             self._forgive(stall_s)
@@ -251,7 +257,7 @@ class Elections:
                 engine.note_response(peer_id, responded_s + stall_s)
 
     def _check_quorum(self, now_s: float) -> None:
-        """Step down if no majority responded for `fallback_s`: another one may lead by now."""
+        """Step down if no majority responded for `fallback_s`, because another voter may lead by now."""
         engine = self._engine
         since_s = self._turns.read_until_s(now_s) - self._timers.fallback_s
         responding = 1
@@ -262,7 +268,7 @@ class Elections:
             engine.step_down()
 
     def election_timeout_s(self) -> float:
-        """Return how long to wait for a leader from now on."""
+        """Return how long to wait for a leader, counted from now."""
         return self._timeout_s(is_new_cluster=self._engine.term == 0)
 
     def _timeout_s(self, *, is_new_cluster: bool) -> float:
@@ -274,7 +280,7 @@ class Elections:
         self._engine.election_deadline_s = self._engine.now_s() + self.election_timeout_s()
 
     def campaign_soon(self) -> None:
-        """Forget past leaders, and end the election timer with the next step if this voter may campaign."""
+        """Forget all leaders; if this voter may campaign, end its election timer with the next step."""
         self._heard_s = self._engine.now_s() - self._timers.election_min_s
         if self.election_timeout_s() <= self._timers.heartbeat_s or not self._engine.peer_ids:
             self._engine.election_deadline_s = 0.0
@@ -294,7 +300,7 @@ class Elections:
         return self._lost_leader_s <= self._heard_s and heard_s_ago < self._timers.election_min_s
 
     def peer_disconnected(self, peer_id: int) -> None:
-        """Wait less for a leader whose connection broke than for a silent one."""
+        """If the connection to the leader broke, wait for a shorter time than for a silent leader."""
         engine, timers = self._engine, self._timers
         if peer_id != engine.leader_id:
             return
@@ -305,7 +311,7 @@ class Elections:
         )
 
     def durable_moved(self) -> None:
-        """Restart the timer if a vote is on disk now and was sent: a given vote counts as hearing a leader."""
+        """Restart the timer if a vote was stored on disk and sent: giving a vote counts as hearing a leader."""
         if self._vote_leaves and self._engine.barrier.is_vote_durable:
             self._vote_leaves = False
             self._heard_s = self._engine.now_s()
@@ -314,10 +320,10 @@ class Elections:
     # Reads.
 
     def confirm_leadership(self, confirmed: Confirmed) -> None:
-        """Call `confirmed(True)` once a majority has confirmed that nobody was elected before now.
+        """Call `confirmed(True)` once a majority has confirmed that no other voter was elected before this call.
 
-        Calls `confirmed(False)` when this node does not lead, or stops to before that. `step` must
-        follow, soon.
+        Calls `confirmed(False)` if this node does not lead, or stops leading before that. The caller must call `step`
+        soon.
         """
         if self._engine.halted or not self._engine.is_leader:
             confirmed(False)
@@ -325,10 +331,10 @@ class Elections:
             self._read_index.ask(confirmed)
 
     def drive_reads(self) -> None:
-        """Begin the round that a read waits for, and ask voters again whose responses are late.
+        """Begin the round that a read waits for, and ask again the voters whose responses are late.
 
-        The question is a pre-vote for the term that this node leads already: nobody consents, and
-        everybody responds with the term it is in. So voters of all versions understand it.
+        The question is a pre-vote for the term that this node already leads: nobody consents, and everybody responds
+        with its own term. So voters of all versions understand it.
         """
         reads = self._read_index
         if reads.is_due:
@@ -349,7 +355,7 @@ class Elections:
     # Campaigns.
 
     def may_campaign(self) -> bool:
-        """Return whether to raise the term now. Without consent, ask for it first."""
+        """Return whether this voter may raise its term now. If it has no consent, ask for it first."""
         engine = self._engine
         now_s = engine.now_s()
         if self._turns.read_until_s(now_s) < engine.election_deadline_s:
@@ -370,7 +376,7 @@ class Elections:
         return False
 
     def _ask_all(self, term: int, round_number: int) -> None:
-        """Ask every voter for consent to lead `term`; each responds with the term it is in."""
+        """Ask every voter for consent to lead in `term`; each responds with its own term."""
         _, last_index, last_term = self._engine.log.entries[-1]
         for peer_id in self._engine.peer_ids:
             self._engine.tell(
@@ -385,7 +391,9 @@ class Elections:
             )
 
     def before_term(self, term: int, vote: int | None) -> None:
-        """Before the term changes: discard consent for another term, and hold back campaigns until a vote was sent."""
+        """Prepare for a change of the term: discard consent for another term, and delay campaigns until a vote was
+        sent.
+        """
         if term > self._engine.term or vote not in (None, self._engine.node_id):
             self.pre_vote.clear()
         self._vote_leaves = vote is not None
@@ -411,7 +419,7 @@ class Elections:
         return True
 
     def on_pre_vote(self, peer_id: int, message: Message) -> None:
-        """Handle a voter's question for consent to campaign, or a leader's question for this node's term."""
+        """Handle a voter's question for consent to campaign, or a leader's question for the term of this node."""
         engine = self._engine
         if not self.may_vote and message["term"] <= engine.term:
             return  # a leader asks, and this voter may have forgotten that it elected another one
@@ -449,7 +457,7 @@ class Elections:
             engine.election_deadline_s = 0.0
 
     def on_timeout_now(self, peer_id: int, message: Message) -> None:
-        """Campaign at once, without asking for consent, because the leader hands its leadership over."""
+        """Campaign at once, without asking for consent, because the leader transfers its leadership to this voter."""
         engine = self._engine
         if message["term"] == engine.term and peer_id == engine.leader_id and self.may_vote:
             self.pre_vote.approved = True

@@ -1,21 +1,22 @@
-"""The Raft library pysyncobj 0.3.17 behind typed names. No other file imports it or uses its private names.
+"""An adapter that gives the Raft library pysyncobj 0.3.17 typed names. No other file imports it or uses its private
+names.
 
-The library keeps what it is good at: when to campaign, counting votes, the loop over next indexes and
-the commit rule. `Engine` gives its private fields typed names and replaces the rules that are too weak
-by hooks (`EngineHooks`); the objects beside this file (elections, log matching, replication, state,
-snapshots, joining) hold an `Engine` and fill those hooks. `RaftNode` puts them together.
+The library does what it is good at: it decides when to campaign, counts votes, sends entries by next index, and has
+the commit rule. `Engine` gives its private fields typed names and replaces the rules that are too weak by hooks
+(`EngineHooks`); the objects beside this file (elections, log matching, replication, state, snapshots, joining) hold
+an `Engine` and fill those hooks. `RaftNode` puts them together.
 
 Overriding name-mangled private methods works with exactly one version, so every other one is refused.
 The library's module globals are replaced before anything uses it:
 
-- pickle raises: no byte of a socket or file is ever unpickled. The paths that would unpickle are
-  unreachable, and this proves it.
+- pickle raises: no byte of a socket or file is ever unpickled. The code that would unpickle is never reached, and
+  this proves it.
 - The poller does nothing, because asyncio polls.
 - The journal factory returns the journal that it is given, which is the durable log.
 - The clock is the engine's own, so that a simulator can set it.
 
-One of the library's log lines is dropped. It warns of a truncation before the engine has judged whether
-there is anything to truncate, and would appear for every repeated message.
+One of the library's log lines is dropped. It warns of a truncation before the engine has checked whether anything
+must be truncated, and would appear for every repeated message.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class _EngineTransport(Transport):  # type: ignore[misc]  # pysyncobj has no typ
 
 
 class RespondToAppend(Protocol):
-    """A function that responds to append_entries. `next_index` None stands for the end of the log."""
+    """A function that responds to append_entries. If `next_index` is None, it stands for the end of the log."""
 
     def __call__(
         self, leader_id: int, next_index: int | None, *, reset: bool, success: bool
@@ -178,7 +179,7 @@ class RespondToAppend(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHooks:
-    """The decisions that the library does not make, or makes with rules that are too weak."""
+    """Decisions that the library does not make, or for which its own rules are too weak."""
 
     # Send a message of the library; False ends this round of entries to the peer.
     send: Callable[[int, Message], bool]
@@ -217,7 +218,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         clock: Callable[[], float],
         fatal: Fatal,
     ) -> None:
-        """`attach` must be called before any other method."""
+        """Create the engine. `attach` must be called before any other method."""
         self.node_id = node_id
         self.peer_ids: Final = tuple(sorted(set(voters) - {node_id}))
         self.barrier: Final = barrier
@@ -251,7 +252,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._SyncObj__needLoadDumpFile = False
 
     def attach(self, hooks: EngineHooks) -> None:
-        """Set the hooks that decide from now on."""
+        """Set the hooks, which make the decisions from now on."""
         self._hooks = hooks
 
     # Driving the library.
@@ -262,12 +263,12 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._onTick(0.0)
 
     def receive(self, peer_id: int, message: Message) -> None:
-        """Pass a message to the library that has passed the rules of this package."""
+        """Pass a message to the library. The rules of this package have accepted it before."""
         _library.monotonicTime = self.now_s
         self._SyncObj__onMessageReceived(self._peers[peer_id], message)
 
     def send_appends(self, skipped: Set[int]) -> None:
-        """Send entries, or a heartbeat where there are none, to the connected peers not in `skipped`."""
+        """Send entries, or a heartbeat if there are none, to the connected peers that are not in `skipped`."""
         connected: set[int] = self._SyncObj__connectedNodes
         self._round_ended = connected.intersection(skipped)
         connected -= self._round_ended
@@ -275,12 +276,12 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         connected |= self._round_ended
 
     def tell(self, peer_id: int, message: Message) -> None:
-        """Send a message, behind the write barrier. A halted node sends nothing."""
+        """Send a message when the write barrier allows it. A halted node sends nothing."""
         if not self.halted:
             self.outbox.send(peer_id, message)
 
     def halt(self, reason: str, error: BaseException | None = None) -> None:
-        """Send nothing any more and end the process, because continuing could lose or replace data."""
+        """Stop sending and end the process, because continuing could lose or replace data."""
         self.halted = True
         self._fatal(reason, error)
 
@@ -334,7 +335,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     @property
     def election_deadline_s(self) -> float:
-        """When the election timer ends, by `now_s`; 0 ends it with the next tick."""
+        """The time, by `now_s`, at which the election timer ends; 0 ends it with the next tick."""
         deadline_s: float = self._SyncObj__raftElectionDeadline
         return deadline_s
 
@@ -404,7 +405,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._SyncObj__raftNextIndex[peer_id] = index
 
     def responded_s(self, peer_id: int) -> float | None:
-        """When a peer last responded to this leader, by `now_s`; None if this node never led."""
+        """The time, by `now_s`, at which a peer last responded to this leader; None if this node never led."""
         responded_s: float | None = self._SyncObj__lastResponseTime.get(peer_id)
         return responded_s
 

@@ -1,10 +1,9 @@
-"""When a voter with an empty directory may begin to vote.
+"""Rules for when a voter with an empty directory may begin to vote.
 
-An empty voter is either new, or was wiped: then it may have voted in some term *t*, and may have
-acknowledged entries that are committed only because it did. If it voted again in *t*, or for a
-candidate that lacks those entries, a term could have two leaders, or a commit could be undone. It
-cannot tell which it is, so it finds out, and until then it stores and acknowledges entries but
-neither votes nor consents nor campaigns:
+An empty voter is either new, or was wiped: then it may have voted in some term *t*, and may have acknowledged entries
+that are committed only because it did. If it voted again in *t*, or for a candidate that lacks those entries, a term
+could have two leaders, or a commit could be undone. It cannot know which of these it is, so it asks the other voters.
+Until one of the following is known it stores and acknowledges entries, but neither votes nor consents nor campaigns:
 
 - *The cluster is new*: every other voter responded that its term is 0 and its log is empty. Nobody
   has ever voted or stored anything, this one included. All must respond, not a majority: with one of
@@ -16,9 +15,9 @@ neither votes nor consents nor campaigns:
   this voter's log reaches there: what it had once helped to commit is in its log again. It then
   refuses every vote up to the floor.
 
-The price of asking all: a wiped voter does not vote while another one is gone for good. Of five
-voters with one dead and one wiped three are left that may vote: a majority, which bears no further
-loss until the dead one is replaced, or responds once more.
+Asking all voters has a price: a wiped voter does not vote while another one is lost for good. Of five voters with one
+dead and one wiped three are left that may vote: a majority, which bears no further loss until the dead one is
+replaced, or responds once more.
 
 This assumes that a minority of voters is wiped at a time; Raft has no answer beyond that.
 An acknowledgement from before the wipe cannot count after this: a new connection from a voter ends
@@ -47,7 +46,7 @@ class _LogEnd:
 
 
 class JoinRound:
-    """The other voters' responses to one empty voter's questions. It has no clock and no network."""
+    """The responses of the other voters to the questions of one empty voter. It has no clock and no network."""
 
     def __init__(self, other_voters: frozenset[int], *, round_number: int, genesis_index: int):
         self._others = other_voters
@@ -63,8 +62,8 @@ class JoinRound:
     def respond(self, peer_id: int, round_number: int, term: int, last_index: int) -> None:
         """Record a voter's report of its term and log end. The first report that a voter is empty is kept.
 
-        That a voter was empty after this one began to ask proves that nothing had ever happened,
-        whatever it does next. Of other terms the last one counts, which is the highest and safest.
+        That a voter was empty after this one began to ask proves that nothing had ever happened, whatever it does
+        next. If a voter reports other terms, the last one counts, because it is the highest and so the safest.
         """
         if round_number != self.number or peer_id not in self._others:
             return
@@ -74,12 +73,12 @@ class JoinRound:
 
     @property
     def cluster_is_new(self) -> bool:
-        """Whether every voter is as empty as this one."""
+        """Whether every other voter is as empty as this one."""
         return not self.missing and all(map(self._is_empty, self._responses.values()))
 
     @property
     def floor(self) -> int | None:
-        """The highest term in which no vote may be given; None until every voter has responded."""
+        """The highest term in which this voter must not vote; None until every voter has responded."""
         if self.missing:
             return None
         return max((response.term for response in self._responses.values()), default=0)
@@ -89,7 +88,9 @@ class JoinRound:
 
 
 class Joining:
-    """Decides when an empty voter may vote for the first time, and responds to the questions of other empty voters."""
+    """Decides when an empty voter may vote for the first time, and responds to the questions of other
+    empty voters.
+    """
 
     def __init__(
         self, engine: Engine, elections: Elections, *, round_number: int, events: RaftEvents
@@ -111,7 +112,7 @@ class Joining:
         return self._round.missing
 
     def step(self) -> None:
-        """Ask the other voters if that is due, or report that this voter has joined."""
+        """Ask the other voters if it is time to, or report that this voter has joined."""
         if self._elections.may_vote:
             return
         if self._needed is not None:
@@ -171,7 +172,7 @@ class Joining:
             self._join(floor)
 
     def _join(self, floor: int) -> None:
-        """Allow this voter to vote in terms above `floor`, once that is durable."""
+        """Allow this voter to vote in terms above `floor`, once the floor is durable."""
         engine = self._engine
         if engine.term > 0 or floor > 0:
             # Whatever it may have voted for in this term, it does not vote in it again.
@@ -183,7 +184,7 @@ class Joining:
         self._events.wake(0.0)
 
     def confirm_joined(self) -> None:
-        """Complete the join: the vote's floor and the directory's `joined` are durable."""
+        """Complete the join, because the lower bound for votes and the directory's `joined` are durable."""
         self._elections.may_vote = True
         if self._engine.term == 0:
             self._elections.campaign_soon()

@@ -1,4 +1,4 @@
-"""How a follower makes its log match the leader's. Every message is checked by its term.
+"""The rules by which a follower makes its log match the leader's.
 
 pysyncobj appends the entries of append_entries. `LogMatching` stands in front of it and adds these rules:
 
@@ -7,8 +7,9 @@ pysyncobj appends the entries of append_entries. `LogMatching` stands in front o
 - *Prefix match before truncation*: entries that are in the log already are skipped. Only a real conflict
   truncates the log, and truncating at or below what is committed or applied ends the process.
 - *A message raises the commit index to the last entry whose prefix it proved*, no further:
-  `prevLogIdx + len(entries)`. What follows in this log may be of another leader.
-- *A slow disk bounds what is taken*: while more than a few windows of entries wait for it, no more are.
+  `prevLogIdx + len(entries)`. Later entries in this log may be of another leader.
+- *A slow disk bounds what is taken*: while more than a few windows of entries wait for the disk, no more are
+  appended.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class LogMatching:
             self._matched_all = False
 
     def hear_leader(self, leader_id: int, term: int) -> bool:
-        """Check the term of a leader's message; return whether it is from the current leader."""
+        """Check the term of a leader's message. Return whether it is from the current leader."""
         engine = self._engine
         if term < engine.term:
             self._tell_next_index(leader_id, 0, reset=False, success=False)
@@ -69,8 +70,8 @@ class LogMatching:
         return 4 * self._window_bytes_max
 
     def _skip_matching(self, message: Message) -> None:
-        """Remove the entries that the log has from the message, and lower its commit index to what the message
-        proves.
+        """Remove from the message the entries that the log already has, and lower its commit index to
+        what it proves.
         """
         entries = message["entries"]
         term_at = self._engine.log.term_at
@@ -101,8 +102,9 @@ class LogMatching:
     def respond_to_append(
         self, leader_id: int, next_index: int | None, *, reset: bool, success: bool
     ) -> None:
-        """Tell the leader from which entry to continue. After a conflict, that is before all entries of the
-        conflicting term.
+        """Tell the leader from which entry to continue.
+
+        After a conflict that is before all entries of the conflicting term.
         """
         if next_index is None:
             next_index = self._engine.log.last_index + 1

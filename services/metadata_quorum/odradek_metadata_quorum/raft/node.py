@@ -4,8 +4,8 @@
     propose(payload, epoch) --+--> step() -- engine --+--> barrier.start_write() -----> disk
     a write became durable ---+                       +--> apply --> events.applied, active, ...
 
-`step` is the only place where the engine ticks; every caller of `receive` or `propose` makes sure that
-it follows soon (`events.wake`). Everything of one step leaves in one write and one message a peer.
+`step` is the only place where the engine ticks; every caller of `receive` or `propose` makes sure that it follows
+soon (`events.wake`). All changes of one step leave in one write to the disk and one message to each peer.
 
 The states of an entry: *noted* in memory and in the log's buffer, *durable* when the barrier says so,
 *sent* then, *committed* when a majority acknowledged it in this term, *applied* in order.
@@ -66,8 +66,8 @@ class RaftNode:
     ) -> None:
         """Load snapshot and log at once. Raises `CorruptStorage`.
 
-        `joined` is what the directory's identity says; `queued_bytes(peer_id)` returns what the
-        network still holds for a peer.
+        `joined` is the value in the directory's identity. `queued_bytes(peer_id)` returns how many bytes the network
+        still holds for a peer.
         """
         loaded = ReplicatedState.load(state_machine, snapshots, barrier.log)
         engine = self.engine = Engine(
@@ -199,11 +199,11 @@ class RaftNode:
         self.replication.peer_disconnected(peer_id)
 
     def halt(self, reason: str, error: BaseException | None = None) -> None:
-        """Send nothing any more and end the process."""
+        """Stop sending and end the process."""
         self.engine.halt(reason, error)
 
     def stop(self) -> None:
-        """Send nothing any more, without ending the process."""
+        """Stop sending, without ending the process."""
         self.engine.halted = True
 
     # What the shell asks for.
@@ -226,7 +226,7 @@ class RaftNode:
         return self.state.entries(from_index, count_max)
 
     def best_successor(self) -> int | None:
-        """The peer to hand leadership to: one that has the whole log; None while there is none."""
+        """A peer that has the whole log, so that leadership can be handed to it; None while there is none."""
         return self.replication.best_successor()
 
     def hand_over(self, peer_id: int) -> None:

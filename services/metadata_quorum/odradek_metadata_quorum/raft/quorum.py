@@ -132,8 +132,8 @@ def _unknown(offset: int, reason: str) -> OutcomeUnknown:
 class Quorum:
     """One voter: a replicated log, elections, and the state machine that replays the log.
 
-    Everything runs on the event loop that called `start`; disk writes run on two threads of their own.
-    `fatal` is for tests; the default ends the process.
+    Everything runs on the event loop that called `start`; disk writes run on two threads of their own. `fatal` is
+    called with a fatal error; tests replace it, and by default it ends the process.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Quorum:
     async def stop(self) -> None:
         """Hand leadership over (bounded), fail pending proposals as unknown, and close everything.
 
-        Does nothing where `start` failed, which has closed what it had opened.
+        It does nothing if `start` failed, because `start` then has closed everything itself.
         """
         if self._stopping or not self._started:
             return
@@ -183,10 +183,10 @@ class Quorum:
     async def propose(self, payload: bytes, *, epoch: int, timeout_s: float) -> int:
         """Replicate one entry. Return its offset once it is committed and applied here.
 
-        `epoch` is the term in which the caller decided: the entry is never appended in another.
-        Raises `NotLeader`, `ProposalTooLarge`, `QuorumOverloaded` (nothing was appended) or
-        `OutcomeUnknown` (leadership lost, or `timeout_s` passed). An empty payload is refused with
-        ValueError: it stands for a leader's no-op in the feed.
+        `epoch` is the term in which the caller decided: the entry is never appended in another term. Raises
+        `NotLeader`, `ProposalTooLarge`, `QuorumOverloaded` (nothing was appended) or `OutcomeUnknown` (leadership
+        lost, or `timeout_s` passed). An empty payload is refused with ValueError: it stands for a leader's no-op in
+        the feed.
         """
         settings = self._settings
         if not payload:
@@ -273,7 +273,7 @@ class Quorum:
         self._listeners.append((on_active, on_resigned))
 
     async def transfer_leadership(self, timeout_s: float) -> bool:
-        """Hand leadership to the most caught-up peer. Return False if it stays here or was not here.
+        """Hand leadership to the most caught-up peer. Return False if this node still leads, or did not lead.
 
         Proposals wait meanwhile, in their order, so that the peer can catch up with the whole log;
         then they are appended, or refused because another node leads.
@@ -334,7 +334,7 @@ class Quorum:
 
     @property
     def disk_wait_s(self) -> float:
-        """How long the disk write under way has taken so far; 0 without one."""
+        """The seconds for which the present disk write has been under way; 0 if there is none."""
         return self._voter.barrier.waited_ns / 1e9
 
     @property
@@ -358,7 +358,8 @@ class Quorum:
     def entries(self, from_offset: int, bytes_max: int) -> Sequence[CommittedEntry] | None:
         """Return applied entries from `from_offset` on, of at most `bytes_max` (but at least one entry).
 
-        Returns none where there are none yet, and None where the log is trimmed: take `latest_snapshot`.
+        Returns an empty result if there are none yet, and None if the log is trimmed there; use `latest_snapshot`
+        then.
         """
         entries = self._voter.node.entries(from_offset, _FEED_ENTRIES_MAX)
         if entries is None:
@@ -373,7 +374,7 @@ class Quorum:
         return taken
 
     async def latest_snapshot(self) -> StateSnapshot | None:
-        """Return the newest snapshot on disk, None when none was taken yet (then the log is whole).
+        """Return the newest snapshot on disk, or None if none was taken yet (then the log is complete).
 
         Callers share one copy in memory while any of them holds it. Raises OSError when the file cannot
         be read, or was removed.
@@ -404,7 +405,7 @@ class Quorum:
         return opened.snapshot, StateSnapshot(opened.snapshot.offset, opened.snapshot.epoch, data)
 
     def status(self) -> QuorumStatus:
-        """Return one reading of everything that metrics and status show."""
+        """Return all values that metrics and status show, read at one moment."""
         node, log, latency = self._voter.node, self._voter.log, self._voter.barrier.latency
         snapshot = node.snapshot
         return QuorumStatus(

@@ -1,15 +1,15 @@
 """The state machine on this voter: applying committed entries, taking snapshots and installing the leader's.
 
-- *Applying*: committed and durable entries, in order, a bounded number a step. An entry that cannot be
-  applied, or a gap in front of it, ends the process: guessing would be divergence. The applied index is
-  never above the durable one: a single voter thus waits for its own disk, and a snapshot never holds
-  what this node's log does not.
+- *Applying*: committed and durable entries, in order, a bounded number a step. An entry that cannot be applied, or a
+  gap before it, ends the process, because skipping it would make this voter's state differ from that of others. The
+  applied index is never above the durable one: a single voter thus waits for its own disk, and a snapshot never
+  contains an entry that this node's log lacks.
 - *Taking snapshots*: every so many entries or bytes the state is captured on the event loop, encoded and
-  written on the snapshots' disk queue; then the log is trimmed, but for what slow followers may still
-  need. A snapshot that is larger than other voters would take, or finds no room on the disk, is not kept:
-  the voter goes on, keeps its log, and tries again after as many entries.
+  written on the snapshots' disk queue; then the log is trimmed, except for entries that slow followers may still
+  need. A snapshot that is larger than other voters accept, or that does not fit on the disk, is not kept: the voter
+  continues, keeps its log, and tries again after the same number of entries.
 - *Installing the leader's snapshot*: it is decoded on the snapshots' thread and replaces the state on the
-  loop. If the log agrees with it, the entries behind it stay.
+  loop. If the log agrees with it, the entries after it stay.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class ReplicatedState:
     ) -> tuple[int, int]:
         """Restore the newest snapshot and make the log follow it; return the (index, term) of its end.
 
-        Runs before the engine reads the log: a node never votes on half of what its disk holds.
-        Raises `CorruptStorage`.
+        Runs before the engine reads the log: a node never votes before it knows everything on its disk. Raises
+        `CorruptStorage`.
         """
         data = snapshots.read_current()
         snapshot = snapshots.current
@@ -183,8 +183,9 @@ class ReplicatedState:
 
     @staticmethod
     def _may_store(size: int, size_max: int) -> bool:
-        """Return whether other voters would accept a snapshot of this size; a larger one is of no use to them and
-        is not kept.
+        """Return whether other voters would accept a snapshot of this size.
+
+        A larger one is of no use to them and is not kept.
         """
         return size <= size_max
 

@@ -2,13 +2,13 @@
 
 pysyncobj keeps a next index for each follower and sends entries from there on. `Replication` adds:
 
-- A follower whose next entry is trimmed is kept from entries and gets a snapshot instead.
-- A follower has at most a *window* of entries under way. Entries that have left this node's queues still
-  take memory where they arrive, until that disk has them: a follower whose disk hangs acknowledges
-  nothing, so the window counts until the acknowledgement and not until the queue is empty.
-- While entries wait for this voter's disk, all get heartbeats that name an entry which is on it: a slow
-  disk silences no leader.
-- An acknowledgement counts in the term it was given in, and only for that term's leader.
+- A follower whose next entry was trimmed from the log gets a snapshot instead of entries.
+- A follower has at most a *window* of entries under way. Entries that have left this node's queues take memory at the
+  follower until they are on its disk, and a follower whose disk hangs acknowledges nothing. So an entry counts until
+  it is acknowledged, not until it leaves the queue.
+- While entries wait for this voter's disk, all followers get heartbeats that name an earlier entry, which is on the
+  disk: a leader with a slow disk is not taken for a silent one.
+- An acknowledgement counts only in the term in which it was given, and only for that term's leader.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ COMMIT_NOTICE_S: Final = 0.002  # followers learn of a commit with the next entr
 class SendWindow:
     """The bytes of entries that were sent to one follower and are not acknowledged.
 
-    It is cleared when the connection ends, or when the follower says that its log goes on elsewhere:
-    then what was sent is gone, or comes again.
+    It is cleared when the connection ends, or when the follower asks to continue at another entry: then the entries
+    that were sent are lost, or are sent again.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,10 @@ class SendWindow:
 
 
 class Replication:
-    """The leader's side of append_entries. `queued_bytes(peer_id)` is what the network holds for a peer."""
+    """The leader's side of append_entries.
+
+    `queued_bytes(peer_id)` returns how many bytes the network holds for a peer.
+    """
 
     def __init__(
         self,
@@ -92,8 +95,8 @@ class Replication:
         self._beat_due_s = 0.0
 
     def send_due(self) -> None:
-        """Send new entries at once. A new commit index alone is sent a little later, because mostly entries follow
-        that carry it.
+        """Send new entries at once. A new commit index alone is sent a little later, because usually entries follow
+        soon and carry it.
         """
         engine = self._engine
         if not engine.barrier.clean:
@@ -109,8 +112,8 @@ class Replication:
                 self.replicate()
 
     def replicate(self) -> None:
-        """Send entries or a heartbeat to all followers, and snapshot chunks or heartbeats to those that cannot
-        receive entries.
+        """Send entries or a heartbeat to all followers; those that cannot receive entries get snapshot chunks or
+        heartbeats.
         """
         engine = self._engine
         self._resend = False
@@ -154,7 +157,7 @@ class Replication:
         return waiting > window_max or self._windows[peer_id].bytes > window_max
 
     def _probe(self, peer_ids: list[int]) -> None:
-        """Send a heartbeat instead of entries, and ask whether the last entry sent arrived."""
+        """Send a heartbeat instead of entries, which also asks whether the last entry that was sent has arrived."""
         engine = self._engine
         now_s = engine.now_s()
         if not peer_ids or now_s < self._probe_due_s:

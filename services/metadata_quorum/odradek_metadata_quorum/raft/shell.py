@@ -43,7 +43,7 @@ class RaftEvents(Protocol):
         """Ask the owner to call `step` after `delay_s`, or earlier."""
 
     def applied(self, offset: int, epoch: int) -> None:
-        """Report that the entry is applied."""
+        """Report that an entry was applied."""
 
     def restored(self, offset: int, epoch: int) -> None:
         """Report that a snapshot replaced the state."""
@@ -55,12 +55,15 @@ class RaftEvents(Protocol):
         """Report that this node no longer leads. It is also called if the node never became active."""
 
     def joined(self) -> None:
-        """Report that this node may vote from now on. The owner makes that durable, and then calls
+        """Report that this node may vote from now on. The owner stores that durably, and then calls
         `confirm_joined`.
         """
 
     def snapshot_weighed(self, size: int, size_max: int, failure: OSError | None) -> None:
-        """Report that this node took a snapshot. It is stored unless it is too large, or `failure` says why not."""
+        """Report that this node took a snapshot.
+
+        It is stored unless it is too large or `failure` gives a reason against it.
+        """
 
     def snapshot_refused(self, peer_id: int, size: int, size_max: int) -> None:
         """Report that the leader sends a snapshot above this node's limit. It is called for each chunk."""
@@ -78,7 +81,7 @@ class StateMachine(Protocol):
     """
 
     def apply(self, offset: int, epoch: int, payload: bytes) -> None:
-        """Replay one committed entry. Offsets rise by one, except over the no-ops of new leaders."""
+        """Replay one committed entry. Offsets rise by one, except where no-ops of new leaders lie between."""
 
     def snapshot(self) -> Callable[[], bytes]:
         """Capture the state, cheaply; the returned callable encodes it on another thread."""
@@ -127,7 +130,7 @@ class LatencyStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumStatus:
-    """One consistent reading. Each offset is the index of the last entry that it includes."""
+    """The status of the quorum, read at one moment. Each offset is the index of the last entry that it includes."""
 
     node_id: int
     cluster_id: str

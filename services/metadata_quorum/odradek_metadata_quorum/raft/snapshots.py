@@ -1,4 +1,4 @@
-"""InstallSnapshot: how a leader's snapshot reaches a follower whose next entry is trimmed.
+"""InstallSnapshot, the transfer of a leader's snapshot to a follower whose next entry was trimmed from the log.
 
 Every chunk names its snapshot (offset, epoch, total size, CRC) and its position. The follower writes it
 to a file of its own and responds with the position it wants next; a chunk at any other position changes
@@ -55,11 +55,11 @@ class SnapshotSender:
 
     @property
     def snapshot(self) -> SnapshotId:
-        """The snapshot that is being sent."""
+        """The snapshot that this object sends."""
         return self._opened.snapshot
 
     def next_message(self, term: int, now_s: float) -> Message:
-        """Return the chunk that is due, or an empty one, which is only a heartbeat."""
+        """Return the chunk that is due; if none is due, an empty one, which is only a heartbeat."""
         flight = self._in_flight
         due = (
             flight is None
@@ -81,7 +81,7 @@ class SnapshotSender:
         }
 
     def wants(self, position: int) -> bool:
-        """Record the position that the follower wants next; return whether it moved, so that a chunk is due."""
+        """Record the position that the follower wants next. Return whether it changed, so that a chunk is due."""
         if not 0 <= position <= self.snapshot.size or position == self._wanted:
             return False
         self._wanted = position
@@ -135,7 +135,7 @@ class SnapshotSending:
             sender.close()
 
     def end_all(self) -> None:
-        """End all transfers: the leadership is over."""
+        """End all transfers, because the leadership has ended."""
         for peer_id in list(self._senders):
             self.end(peer_id)
 

@@ -1,8 +1,7 @@
-"""One running voter: a `RaftNode`, with its timers, disk threads and network.
-
-That is the event loop's timers, two disk threads (log and vote; snapshots) and the network. It decides
-nothing. A failed write, a state machine that raises, a broken invariant or a task that died ends the
-process with status 70 on the spot: a voter that goes on in doubt is worse than one that is gone.
+"""One running voter: a `RaftNode` with timers of the event loop, two disk threads (one for log and vote, one for
+snapshots) and the network. This code makes no decisions of Raft. A failed write, a state machine that raises, a
+broken invariant or a task that died ends the process with status 70 on the spot: a voter that continues with doubtful
+state is worse than one that has ended.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _log = event_log(__name__)
 
 
 def end_process(reason: str, error: BaseException | None) -> None:
-    """Log why and end the process before anything else can be sent. Callable from any thread."""
+    """Log the reason and end the process before anything else can be sent. May be called from any thread."""
     _log.error("Metadata quorum failed in this process, which ends now", exc=error, reason=reason)
     os._exit(EXIT_FATAL)
 
@@ -168,7 +167,7 @@ class Voter:
     # RaftEvents.
 
     def wake(self, delay_s: float) -> None:
-        """Step after `delay_s`; many calls for an immediate step lead to one."""
+        """Call `step` after `delay_s`. Many calls for an immediate step lead to one."""
         if delay_s > 0.0:
             self._loop.call_later(delay_s, self.wake, 0.0)
         elif self._step_handle is None:
@@ -280,7 +279,9 @@ class Voter:
             await asyncio.sleep(tick_s)
 
     async def _warn_while_joining(self) -> None:
-        """Log what an empty voter waits for: without that, waiting for all others looks like a hang."""
+        """Log which voters an empty voter waits for, because waiting for all others would otherwise look
+        like a hang.
+        """
         while not self.node.may_vote:
             await asyncio.sleep(_JOIN_WARNING_S)
             if not self.node.may_vote:
@@ -292,7 +293,7 @@ class Voter:
                 )
 
     def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:
-        """Let an exception in a callback end the process: it is a bug, not a network error."""
+        """Let an exception in a callback end the process, because it is a bug and not a network error."""
 
         def guarded(*arguments: object) -> None:
             try:

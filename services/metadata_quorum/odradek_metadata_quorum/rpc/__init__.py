@@ -1,3 +1,3 @@
-"""The controller's connection to the outside: gRPC servicers, the metadata feed, and the host that proposes
-decisions to the quorum.
+"""The controller's gRPC services, its metadata feed, and the host that proposes the controller's decisions to the
+quorum.
 """

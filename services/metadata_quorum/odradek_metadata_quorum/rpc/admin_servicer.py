@@ -1,7 +1,7 @@
 """The admin service of a controller, for brokers that forward the requests of their clients.
 
-The brokers have authorized the client; here only members of the cluster may call. At a member that is
-not the active controller a call ends with FAILED_PRECONDITION, and the broker tries another member.
+The broker has already authorized the client; this service only accepts calls from members of the cluster. At a member
+that is not the active controller a call ends with FAILED_PRECONDITION, and the broker tries another member.
 """
 
 from __future__ import annotations
@@ -359,7 +359,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeMetadataQuorum(
         self, request: pb.DescribeMetadataQuorumRequest, context: Context
     ) -> pb.DescribeMetadataQuorumResponse:
-        """Refuse the call: brokers serve it, and ask any controller by ControllerService.DescribeQuorum."""
+        """Refuse the call, because brokers serve it. They ask a controller by ControllerService.DescribeQuorum."""
         await context.abort(
             grpc.StatusCode.UNIMPLEMENTED, "only brokers serve this call: send it to a broker"
         )
@@ -377,7 +377,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeCluster(
         self, request: pb.DescribeClusterRequest, context: Context
     ) -> pb.DescribeClusterResponse:
-        """Describe brokers, fenced ones too, and controllers."""
+        """Describe the brokers, including fenced ones, and the controllers."""
         image = await self._image(context)
         active_id, endpoints = self._describe_members()
         led = Counter(state.leader for state in image.partitions())
@@ -447,7 +447,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         return results, max(decision.offset for decision in decisions)
 
     async def _bounded(self, context: Context, count: int, count_max: int = ITEMS_MAX) -> None:
-        """Refuse a caller that is not a member, and a request with too many items, before the items are read."""
+        """Refuse a caller that is not a member and a request with too many items, before its items are read."""
         await self._peers.require_member(context)
         if count > count_max:
             message = (
@@ -489,7 +489,7 @@ async def _scram_users(image: MetadataImage, names: list[str]) -> pb.DescribeScr
 
 
 async def in_turns(items: Iterable[T], count: int = ITEMS_PER_TURN) -> AsyncIterator[T]:
-    """Iterate over the items of a request or a response, with a turn of the loop after each `count` of them."""
+    """Iterate over the items of a request or a response. Other tasks get a turn after each `count` items."""
     for number, item in enumerate(items, 1):
         yield item
         if number % count == 0:
@@ -497,6 +497,6 @@ async def in_turns(items: Iterable[T], count: int = ITEMS_PER_TURN) -> AsyncIter
 
 
 def _pieces(items: Sequence[T], count: int = ITEMS_PER_PIECE) -> Iterator[Sequence[T]]:
-    """Cut the items of a request into pieces that are decided one at a time. No items are one piece."""
+    """Cut the items of a request into pieces that are decided one at a time. A request without items is one piece."""
     for start in range(0, max(len(items), 1), count):
         yield items[start : start + count]

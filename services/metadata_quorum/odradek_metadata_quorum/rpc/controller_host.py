@@ -1,15 +1,15 @@
 """Runs one controller on the event loop: it passes requests to the controller, and proposes its decisions to the
 quorum.
 
-The rule behind this module: a decision's response is sent after its records, and those of every decision
-before it, are committed and replayed here; or not at all. Proposals are handed to the quorum in the order
-of the decisions. A decision without records, such as a read of the image or a refusal, gets its response
-once a majority of the controllers has confirmed that no other one was elected before it
-(`confirm_leadership`): a deposed controller that does not know it yet responds to nothing.
+The rule of this module: a decision's response is sent only after its records, and those of every decision before it,
+are committed and replayed here. Proposals are handed to the quorum in the order of the decisions. A decision without
+records, such as a read of the image or a refusal, gets its response once a majority of the controllers has confirmed
+that no other one was elected before it (`confirm_leadership`): a deposed controller that does not know it yet
+responds to nothing.
 
-When leadership ends, every waiting request fails with `NotActive`: the outcome of what was proposed is
-unknown to the caller, who repeats the request at the next active controller (every request may be
-carried out twice, or its response says that it was done before).
+When leadership ends, every waiting request fails with `NotActive`: the outcome of what was proposed is unknown to the
+caller, who repeats the request at the next active controller (each request either may be carried out twice, or gets a
+response that says that it was done before).
 
 Heartbeats are decided at once and never wait for a commit: what their response says is committed by then
 (`is_fenced`), or harmless if it is not.
@@ -46,11 +46,11 @@ _log = event_log(__name__)
 
 
 class NotActive(Exception):
-    """This controller is not the active one, or was deposed before the commit."""
+    """This controller is not the active one, or was deposed before the decision was committed."""
 
 
 class Overloaded(Exception):
-    """Too many decisions wait for their commit; the caller may repeat the request later."""
+    """Too many decisions wait for their commit. The caller may repeat the request later."""
 
 
 class Unconfirmed(Exception):
@@ -149,7 +149,7 @@ class ControllerHost:
     async def decide_each(
         self, handler: Callable[[Workspace, Q], T], requests: Iterable[Q]
     ) -> list[Decision[T]]:
-        """Decide the pieces of a large request, with a turn of the loop between them, as `decide` does.
+        """Decide the pieces of a large request one by one, as `decide` does. Other tasks get a turn after each piece.
 
         Each piece is a batch of its own, atomic by itself: if this member is deposed on the way, the first
         pieces may be committed and the others not.
@@ -203,7 +203,10 @@ class ControllerHost:
         self._streams[broker_id] = self._streams.get(broker_id, 0) + 1
 
     def stream_ended(self, broker_id: BrokerId) -> None:
-        """Record that a heartbeat stream of a broker ended. The end of its last one counts as a break."""
+        """Record that a heartbeat stream of a broker ended.
+
+        If it was the last one, the broker counts as disconnected.
+        """
         still_open = self._streams[broker_id] - 1
         if still_open:
             self._streams[broker_id] = still_open

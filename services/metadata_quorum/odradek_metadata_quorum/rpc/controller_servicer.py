@@ -76,7 +76,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def RegisterController(
         self, request: pb.RegisterControllerRequest, context: Context
     ) -> pb.RegisterControllerResponse:
-        """Register a voter; respond once the registration is committed, or remembered."""
+        """Register a voter. Respond once the registration is committed or, if no record is needed, remembered."""
         await self._peers.require_controller(context, request.controller_id)
         response, error = await self._decide(
             features.register_controller, wire.register_controller_request(request)
@@ -90,10 +90,10 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def Heartbeat(  # type: ignore[override]  # a coroutine that writes: it ends at once
         self, request_iterator: AsyncIterator[pb.HeartbeatRequest], context: Context
     ) -> None:
-        """Respond to each heartbeat; the end of the stream, for whatever reason, counts as a break.
+        """Respond to each heartbeat. If the stream ends, for whatever reason, the broker counts as disconnected.
 
-        This is no generator: a cancelled generator is closed only when it is collected, and the death of a broker
-        must be noticed at once.
+        This is not a generator, because a cancelled generator is closed only when it is garbage collected, and the
+        death of a broker must be noticed at once.
         """
         broker_id: BrokerId | None = None
         try:
@@ -179,7 +179,10 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
         return None if decision is None else decision.response, error
 
     async def _unless_refused(self, deciding: Awaitable[T]) -> tuple[T | None, ErrorCode]:
-        """Return what was decided, or the error of a controller that cannot decide now."""
+        """Await the decision and return it.
+
+        If the controller cannot decide now, return the error for the response instead.
+        """
         try:
             return await deciding, ErrorCode.NONE
         except NotActive:

@@ -45,7 +45,7 @@ class FeedMismatch(Exception):
 async def feed(
     source: FeedSource, from_offset: int, last_epoch: int
 ) -> AsyncIterator[pb.MetadataFeedResponse]:
-    """Yield the messages for one reader, without end. The first one comes at once, and says how far this log goes.
+    """Yield messages for one reader endlessly. The first one is sent at once and says where this log ends.
 
     Raises:
         FeedMismatch: the entry before `from_offset` has another epoch here.
@@ -104,7 +104,9 @@ def _batches(entries: Sequence[CommittedEntry], end_offset: int) -> pb.MetadataF
 
 
 def _chunks(snapshot: StateSnapshot) -> Iterator[pb.MetadataFeedResponse]:
-    """Yield the pieces one at a time, so that a hundred readers of a large image hold it once."""
+    """Yield the pieces one at a time, so that the memory for a large image is needed only once for a
+    hundred readers.
+    """
     checksum = crc32c(snapshot.data)
     starts = range(0, max(len(snapshot.data), 1), CHUNK_BYTES)
     for start in starts:

@@ -79,7 +79,7 @@ class MetadataStateMachine:
             self._controller.replay(at, epoch, record, delta)
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Capture the image (about 0.1 us a partition); the callable encodes it on any thread."""
+        """Capture the image (about 0.1 us per partition). The callable that is returned encodes it on any thread."""
         image = self._controller.committed.copy()
         return lambda: snapshot_bytes(image)
 

@@ -1,7 +1,7 @@
-"""This controller's own registration, which it repeats with whichever controller is active.
+"""This controller's own registration with the active controller, which it repeats at intervals.
 
-It names the feature levels that the program of this voter supports. An active controller of an older
-program does not know the call; this one repeats it until another controller is active.
+It names the feature levels that the program of this voter supports. If the active controller runs an older program,
+it does not know the call; this controller repeats it until another one is active.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Headers = Iterable[tuple[str, str | bytes]]
 
 
 class Peers:
-    """Checks callers by their certificates and by the cluster that they name; without TLS only by the latter."""
+    """Checks callers by the cluster that they name and, with TLS, also by their certificates."""
 
     def __init__(
         self,
@@ -40,18 +40,18 @@ class Peers:
         self._strangers: dict[str, None] = {}  # reasons that were logged; the oldest is dropped
 
     async def require_registering_broker(self, context: Context, broker_id: int) -> None:
-        """Require that the caller is the broker that registers. Another cluster is refused by the response to the
-        registration.
+        """Require that the caller is the broker that registers. A broker of another cluster is refused later, by the
+        response to its registration.
         """
         await self._require(context, ("broker",), broker_id)
 
     async def require_broker(self, context: Context, broker_id: int) -> None:
-        """Require that the caller is this broker: no other may speak for it."""
+        """Require that the caller is this broker, because no other process may act for it."""
         await self._require(context, ("broker",), broker_id)
         await self._refuse_stranger(context)
 
     async def require_controller(self, context: Context, controller_id: int) -> None:
-        """Require that the caller is this controller: no other may speak for it."""
+        """Require that the caller is this controller, because no other process may act for it."""
         await self._require(context, ("controller",), controller_id)
         await self._refuse_stranger(context)
 
@@ -100,6 +100,6 @@ class Peers:
 
 
 async def refuse(context: Context, code: grpc.StatusCode, message: str) -> NoReturn:
-    """End the call with a status; does not return."""
+    """End the call with a status; this function does not return."""
     await context.abort(code, message)
     raise AssertionError("`context.abort` returned, but it must raise")

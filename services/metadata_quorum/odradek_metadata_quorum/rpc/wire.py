@@ -40,7 +40,9 @@ _RESTART_CLASSES = {
 
 
 def register_request(message: pb.RegisterRequest) -> RegisterRequest:
-    """Convert the protobuf message to the controller's value; without a restart class it is the worst, POWER."""
+    """Convert the protobuf message to the controller's value. A missing restart class becomes the worst
+    one, POWER.
+    """
     return RegisterRequest(
         cluster_id=message.cluster_id,
         broker_id=BrokerId(message.broker_id),
@@ -96,7 +98,10 @@ def register_response(response: RegisterResponse, active_id: int) -> pb.Register
 
 
 def heartbeat_request(message: pb.HeartbeatRequest) -> HeartbeatRequest:
-    """Convert the protobuf message to the controller's value. The broker itself judges the age of its loop."""
+    """Convert the protobuf message to the controller's value.
+
+    The age of the broker's event loop is not used here, because the broker judges it itself.
+    """
     return HeartbeatRequest(
         broker_id=BrokerId(message.broker_id),
         broker_epoch=BrokerEpoch(message.broker_epoch),

@@ -49,7 +49,10 @@ class BadRequest(ValueError):
 
 
 def partition_count(topic: pb.NewTopic, default: int) -> int:
-    """Return how many partitions a topic would have. A count of 0, which was not set, means -1: `default`."""
+    """Return the number of partitions that a topic would have.
+
+    A count of 0 was not set and, like -1, stands for `default`.
+    """
     return len(topic.assignments) or (
         topic.partition_count if topic.partition_count > 0 else default
     )
@@ -115,7 +118,9 @@ def delete_topics_pieces(message: pb.DeleteTopicsRequest) -> Iterator[DeleteTopi
 
 
 def _pieces(counts: Sequence[int]) -> Iterator[slice]:
-    """Yield ranges of items, each of about `PIECE_PARTITIONS` in all; an item counts as one at least."""
+    """Yield ranges of items that have about `PIECE_PARTITIONS` partitions together; each item counts as
+    at least one.
+    """
     start = weight = 0
     for index, count in enumerate(counts):
         if weight and weight + max(count, 1) > PIECE_PARTITIONS:

@@ -41,7 +41,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageIdentity:
-    """The voter that a data directory belongs to. `joined` is False until the node may vote."""
+    """The identity of the voter that owns a data directory. `joined` is False until the voter may vote."""
 
     cluster_id: str
     node_id: int
@@ -52,10 +52,10 @@ class StorageIdentity:
 def format_storage(
     data_dir: Path, *, cluster_id: str, node_id: int, voters: Iterable[int]
 ) -> StorageIdentity:
-    """Give a directory its identity, an empty log and no vote; creates the directory.
+    """Create the directory if needed, and give it an identity, an empty log and no vote.
 
-    Formatting again with the same identity changes nothing. Raises `StorageMismatch` when the
-    directory has another identity, or holds files that no voter wrote.
+    Formatting again with the same identity changes nothing. Raises `StorageMismatch` when the directory has another
+    identity, or holds files that no voter wrote.
     """
     wanted = StorageIdentity(
         cluster_id=cluster_id, node_id=node_id, voters=_checked(node_id, voters), joined=False
@@ -88,7 +88,9 @@ def _sync_directory(path: Path) -> None:
 def check_storage(
     data_dir: Path, *, cluster_id: str, node_id: int, voters: Iterable[int]
 ) -> StorageIdentity:
-    """Read the identity. If it is another one, raise `StorageMismatch`, whose message names the remedy."""
+    """Read the identity. If it differs from the given one, raise `StorageMismatch`, whose message names
+    the remedy.
+    """
     wanted = StorageIdentity(
         cluster_id=cluster_id, node_id=node_id, voters=_checked(node_id, voters), joined=False
     )
@@ -100,7 +102,10 @@ def check_storage(
 
 
 def format_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdentity:
-    """Like `format_storage`, on an open directory. The identity comes last, so a crash leaves none."""
+    """Do the work of `format_storage` on an open directory.
+
+    The identity is written last, so a crash leaves no identity.
+    """
     names = [name for name in disk.names() if name != _OF_THE_FILE_SYSTEM]
     if IDENTITY_NAME in names:
         identity = check_disk(disk, wanted, place)
@@ -121,7 +126,7 @@ def format_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdent
 
 
 def _remove_unfinished_format(disk: Disk, names: list[str], place: str) -> None:
-    """Remove what an interrupted format left: a log without entries, and no identity."""
+    """Remove the files of an interrupted format: a log without entries, and no identity."""
     for name in names:
         used = is_segment(name) and len(read_file(disk, name)) > SEGMENT_HEADER.size
         if used or name.startswith(LAST_SEGMENT_NAME):

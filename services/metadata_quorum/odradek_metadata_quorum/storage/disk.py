@@ -4,11 +4,11 @@ Everything that must survive a crash goes through `Disk` and `DiskFile`. `Direct
 one. The simulator has another, which forgets what was not synced, tears pages and fails any call.
 Names are plain file names in the quorum's own directory.
 
-What callers may rely on, and no more: bytes survive a power cut once `sync` has returned; a name
-(created, renamed, removed) survives once `sync_directory` has returned; a failed call leaves both
-in doubt, so a caller that gets an exception must not go on. What a file reads as is not what is
-durable: an earlier process may have been killed before its sync, or its sync may have failed. A caller
-that opens a file and acts on its contents makes them durable first.
+What callers may rely on, and no more: bytes survive a power cut once `sync` has returned; a name (created, renamed,
+removed) survives once `sync_directory` has returned; a failed call leaves both in doubt, so a caller that gets an
+exception must not go on. Bytes that can be read from a file may not be durable: an earlier process may have been
+killed before its sync, or its sync may have failed. A caller that opens a file and acts on its contents makes them
+durable first.
 
 A `DiskQueue` runs disk work in order, off the event loop, and stops at the first failure. A job that
 raises may have left half of its bytes on the disk, and the page cache may have dropped what it could
@@ -46,13 +46,13 @@ class DiskFile(Protocol):
         """Write all of `data`, or raise OSError."""
 
     def sync(self) -> None:
-        """Make the written bytes and the file's length durable: they survive a loss of power from now on."""
+        """Make the written bytes and the file's length durable, so that they survive a power failure."""
 
     def truncate(self, size: int) -> None:
-        """Shorten the file; durable after `sync`."""
+        """Shorten the file. This is durable after `sync`."""
 
     def close(self) -> None:
-        """Release the descriptor; no other call may follow."""
+        """Close the file; no other method may be called afterwards."""
 
 
 class Disk(Protocol):
@@ -62,16 +62,16 @@ class Disk(Protocol):
         """Return the names of all files, sorted."""
 
     def open(self, name: str, *, create: bool = False) -> DiskFile:
-        """Open for reading and writing; `create` makes a new, empty one, replacing an old one."""
+        """Open a file for reading and writing. With `create` it is new and empty, and replaces an older one."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file a new name, replacing another of that name."""
+        """Rename a file; another file of the new name is replaced."""
 
     def remove(self, name: str) -> None:
-        """Remove a file; where it is open it stays readable."""
+        """Remove a file. If it is open, it can still be read."""
 
     def sync_directory(self) -> None:
-        """Make created, renamed and removed names durable: they survive a loss of power from now on."""
+        """Make created, renamed and removed names durable, so that they survive a power failure."""
 
 
 class DirectoryFile:
@@ -115,7 +115,7 @@ class DirectoryDisk:
     """A directory of the real file system, locked against a second process."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `StorageMismatch` when the directory is missing or in use."""
+        """Open and lock the directory. Raises `StorageMismatch` when it is missing or in use."""
         self._path = path
         if not path.is_dir():
             raise StorageMismatch(
@@ -191,14 +191,14 @@ Fatal = Callable[[str, BaseException | None], None]
 
 
 class DiskQueue(Protocol):
-    """Runs jobs one after the other, as the module says."""
+    """Runs disk jobs one after the other. The module's docstring says what happens when a job fails."""
 
     def submit(self, job: Callable[[], Result], done: Callable[[Result], None]) -> None:
         """Run `job` later, then `done(result)` on the event loop. Jobs and callbacks keep their order."""
 
 
 class DiskThread:
-    """A `DiskQueue` on a thread. Its callers bound it: each waits for `done` before its next job."""
+    """A `DiskQueue` on a thread. Its queue stays short, because each caller waits for `done` before its next job."""
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop, fatal: Fatal) -> None:
         self._loop = loop
@@ -216,7 +216,7 @@ class DiskThread:
         self._jobs.put(run)
 
     async def close(self) -> None:
-        """Finish what is queued, then end the thread."""
+        """Finish the queued jobs, then end the thread."""
         self._jobs.put(None)
         await asyncio.to_thread(self._thread.join)
 

@@ -82,7 +82,7 @@ class SegmentHeader:
 
 
 def segment_version(data: bytes) -> int | None:
-    """Return the format that a segment's header names; None when the bytes are no header of any format."""
+    """Return the format version that a segment's header names; None when the bytes are not a header."""
     if len(data) < SEGMENT_HEADER.size or not data.startswith(_SEGMENT_MAGIC):
         return None
     return int(SEGMENT_HEADER.unpack_from(data)[1])
@@ -102,7 +102,7 @@ def encode_frame(position: int, synced_upto: int, body: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame whose CRC matched; `end` is the offset in `data` behind it."""
+    """A frame whose CRC matched; `end` is the offset in `data` after the frame."""
 
     position: int
     synced_upto: int
@@ -111,7 +111,7 @@ class Frame:
 
 
 def decode_frame(data: memoryview, offset: int, position: int | None) -> Frame | None:
-    """Return the frame at `offset`; None when there is no whole one there, or one of another position."""
+    """Return the frame at `offset`; None when there is no complete frame, or one that names another position."""
     start = offset + FRAME_HEADER.size
     if start > len(data):
         return None

@@ -1,12 +1,11 @@
 """Recovery of the write-ahead log after any kind of stop: it replays the segments, truncates a torn tail, and
 refuses damage.
 
-Where the last segment begins is noted in a file of its own (`LastSegment`). Each segment names the entry
-that it follows, so a missing one in the middle is found; a missing last one would go unnoticed. The note
-is written after the segment is durable and before an entry in it is acknowledged, so it is never ahead
-of the log. A note that is missing (the first release wrote none) or torn says nothing, and is written
-again when the log is opened. Programs that do not know the file leave it alone: its position is then
-behind the log's end, which is allowed.
+A separate file notes where the last segment begins (`LastSegment`). Each segment names the entry that it follows, so
+a missing segment in the middle is found; without the note, a missing last segment would go unnoticed. The note is
+written after the segment is durable and before an entry in it is acknowledged, so it is never ahead of the log. A
+note that is missing (the first release wrote none) or torn says nothing, and is written again when the log is opened.
+Programs that do not know the file leave it alone: its position is then behind the log's end, which is allowed.
 """
 
 from __future__ import annotations
@@ -54,7 +53,8 @@ class RecoveredLog:
 def recover_log(disk: Disk) -> RecoveredLog:
     """Replay every segment; truncate a torn tail. Raises `CorruptStorage`, `StorageMismatch`.
 
-    What is read may be in the page cache only: an earlier process may have been killed before its sync.
+    The bytes that are read may exist only in the page cache, because an earlier process may have been killed before
+    its sync.
     """
     segments = _read_segments(disk)
     entries: list[Entry] = [(b"", segments[0][0].previous_index, segments[0][0].previous_term)]
@@ -116,12 +116,12 @@ def _read_segments(disk: Disk) -> list[tuple[SegmentHeader, bytes]]:
 
 
 def _holds_frames(name: str, data: bytes) -> bool:
-    """Return whether any write to the segment was completed; the header is part of its first write."""
+    """Return whether a write to the segment was completed. The header is part of the first write."""
     return next(later_frames(data, 0, base_position_of(name)), None) is not None
 
 
 def _refuse_damage(segments: list[tuple[SegmentHeader, bytes]], offset: int, position: int) -> None:
-    """Raise `CorruptStorage` if durable bytes follow, because then this is damage and not a torn tail."""
+    """Raise `CorruptStorage` if durable bytes follow the damage, because then it is not a torn tail."""
     name = segment_name(segments[0][0].base_position)
     # A segment is synced to its end before the next one is started.
     if len(segments) > 1:
@@ -184,7 +184,7 @@ def read_last_segment(disk: Disk) -> int:
 
 
 class LastSegment:
-    """The file that names the last segment, open for writing. Opening and `save` wait for the disk."""
+    """The file that names the last segment, open for writing. The constructor and `save` wait for the disk."""
 
     def __init__(self, disk: Disk, position: int) -> None:
         create = LAST_SEGMENT_NAME not in disk.names()

@@ -55,7 +55,7 @@ class SnapshotId:
 
 
 class SnapshotNotWritten(OSError):
-    """The disk has no room for the snapshot; nothing else is wrong."""
+    """The snapshot was not written, because the disk has no room for it; nothing else is wrong."""
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def _full_disk_is_no_failure(abandon: Callable[[], None]) -> Iterator[None]:
 
 
 class OpenSnapshot:
-    """A snapshot that is open for reading, to its end even when a newer one replaces it."""
+    """A snapshot that is open for reading. It can be read to its end even when a newer one replaces it."""
 
     def __init__(self, snapshot: SnapshotId, file: DiskFile) -> None:
         self.snapshot = snapshot
@@ -112,7 +112,7 @@ class SnapshotStore:
         disk.sync_directory()
 
     def read_current(self) -> bytes | None:
-        """Return the newest snapshot's data, None without one. Raises `CorruptStorage`."""
+        """Return the newest snapshot's data, or None if there is none. Raises `CorruptStorage`."""
         if self.current is None:
             return None
         file = self._disk.open(self.current.name)
@@ -122,7 +122,7 @@ class SnapshotStore:
             file.close()
 
     def open_current(self) -> OpenSnapshot | None:
-        """Open the newest snapshot for sending; None without one, or while it is being replaced."""
+        """Open the newest snapshot for sending. Return None if there is none, or while it is being replaced."""
         current = self.current
         if current is None:
             return None
@@ -170,10 +170,9 @@ class SnapshotStore:
             self._incoming.write(data, _DATA_START + position)
 
     def finish_receiving(self, snapshot: SnapshotId) -> bytes | None:
-        """Check the snapshot; make it durable, and current if it is newer. Return its data, None if damaged.
-
-        For a whole snapshot that is not newer than the current one, returns its data and replaces nothing.
-        Raises `SnapshotNotWritten`.
+        """Check the snapshot and, if it is newer than the current one, make it durable and current. Return its data,
+        or None if it is damaged. A snapshot that is not newer replaces nothing, and its data is returned, too. Raises
+        `SnapshotNotWritten`.
         """
         assert self._incoming is not None
         try:

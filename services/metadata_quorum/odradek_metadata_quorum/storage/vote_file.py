@@ -1,10 +1,9 @@
-"""Term and vote, in a file of their own, in two slots: a torn write leaves one of them whole.
+"""The file with the voter's term and vote. It has two slots, of which a torn write leaves one intact.
 
-A voter that forgets a vote can give it twice, and then a term has two leaders. So the vote is not kept
-in the log, whose tail may be truncated after a crash. Each save goes to the slot that does not hold the
-newest record, on another page, and is synced before any message that depends on it leaves; a crash can
-only tear a record that no other voter knows of. Two unreadable slots are damage, never a crash, and
-the voter refuses to start.
+A voter that forgets a vote can give it twice, and then a term has two leaders. So the vote is not kept in the log,
+whose tail may be truncated after a crash. Each save goes to the slot that does not hold the newest record, on another
+page, and is synced before any message that depends on it leaves; a crash can only tear a record that no other voter
+knows of. Two unreadable slots are damage that a crash cannot cause, so the voter refuses to start.
 
 Opening writes the newest record again as it is, and syncs it: an earlier process may have been killed
 before its sync, or its sync may have failed, and then only the page cache holds the vote.

@@ -1,13 +1,13 @@
 """The Raft log: entries in memory for the engine, and the same entries in segments on disk.
 
-Two halves share this object without a lock, because each owns its fields. The *loop* half appends,
-truncates, resets and trims `entries` at once, and notes each change as a record. The *disk* half
-(`write`, `remove_before`; always on the same disk queue) turns the noted records into one frame,
-one write, one sync. In between, `take` hands over what was noted and `written` marks it as durable:
-`synced_index` is then the last entry that this node may acknowledge.
+Two halves share this object without a lock, because each owns its fields. The *loop* half runs on the event loop: it
+appends, truncates, resets and trims `entries` at once, and notes each change as a record. The *disk* half (`write`,
+`remove_before`; always on the same disk queue) turns the noted records into one frame, one write, one sync. In
+between, `take` hands over what was noted and `written` marks it as durable: `synced_index` is then the last entry
+that this node may acknowledge.
 
-`entries[0]` is the *boundary*: the last entry that is not served any more. Log matching needs its index
-and term; its command may be gone. An empty log has the boundary (1, 0), genesis.
+`entries[0]` is the *boundary*: the last entry that is not served any more. Log matching needs its index and term; its
+command may be missing. An empty log has the boundary (1, 0), genesis.
 
 Old segments are removed whole, the oldest first, and no file is ever replaced: so no vote or entry
 can be written to a file that is about to be replaced. Changes of the log's end are records
@@ -45,7 +45,7 @@ GENESIS_TERM: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class LogWrite:
-    """Records of one write; `parts` joined are the body of its frame."""
+    """The records of one write; `parts` joined together are the body of its frame."""
 
     parts: list[bytes]
     entry_count: int
@@ -57,7 +57,7 @@ class WriteAheadLog:
     """The log of one voter, in memory and on disk."""
 
     def __init__(self, disk: Disk, *, segment_bytes_max: int) -> None:
-        """Read the log back. Raises `CorruptStorage` for damage that no crash explains.
+        """Read the log from disk. Raises `CorruptStorage` for damage that a crash cannot have caused.
 
         Raises `StorageMismatch` for files of a later format.
         """
@@ -114,12 +114,12 @@ class WriteAheadLog:
         return self._noted_bytes + self._taken_bytes
 
     def term_at(self, index: int) -> int | None:
-        """Return the term of the entry at `index`; None before the boundary and behind the end."""
+        """Return the term of the entry at `index`; None if it is before the boundary or after the end."""
         position = index - self.entries[0][1]
         return self.entries[position][2] if 0 <= position < len(self.entries) else None
 
     def append(self, command: bytes, index: int, term: int) -> None:
-        """Add one entry behind the last."""
+        """Append one entry after the last one."""
         last = self.entries[-1]
         assert index == last[1] + 1, (index, term, last[1:])
         assert term >= last[2], (index, term, last[1:])
@@ -143,7 +143,7 @@ class WriteAheadLog:
         self._parts.append(encode_record(TRUNCATE, index, self.entries[-1][2]))
 
     def reset(self, index: int, term: int) -> None:
-        """Empty the log: a snapshot that ends with entry (index, term) takes its place."""
+        """Replace the whole log by a snapshot that ends with the entry (index, term)."""
         self.entries = [(b"", index, term)]
         self.payload_bytes = 0
         self.synced_index = min(self.synced_index, index)

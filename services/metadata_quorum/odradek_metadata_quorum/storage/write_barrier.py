@@ -1,12 +1,12 @@
-"""The write barrier: a message leaves this node once the state that it reports is on disk.
+"""The write barrier: it holds a message back until the state that the message reports is on disk.
 
-The engine changes term, vote and log in memory, at once, and goes on. Every change moves `noted`.
-At most one disk write is under way; it takes everything noted so far, the vote first, as one frame
-and one sync (group commit: the next starts when the last ends, without a timer). When it returns,
-`durable` catches up. Changes are counted by the write that takes them: what a message says is on
-disk once `durable` reaches the number that `needed_for_vote` or `needed_for_index` returned when the
-message was made. Votes and acknowledgements thus never leave before the disk has them, a burst costs one
-sync, and a message that says nothing new waits for no write at all, however slow the disk is.
+The engine changes term, vote and log in memory, at once, and goes on. Every change moves `noted`. At most one disk
+write is under way; it takes everything noted so far, the vote first, as one frame and one sync (group commit: the
+next starts when the last ends, without a timer). When it returns, `durable` catches up. Each change has the number of
+the write that includes it. The state that a message reports is on disk once `durable` reaches the number that
+`needed_for_vote` or `needed_for_index` returned when the message was made. Votes and acknowledgements thus never
+leave before the disk has them, a burst costs one sync, and a message that reports no new state waits for no write at
+all, however slow the disk is.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class WriteBarrier:
 
     @property
     def waited_ns(self) -> int:
-        """How long the write under way has taken so far; 0 without one."""
+        """The nanoseconds for which the present write has been under way; 0 if there is none."""
         if self._writing is None:
             return 0
         return time.perf_counter_ns() - self._write_started_ns
@@ -118,8 +118,9 @@ class WriteBarrier:
     def _write(
         self, vote: tuple[int, int | None] | None, write: LogWrite | None
     ) -> tuple[LogWrite | None, int, int]:
-        """Write to the disk, on its thread. The vote comes first, so that no entry has a term that the vote file
-        lacks.
+        """Write to the disk; runs on the disk's thread.
+
+        The vote comes first, so that no entry has a term that the vote file lacks.
         """
         start_ns = time.perf_counter_ns()
         if vote is not None:

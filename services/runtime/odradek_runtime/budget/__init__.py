@@ -1,1 +1,1 @@
-"""The bounds of one client: bytes, connections, loop time, failed logins, audit log lines."""
+"""Limits for each client of a process: bytes, connections, loop time, failed logins and audit log lines."""

@@ -1,4 +1,5 @@
-"""The bounds of one client in a process: its shares, its turns on the loop, its failed logins, its log lines.
+"""Limits for each client of a process: its shares of resources, its turns on the event loop, failed logins and log
+lines.
 
 One `ClientBudget` belongs to a process and covers everything that clients reach there (Kafka's
 listeners, gRPC, HTTP), so a client gets no second share by speaking a second protocol.
@@ -22,7 +23,7 @@ _Line = deque[tuple["asyncio.Future[None]", int]]
 
 
 class ShareLines:
-    """A pool of shares that callers wait for while it has no room. Used only on the event loop.
+    """A pool of a resource whose callers wait while it has no room. Used only on the event loop.
 
     Each owner has a line of its own, first come, first served. Lines are served in turn, so an owner whose share
     is used up delays no other.
@@ -39,9 +40,9 @@ class ShareLines:
 
     @asynccontextmanager
     async def held(self, owner: str, amount: int) -> AsyncIterator[None]:
-        """Hold an amount while the body of the `with` statement runs; wait first if there is no room.
+        """Hold an amount within a `with` block. If there is no room, wait first.
 
-        More than an owner's share counts as the whole share, or the caller would wait for ever.
+        More than an owner's share counts as the whole share, because the caller would otherwise wait for ever.
         """
         amount = min(amount, self.shares.owner_max)
         if owner in self._lines or not self.shares.has_room(owner, amount):
@@ -93,12 +94,12 @@ _ITEM_BYTES: Final = 500
 
 
 def decoded_bytes(request_bytes: int) -> int:
-    """Return the memory that a request of so many bytes may take once it is decoded."""
+    """Return the memory that a request of this size may need once it is decoded."""
     return request_bytes + min(DECODED_FACTOR * request_bytes, _ITEM_BYTES * ITEMS_MAX)
 
 
 class ClientBudget:
-    """The bounds that all listeners of one process share. Used only on the event loop."""
+    """The limits that all listeners of one process share. Used only on the event loop."""
 
     def __init__(
         self,
@@ -108,8 +109,9 @@ class ClientBudget:
         proofs_max: int = 16,
         proofs_owner_max: int = 4,
     ) -> None:
-        """`decoded_*` bound running long requests by their `decoded_bytes`; `proofs_*` bound password checks, whose
-        owner is an address."""
+        """`decoded_*` limit the long requests in progress by their `decoded_bytes`; `proofs_*` limit password checks,
+        for which the owner is an address.
+        """
         self.turns = LoopTurns()
         self.decoded = ShareLines(
             Shares(total_max=decoded_bytes_max, owner_max=decoded_bytes_owner_max)

@@ -1,12 +1,11 @@
-"""Long work on the event loop, in short pieces and in fair turns.
+"""Divides long work on the event loop into short pieces that run in fair turns.
 
-Work whose size a client chooses (decoding, answering or encoding thousands of items) never runs in
-one piece. It asks its `Pace` after each item; after `SLICE_S` of the loop the pace lets it wait for
-its next turn. One piece of all long work runs at a time, and `ITERATIONS_BETWEEN` iterations of the
-loop lie between two pieces: a short request takes several iterations (its bytes arrive, a thread
-writes them, the response leaves), and waits for about one slice in all of them together, however
-many clients send long requests. `turn_order` decides which piece is next. Work is not slowed down
-while no other waits: this is an order, not a rate.
+Work whose size a client chooses (decoding, answering or encoding thousands of items) never runs in one piece. It asks
+its `Pace` after each item; when it has used the loop for `SLICE_S`, the pace makes it wait for its next turn. One
+piece of all long work runs at a time, and `ITERATIONS_BETWEEN` iterations of the loop lie between two pieces: a short
+request takes several iterations (its bytes arrive, a thread writes them, the response leaves), and waits for about
+one slice in all of them together, however many clients send long requests. `turn_order` decides which piece is next.
+Work is not slowed down while no other waits: this is an order, not a rate.
 """
 
 from __future__ import annotations

@@ -49,7 +49,9 @@ OWNERS_MAX: Final = 4096
 
 
 def shortened(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
-    """Return the text at a length that a log line or key may have; a longer one ends with its full length."""
+    """Return the text at a length that is allowed in a log line or key. A shortened text ends with its
+    full length.
+    """
     if len(text) <= characters_max:
         return text
     return f"{text[:characters_max]}... ({len(text)} characters)"
@@ -66,7 +68,7 @@ class _Lines:
 
 
 class RefusalLines:
-    """Decides which refusals are written, by owner (`shares.owner_of`).
+    """Decides which refusals are written to the audit log, separately for each owner (`shares.owner_of`).
 
     It keeps hashes, so an owner's memory does not depend on its requests: at most `LINES_BURST` entries
     each, of `OWNERS_MAX` owners.
@@ -104,7 +106,7 @@ class RefusalLines:
         return unwritten
 
     def take_unwritten(self, now_s: float) -> list[tuple[str, int]]:
-        """Return the owners with refusals that were not written, and the number of these, which starts again from 0.
+        """Return the owners that have unwritten refusals, with the number of these, and set the number back to 0.
 
         An owner is returned once its rate has room again: during a flood only its number grows.
         """

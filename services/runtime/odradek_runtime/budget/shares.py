@@ -24,7 +24,7 @@ def owner_of(principal: str, address: str) -> str:
 
 
 class Shares:
-    """The amounts held of one pool, by owner. Owners that hold nothing are forgotten."""
+    """One pool of a resource, with the amount that each owner holds. Owners that hold nothing are forgotten."""
 
     __slots__ = ("_held", "owner_max", "total", "total_max")
 
@@ -56,7 +56,7 @@ class Shares:
         return held + amount <= self.owner_max or not held
 
     def refusal(self, owner: str, amount: int, what: str) -> str | None:
-        """Return why the owner may not take this amount in addition, for an error text; None if it may."""
+        """Return, as a text for errors, why the owner may not take this amount in addition; None if it may."""
         if self.has_room(owner, amount):
             return None
         held = self.of(owner)

@@ -70,7 +70,7 @@ class TurnOrder(Generic[T]):
         return ticket
 
     def spent(self, owner: str, seconds: float) -> None:
-        """Count the time of an owner's piece; a slice of it was counted when it began."""
+        """Count the time that an owner's piece took. One slice of it was already counted when the piece began."""
         if not self._waiting:
             return
         self._used[owner] = self._used.get(owner, self._clock) + max(0.0, seconds - SLICE_S)

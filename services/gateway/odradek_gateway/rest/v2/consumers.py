@@ -46,9 +46,10 @@ def instances_of(request: Request) -> Instances:
 async def at_owner(
     group: str, name: str, request: Request, work: Work, *, at_stop: Elsewhere | None = None
 ) -> Response:
-    """Call `work` with the instance and the request's body if it is served here; else pass the request on.
+    """Call `work` with the instance and the request's body if this gateway serves the instance; else pass the request
+    on.
 
-    `at_stop` is for long polls: the response to one that was passed on, if this gateway stops.
+    `at_stop` is for long polls: it is the response if this gateway stops while another one handles the request.
     """
     body = await read_body(request)
     instances = instances_of(request)
@@ -81,7 +82,7 @@ _Topic = Annotated[str, msgspec.Meta(pattern=TOPIC_NAME_PATTERN)]
 
 
 class SubscribeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Topics by name, or a pattern: one of both."""
+    """Either topics by name or a pattern."""
 
     topics: list[_Topic] | None = None
     topic_pattern: Annotated[str, msgspec.Meta(min_length=1)] | None = None
@@ -209,7 +210,9 @@ async def assign(group: GroupName, instance: InstanceName, request: Request) -> 
 
 @router.get(f"{BASE}/assignments", response_model=Assignments, responses=ERRORS)
 async def get_assignments(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """Return the partitions that the instance reads; none before it is subscribed or assigned."""
+    """Return the partitions that the instance reads: none before it has subscribed or has been assigned
+    partitions.
+    """
 
     async def work(_instances: Instances, instance: Instance, _body: bytes) -> Response:
         names = (await instance.consumer()).assignment() if instance.reads_something else []

@@ -89,7 +89,10 @@ class InstanceSpec:
 
 
 def spec_of_request(group: str, body: Mapping[str, Any]) -> InstanceSpec:
-    """Convert a create request to a spec. Raises 422 for an invalid config. Values may be strings, as in v2."""
+    """Convert a create request to a spec. Raises 422 for an invalid config.
+
+    All values may be strings, as clients of v2 send them.
+    """
     unknown = body.keys() - INSTANCE_CONFIGS["properties"].keys()
     if unknown:
         raise _bad(f"unknown fields: {', '.join(sorted(unknown))}")
@@ -133,7 +136,7 @@ def _bad(message: str) -> RestError:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Instance:
-    """An instance that this gateway serves, one request at a time, as users of the API expect of a consumer.
+    """A consumer instance that this gateway serves. It handles one request at a time, as clients of the API expect.
 
     A request that waited for its turn must check `is_ended`: the instance may have been deleted or taken over.
     """
@@ -160,7 +163,7 @@ class Instance:
         return time.monotonic() - self.used_at_s
 
     def used(self) -> None:
-        """Record that a request begins or ends to use the instance."""
+        """Record the time at which a request begins or ends to use the instance."""
         self.used_at_s = time.monotonic()
 
     @contextlib.asynccontextmanager
@@ -177,13 +180,13 @@ class Instance:
             self._requests -= 1
 
     def rest(self) -> None:
-        """Drop the records fetched ahead, and fetch none until the next read."""
+        """Drop the records that were fetched ahead, and fetch no more until the next read."""
         if self._consumer is not None:
             self._consumer.pause()
             self._is_resting = True
 
     async def end(self) -> None:
-        """Leave the group for good, after a commit if the instance commits automatically."""
+        """Leave the group for good. If the instance commits automatically, commit first."""
         self.is_ended = True
         await self._leave()
 
@@ -248,7 +251,7 @@ class Instance:
         return consumer
 
     async def read_begins(self) -> Consumer:
-        """Return the consumer for a read. Records of earlier reads count as processed now, as with any auto-commit."""
+        """Return the consumer for a read. Records of earlier reads now count as processed and may be committed."""
         consumer = await self.consumer()
         if self._is_resting:
             self._is_resting = False
@@ -276,7 +279,7 @@ class Instance:
             )
 
     async def _auto_commit(self, consumer: Consumer) -> None:
-        """Commit for a manual assignment; members of a group commit themselves."""
+        """Commit the offsets of an instance with a manual assignment; a group member commits by itself."""
         if not self.spec.partitions or not self.spec.auto_commit:
             return
         self._committed_at_s = time.monotonic()

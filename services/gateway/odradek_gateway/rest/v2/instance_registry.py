@@ -1,12 +1,13 @@
-"""The registry of consumer instances: the compacted topic `__rest_consumers`, which every gateway reads whole.
+"""The registry of consumer instances: the compacted topic `__rest_consumers`, which every gateway reads from start to
+end.
 
 A record's key is `group/instance`; its value has the instance's spec, the gateway that serves it, and a number that
 rises with each takeover. Two gateways may want to take over at once: the first record with a number wins, later ones
 with the same number are ignored by every gateway, their writers included, since all read the same order.
 
 A gateway repeats the registrations of its own instances while they are used (`update`). A registration that was not
-repeated for long belongs to an unused instance of a dead gateway, and any gateway may delete it (`unheard_of`). Its age
-counts by this process's clock from when it read the record, so clocks need not agree.
+repeated for a long time belongs to an unused instance of a dead gateway, and any gateway may delete it
+(`unheard_of`). Its age counts by this process's clock from when it read the record, so clocks need not agree.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from odradek_runtime.logs import event_log
 def supervised(
     work: Coroutine[Any, Any, None], name: str, on_failure: Callable[[BaseException], object]
 ) -> asyncio.Task[None]:
-    """Start a task that lasts as long as the process. `on_failure` gets an error that ends it, but no cancellation."""
+    """Start a task that lasts as long as the process. If an error ends the task, `on_failure` is called with it."""
     task = asyncio.create_task(work, name=name)
 
     def ended(done: asyncio.Task[None]) -> None:
@@ -61,7 +62,10 @@ class Registration:
 
 
 class InstanceRegistry:
-    """The registrations as read so far. `start` begins to read at first use, `close` ends it."""
+    """The registrations that were read so far.
+
+    `start` begins to read the topic when first called, `close` stops reading.
+    """
 
     def __init__(
         self,
@@ -72,7 +76,7 @@ class InstanceRegistry:
         on_failure: Callable[[BaseException], object],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_failure` is called if reading ends by a bug, since no instance can be served without it."""
+        """`on_failure` is called if a bug stops the reading, because no instance can be served without it."""
         self._client = client
         self._producer = producer
         self._url = url
@@ -94,9 +98,11 @@ class InstanceRegistry:
             await self.catch_up()
 
     async def _make_topic(self) -> None:
-        """Create the topic with the default of replicas, or one for each broker up to _REPLICAS if that is more.
+        """Create the topic with the cluster's default number of replicas, or one for each broker up to _REPLICAS if
+        that is more.
 
-        A cluster that starts may have few brokers; with as few replicas the topic would keep them for ever.
+        While a cluster starts it may have few brokers, and a topic keeps the number of replicas that it was created
+        with.
         """
         admin = self._client.admin
         try:
@@ -127,29 +133,31 @@ class InstanceRegistry:
             await asyncio.wait({self._reading})
 
     def find(self, group: str, name: str) -> Registration | None:
-        """Return the registration as far as this gateway has read."""
+        """Return an instance's registration, as far as this gateway has read the topic."""
         return self._known.get((group, name))
 
     def unheard_of(self, longer_than_s: float) -> list[InstanceSpec]:
-        """Return instances whose registration was not written for this many seconds, by this process's clock."""
+        """Return the instances whose registration was not written again for this many seconds, by this process's
+        clock.
+        """
         since_s = self._clock_s() - longer_than_s
         return [known.spec for known in self._known.values() if known.heard_at_s < since_s]
 
     async def add(self, spec: InstanceSpec) -> bool:
-        """Register a new instance as served here; False if its name is taken."""
+        """Register a new instance as served by this gateway. Return False if its name is taken."""
         if self.find(spec.group, spec.name) is not None:
             return False
         return (await self._register(spec, 1)).owner == self._url
 
     async def update(self, spec: InstanceSpec) -> bool:
-        """Write the spec of an instance that is served here; False if it is no longer."""
+        """Write the spec of an instance again. Return False if this gateway no longer serves the instance."""
         present = self.find(spec.group, spec.name)
         if present is None or present.owner != self._url:
             return False
         return (await self._register(spec, present.number)).owner == self._url
 
     async def take_over(self, present: Registration) -> bool:
-        """Register the instance as served here; False if another gateway was faster."""
+        """Register the instance as served by this gateway. Return False if another gateway was faster."""
         number = present.number + (present.owner != self._url)
         return (await self._register(present.spec, number)).owner == self._url
 
@@ -158,7 +166,10 @@ class InstanceRegistry:
         await self._write((group, name), None)
 
     async def _register(self, spec: InstanceSpec, number: int) -> Registration:
-        """Write that this gateway serves the instance. Returns the registration that counts, which may be another's."""
+        """Write that this gateway serves the instance.
+
+        Return the registration that won, which may be another gateway's.
+        """
         key = (spec.group, spec.name)
         spec_fields = {field.name: getattr(spec, field.name) for field in fields(spec)}
         body = {"spec": spec_fields, "owner": self._url, "number": number}

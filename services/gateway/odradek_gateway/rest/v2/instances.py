@@ -4,9 +4,10 @@ serve.
 A request may reach any gateway. If another one serves the instance, the request is passed on; if that gateway does not
 respond, this one takes the instance over and continues at the committed offsets.
 
-An instance ends when it is deleted, or when it got no request for `consumer.instance.timeout.ms`. Its own gateway
-ends it; if that gateway is gone, any other one does after twice that time. Records that an instance fetched ahead are
-dropped when it was not read for _READ_AHEAD_S: thousands of instances are open, and few are read at a time.
+An instance ends when it is deleted, or when it got no request for `consumer.instance.timeout.ms`. The gateway that
+serves it ends it; if that gateway is gone, any other one ends it after twice that time. Records that an instance
+fetched ahead are dropped when it was not read for _READ_AHEAD_S, because thousands of instances may be open while few
+are read.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _log = event_log(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Another gateway's response, to be returned unchanged."""
+    """The response of the gateway that serves the instance, to be returned unchanged."""
 
     status: int
     body: bytes
@@ -55,7 +56,7 @@ class Elsewhere:
 
 
 class PassedRequest(NamedTuple):
-    """A request that may be passed on. Path and query are as the client encoded them."""
+    """A request that may be passed on to another gateway. Path and query are as the client encoded them."""
 
     method: str
     raw_path: bytes
@@ -69,7 +70,7 @@ class PassedRequest(NamedTuple):
 
     @property
     def path(self) -> str:
-        """Path and query, with characters quoted that a URL may not have."""
+        """Return path and query; characters that a URL may not contain are percent-encoded."""
         path = quote(self.raw_path, safe="/%:@!$&'()*+,;=~")
         return f"{path}?{quote(self.query, safe='/%:@!$&*+,;=~?')}" if self.query else path
 
@@ -87,7 +88,7 @@ class Instances:
     ) -> None:
         """`accesses` is None without authentication; `tls` is for requests to other gateways.
 
-        `on_failure` is called if a background task ends by a bug: then instances cannot be served any more.
+        `on_failure` is called if a bug ends a background task, because instances cannot be served any more.
         """
         self._cluster = cluster
         self._accesses = accesses
@@ -116,7 +117,7 @@ class Instances:
         return len(self._local)
 
     async def close(self) -> None:
-        """Leave all groups, at their committed offsets; the instances stay registered."""
+        """Leave all groups after the automatic commits. The instances stay registered."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         ends = (instance.end() for instance in self._local.values())
@@ -154,7 +155,8 @@ class Instances:
         """Return the instance if it is served here, else the response of the gateway that serves it.
 
         Raises:
-            RestError: 40403 if there is no such instance, 403 if it belongs to another caller, 50003 while it moves.
+            RestError: 40403 if there is no such instance, 403 if it belongs to another caller, 50003 while it moves
+            to another gateway.
         """
         await self._start()
         known = self.registry.find(group, name)
@@ -204,14 +206,14 @@ class Instances:
             )
 
     def _served_here(self, spec: InstanceSpec) -> Instance:
-        """Return the instance. A request that came after the registration may have created it already."""
+        """Return the instance. A request that arrived after the registration may already have created it."""
         key = (spec.group, spec.name)
         if key not in self._local:
             self._local[key] = self._instance(spec)
         return self._local[key]
 
     def _instance(self, spec: InstanceSpec) -> Instance:
-        """Create an instance that acts on behalf of its owner."""
+        """Create an `Instance` object that acts on behalf of the instance's owner."""
         prefetch_bytes_max = self._cluster.settings.consumer_prefetch_bytes_max
         if self._accesses is None:
             return Instance(self._cluster.client, spec, prefetch_bytes_max)
@@ -221,7 +223,7 @@ class Instances:
         return instance
 
     async def _pass_on(self, owner: str, request: PassedRequest) -> Elsewhere | None:
-        """Pass the request to the gateway `owner` and return its response; None if it cannot be reached."""
+        """Pass the request to the gateway `owner` and return its response, or None if it cannot be reached."""
         headers = {
             key: value
             for key, value in request.headers.items()
@@ -267,7 +269,9 @@ class Instances:
 
     @contextlib.asynccontextmanager
     async def _while_waiting(self, request: PassedRequest) -> AsyncIterator[None]:
-        """Bound a wait for another gateway: until the client disconnects or, for a long poll, this gateway stops."""
+        """Bound a wait for another gateway: it ends when the client disconnects or, for a long poll, when this
+        gateway stops.
+        """
         async with contextlib.AsyncExitStack() as stack:
             if request.at_stop is not None:
                 await stack.enter_async_context(self._cluster.waits.long_poll(2 * self._response_s))
@@ -321,7 +325,7 @@ class Instances:
             del self._local[key]
 
     async def _sweep(self) -> None:
-        """End unused instances, and repeat the registrations of used ones, until it is cancelled."""
+        """End unused instances, and repeat the registrations of used ones; runs until it is cancelled."""
         limit_s = self._cluster.settings.consumer_instance_timeout_ms / 1000
         while True:
             await asyncio.sleep(min(_SWEEP_S_MAX, limit_s / 4))
@@ -381,5 +385,5 @@ class Instances:
 
 
 def in_motion() -> RestError:
-    """Return the error of a request that came while the instance moved between gateways."""
+    """Return the error for a request that arrived while the instance was moving between gateways."""
     return RestError(503, KAFKA_RETRIABLE_ERROR, "another gateway has just taken the instance over")

@@ -1,4 +1,7 @@
-"""v2: topics, partitions, offsets, brokers, and records into a topic. Each record has its own result inside 200."""
+"""v2: the routes of topics, partitions, offsets and brokers, and of producing.
+
+A response to a produce request is 200 even if records failed; each record has its own result in it.
+"""
 
 from __future__ import annotations
 

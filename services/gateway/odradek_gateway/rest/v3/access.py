@@ -94,7 +94,7 @@ async def acl_filter(
     operation: _Operations = "ANY",
     permission: _Permissions = "ANY",
 ) -> AclFilter:
-    """Make a filter from query parameters; a missing one matches everything."""
+    """Make a filter from query parameters; a missing parameter matches everything."""
     return AclFilter(
         principal=principal,
         resource_type=ResourceType[resource_type],
@@ -115,7 +115,11 @@ async def acl_filter_to_delete(
     resource_name: _Any = "",
     host: _Any = "",
 ) -> AclFilter:
-    """Make a filter whose kinds must be given, if only as ANY, so a forgotten filter does not delete everything."""
+    """Make a filter for a deletion. Resource type, pattern type, operation and permission are required, even if as
+    ANY.
+
+    So a request whose filter was forgotten does not delete everything.
+    """
     return await acl_filter(
         principal, resource_type, resource_name, pattern_type, host, operation, permission
     )

@@ -133,7 +133,9 @@ def _add_routes(
     of: str,
     tag: str,
 ) -> None:
-    """Add the routes list, get, set, reset and alter; `of` names the owner in openapi.json."""
+    """Add the routes that list, get, set, reset and alter configs; `of` is the name of the resource in
+    openapi.json.
+    """
     in_path = Depends(owner_in_path)
 
     @router.get(

@@ -42,7 +42,7 @@ GroupInPath = Annotated[GroupDescription, Depends(group_in_path)]
 
 
 async def member_in_path(group: GroupInPath, consumer: MemberId) -> GroupMember:
-    """Return the member in the path. Raises 404 if the group has none of that id."""
+    """Return the member in the path. Raises 404 if the group has no member with that id."""
     for member in group.members:
         if member.member_id == consumer:
             return member
@@ -171,7 +171,7 @@ def _assignment(names: Names, group: str, consumer: str, name: TopicPartition) -
 
 
 class _Lag(NamedTuple):
-    """How far a group is behind in one partition, and the member that reads it."""
+    """A group's lag in one partition, and the member that reads the partition."""
 
     partition: TopicPartition
     offset: int
@@ -180,7 +180,7 @@ class _Lag(NamedTuple):
 
     @property
     def records(self) -> int:
-        """The number of records behind."""
+        """The number of records that the group is behind."""
         return max(0, self.end - self.offset)
 
 
@@ -220,7 +220,7 @@ async def get_lag(
     "/consumer-groups/{group}/lag-summary", response_model=LagSummaryResource, responses=ERRORS
 )
 async def lag_summary(names: InCluster, group: GroupInPath, cluster: Cluster) -> dict[str, Any]:
-    """Return a group's largest lag, and the sum of all."""
+    """Return a group's largest lag in one partition, and its total lag."""
     lags = await _lags(cluster, group)
     worst = max(lags, key=lambda lag: lag.records, default=None)
     member = worst.member if worst else None

@@ -60,7 +60,7 @@ async def list_all_reassignments(names: InCluster, cluster: Cluster) -> Response
     responses=ERRORS,
 )
 async def list_reassignments(names: InCluster, topic: TopicName, cluster: Cluster) -> Response:
-    """List reassignments in progress of a topic's partitions."""
+    """List the reassignments of a topic's partitions that are in progress."""
     described = await cluster.admin.describe_topic(topic)
     path = ("topics", topic, "partitions", "-", "reassignment")
     return names.collection("Reassignment", _reassignments(names, [described]), *path)
@@ -72,7 +72,7 @@ async def list_reassignments(names: InCluster, topic: TopicName, cluster: Cluste
     responses=ERRORS,
 )
 async def get_reassignment(names: InCluster, topic: TopicName, partition: InPath) -> dict[str, Any]:
-    """Return the reassignment of one partition; 404 if there is none."""
+    """Return the reassignment of one partition. Raises 404 if the partition is not being reassigned."""
     if not _is_reassigned(partition):
         raise RestError(404, 404, f"{topic}-{partition.partition} is not being reassigned")
     return _reassignment(names, topic, partition)

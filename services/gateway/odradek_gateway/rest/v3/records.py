@@ -1,10 +1,11 @@
-"""v3: records, many on one request: concatenated JSON objects in, one JSON object a record out, in order.
+"""v3: many records on one request. The request has concatenated JSON objects, the response one JSON object per
+record.
 
-Results stream while the request is still read. At most `_IN_FLIGHT_MAX` records wait for their acknowledgements; then
-the request is not read until the oldest has its result, so TCP slows a fast client down.
+Results are in order, and stream while the request is still read. At most `_IN_FLIGHT_MAX` records wait for their
+acknowledgements; then the request is not read until the oldest has its result, so TCP slows a fast client down.
 
-`JsonObjects` cuts a body of concatenated JSON objects into single ones by braces and strings alone; each is parsed
-afterwards by a real parser.
+`JsonObjects` cuts a body of concatenated JSON objects into single ones by braces and strings alone; a real parser
+parses each of them afterwards.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class JsonObjects:
             raise RestError(400, 400, "the stream of records ends within a record")
 
     def _scan(self) -> int | None:
-        """Continue to scan for the end of the current object; None if it has not arrived."""
+        """Continue to scan for the end of the current object. Return None if the end has not arrived yet."""
         buffer, position = self._buffer, self._position
         while True:
             match = (_INSIDE if self._in_string else _OUTSIDE).search(buffer, position)
@@ -135,7 +136,7 @@ _log = event_log(__name__)
 
 
 class RecordData(msgspec.Struct, forbid_unknown_fields=True):
-    """A key or a value: base64, any JSON value, or a string kept as UTF-8."""
+    """A key or a value: base64, any JSON value, or a string that is written as UTF-8."""
 
     type: Literal["BINARY", "JSON", "STRING"] = "JSON"
     data: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
@@ -158,7 +159,7 @@ class BatchEntry(ProducedRecord, kw_only=True):
 
 
 class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Records with ids; each is written, or fails, by itself."""
+    """Records with ids. Each record is written, or fails, independently of the others."""
 
     entries: Annotated[list[BatchEntry], msgspec.Meta(min_length=1, max_length=_BATCH_MAX)]
 
@@ -181,7 +182,7 @@ _text_decoder = msgspec.json.Decoder(str | None)
 
 
 class _Sent(NamedTuple):
-    """A record that was sent, or the reason why it was not."""
+    """A record that was sent, or the reason why it was not sent."""
 
     outcome: DeliveryFuture | RecordFailure
     record: OutgoingRecord | None = None
@@ -191,11 +192,11 @@ class _Sent(NamedTuple):
 class _DuplexResponse(StreamingResponse):
     """A response that streams while the request is still read.
 
-    The base class would read from the request itself, to wait for a disconnect.
+    The base class would read from the request, too, to notice a disconnect.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send without reading from the request."""
+        """Send the response without reading from the request."""
         await self.stream_response(send)
 
 
@@ -298,7 +299,7 @@ def _refused(error: RestError) -> _Sent:
 
 
 async def _acknowledged(sent: _Sent) -> RecordMetadata | RecordFailure:
-    """Wait for the acknowledgement."""
+    """Wait for the acknowledgement of one record."""
     pending = sent.outcome
     return pending if isinstance(pending, RecordFailure) else await outcome(pending)
 
@@ -395,7 +396,9 @@ def _bytes_of(given: RecordData | None, where: str) -> bytes | None:
 
 
 def _ms_of(moment: datetime.datetime | None) -> int:
-    """Return the timestamp in ms: the client's, or the present time, so the result can show it."""
+    """Return the timestamp in ms that the client gave; without one, the present time, so that the result
+    can show it.
+    """
     if moment is None:
         return time.time_ns() // 1_000_000
     if moment.tzinfo is None:

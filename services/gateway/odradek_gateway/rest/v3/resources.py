@@ -20,7 +20,7 @@ ERRORS: Final = errors_of(400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500,
 
 
 class Names:
-    """URLs and resource names below one cluster, at the address that the client used."""
+    """Makes URLs and resource names below one cluster, at the address that the client used."""
 
     def __init__(self, request: Request, cluster_id: str) -> None:
         self._base = f"{str(request.base_url).rstrip('/')}/v3/clusters/{cluster_id}"
@@ -41,7 +41,7 @@ class Names:
         return {"related": self.url(*parts)}
 
     def collection(self, kind: str, data: Iterable[dict[str, Any]], *parts: object) -> Response:
-        """Return a response with a list of resources, which are made as it is sent.
+        """Return a response with a list of resources, each of which is made when it is sent.
 
         It is never paged, so `next` is null.
         """
@@ -84,7 +84,10 @@ R = TypeVar("R")
 
 
 async def ask_for_each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Ask for each item, some at a time. Results keep the order, without items deleted meanwhile (404)."""
+    """Call `ask` for each item, a few at a time.
+
+    Results keep the order; items that were deleted meanwhile (404) are left out.
+    """
     results: dict[int, R] = {}
     remaining = iter(enumerate(items))
 

@@ -75,7 +75,7 @@ class BrokerResource(InCluster):
 
 
 class ConfigSynonym(BaseModel):
-    """Another source of the value."""
+    """Another source of the config's value, such as a default."""
 
     name: str
     value: str | None
@@ -214,7 +214,7 @@ class LagResource(InCluster):
 
 
 class LagSummaryResource(InCluster):
-    """A group's largest lag in a partition, and the sum of all."""
+    """A group's largest lag in one partition, and its total lag."""
 
     consumer_group_id: str
     max_lag_consumer_id: str
@@ -239,7 +239,7 @@ class AclResource(InCluster):
 
 
 class RecordPart(BaseModel):
-    """A written key or value; `size` in bytes."""
+    """A key or value that was written; `size` is in bytes."""
 
     type: str
     size: int
@@ -267,7 +267,7 @@ class TransactionResult(BaseModel):
 
 
 class TransactionFailure(BaseModel):
-    """A transaction that is aborted, or of which it is not known whether it is committed."""
+    """A transaction that was aborted, or whose outcome is unknown."""
 
     error_code: int
     message: str

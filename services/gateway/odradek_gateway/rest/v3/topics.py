@@ -35,7 +35,7 @@ class ReplicasAssignment(msgspec.Struct):
 
 
 class CreateTopicRequest(msgspec.Struct):
-    """A topic to create; -1 is the cluster's default. With assignments, leave both numbers out."""
+    """A topic to create; -1 stands for the cluster's default. With replica assignments, leave out both numbers."""
 
     topic_name: Annotated[str, msgspec.Meta(pattern=TOPIC_NAME_PATTERN)]
     partitions_count: Annotated[int, msgspec.Meta(ge=-1, le=10_000)] = -1
@@ -70,7 +70,7 @@ async def list_topics(names: InCluster, cluster: Cluster) -> Response:
     openapi_extra=_CREATE.openapi,
 )
 async def create_topic(names: InCluster, request: Request, cluster: Cluster) -> Response:
-    """Create a topic; 200 with validate_only."""
+    """Create a topic. With `validate_only` nothing is created and the status is 200."""
     wanted = await _CREATE.read(request)
     outcome = await cluster.admin.create_topic(
         wanted.topic_name,

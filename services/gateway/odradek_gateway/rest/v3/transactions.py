@@ -1,4 +1,4 @@
-"""v3: a transaction as one request. Its records, to any topics, count all or not at all."""
+"""v3: a transaction as one request. Its records may go to any topics; all of them are committed, or none is."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ _BODY: Final = JsonBody(TransactionRequest)
 async def commit(names: InCluster, request: Request, cluster: Cluster) -> JSONResponse:
     """Write the records in one transaction: readers of committed records see all of them or none.
 
-    200: committed. 409: aborted, and the same request may be sent again. 504: not known, since the cluster did not
-    respond; look whether the records are there before you send them again.
+    200: committed. 409: aborted, and the same request may be sent again. 504: the outcome is unknown, because the
+    cluster did not respond; check whether the records exist before you send them again.
     """
     body = await _BODY.read(request)
     records = [(_topic_of(record), outgoing(record)) async for record in in_turns(body.records)]
