@@ -95,7 +95,10 @@ def rotation_processor(gap_hours: float, ttl_hours: float) -> Any:
 
 def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--gap-hours", type=duration, default=GAP_HOURS, help="longest pause within a rotation"
+        "--gap-hours",
+        type=duration,
+        default=GAP_HOURS,
+        help="longest pause between two flights of the same rotation, in hours",
     )
     parser.add_argument(
         "--ttl-hours",

@@ -68,7 +68,9 @@ def sorted_out(records: DataFrame, *, clean: str, dead: str) -> DataFrame:
 
 def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--dead", default=None, help="dead-letter topic; default: the source's + .dead"
+        "--dead",
+        default=None,
+        help="topic for rejected records; default: the name of the source topic + .dead",
     )
 
 

@@ -24,16 +24,22 @@ if TYPE_CHECKING:
 
 def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--since", type=instant, required=True, help="first record time, as 2013-06-01T00:00 (UTC)"
+        "--since",
+        type=instant,
+        required=True,
+        help="read the records from this time (UTC) on, such as 2013-06-01T00:00",
     )
     parser.add_argument(
-        "--until", type=instant, default=None, help="record time to end before; default: now"
+        "--until",
+        type=instant,
+        default=None,
+        help="read only records before this time (UTC); default: now",
     )
 
 
 def _plan(settings: Namespace) -> Sequence[str]:
     if settings.until is not None and settings.until <= settings.since:
-        raise ValueError("--until is not after --since")
+        raise ValueError("--until must be later than --since")
     return [
         f"read topic {settings.source!r} at {settings.bootstrap}, records from {settings.since}"
         f" to {settings.until or 'now'}",

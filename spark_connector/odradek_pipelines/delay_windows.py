@@ -57,7 +57,11 @@ def keyed(windows: DataFrame) -> DataFrame:
 
 
 def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--watermark", default=WATERMARK, help="how late a flight may arrive")
+    parser.add_argument(
+        "--watermark",
+        default=WATERMARK,
+        help="how late the record of a flight may arrive and still be counted, such as '2 hours'",
+    )
 
 
 def _plan(settings: Namespace) -> Sequence[str]:

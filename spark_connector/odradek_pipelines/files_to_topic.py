@@ -87,7 +87,9 @@ def lines(
         return reader.text(str(directory)).select(f.col("value"))
     files = [path for path in directory.iterdir() if not path.name.startswith(".")]
     if not files:
-        raise ValueError(f"no file in {directory} yet: with --csv the first one names the fields")
+        raise ValueError(
+            f"there is no file in {directory} yet, but with --csv the first file must name the fields"
+        )
     first = min(files)
     with first.open(newline="", encoding="utf-8") as file:
         names = next(csv.reader(file))
@@ -102,12 +104,25 @@ def lines(
 def _arguments(parser: ArgumentParser) -> None:
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument(
-        "--directory", type=Path, default=None, help="directory in which the files appear"
+        "--directory", type=Path, default=None, help="read the files that appear in this directory"
     )
-    place.add_argument("--ftp", default=None, help="ftp://user:password@host:port/path")
-    parser.add_argument("--csv", action="store_true", help="files have a header line of names")
-    parser.add_argument("--key", default=None, help="field whose value is the key (with --csv)")
-    parser.add_argument("--batch-files-max", type=count, default=None, help="files per trigger")
+    place.add_argument(
+        "--ftp",
+        default=None,
+        help="fetch the files from this address: ftp://user:password@host:port/path",
+    )
+    parser.add_argument(
+        "--csv", action="store_true", help="files are CSV; their first line names the fields"
+    )
+    parser.add_argument(
+        "--key", default=None, help="field whose value becomes the record's key (with --csv)"
+    )
+    parser.add_argument(
+        "--batch-files-max",
+        type=count,
+        default=None,
+        help="read at most this many files per trigger",
+    )
 
 
 def _directory(settings: Namespace) -> Path:
@@ -128,7 +143,7 @@ def _plan(settings: Namespace) -> Sequence[str]:
     if settings.csv:
         steps.append("make each line a JSON object by the file's header line")
     elif settings.key is not None:
-        raise ValueError("--key names a field of a header line: give --csv too")
+        raise ValueError("--key needs --csv, because it names a field of the header line")
     return [
         *steps,
         f"write to topic {target_of(settings, TARGET)!r} at {settings.bootstrap}",

@@ -84,7 +84,9 @@ def _data(settings: Namespace) -> Path:
     directory: Path = settings.data or reference_data()
     missing = [name for name in TABLES if not (directory / f"{name}.csv").is_file()]
     if missing:
-        raise ValueError(f"{directory} has no {', '.join(f'{name}.csv' for name in missing)}")
+        raise ValueError(
+            f"files are missing in {directory}: {', '.join(f'{name}.csv' for name in missing)}"
+        )
     return directory
 
 

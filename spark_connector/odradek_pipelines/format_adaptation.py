@@ -116,7 +116,9 @@ def _field(configured: dict[str, Any]) -> OutputField:
 
 def _checked_name(name: Any) -> str:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise ValueError(f"{name!r} is not a name: letters, digits and _, not a digit first")
+        raise ValueError(
+            f"{name!r} is not a valid name: use letters, digits and _, and do not begin with a digit"
+        )
     return name
 
 
@@ -214,10 +216,16 @@ def adapted(records: DataFrame, adaptation: Adaptation) -> DataFrame:
 
 def _arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--config", type=Path, default=None, help="JSON file; default: flights' arrivals"
+        "--config",
+        type=Path,
+        default=None,
+        help="JSON file with the format and the fields; default: the arrivals of flights",
     )
     parser.add_argument(
-        "--format", choices=FORMATS, default=None, help="overrides the configuration's"
+        "--format",
+        choices=FORMATS,
+        default=None,
+        help="output format; overrides the format in the configuration",
     )
 
 

@@ -53,7 +53,7 @@ def run_live(
         write_step(rows, step=number, topic=target, **options)
         _say("written", batch=number)
         if not sys.stdin.readline():
-            raise RuntimeError("the process that started this one is gone")
+            raise RuntimeError("the process that started this one has ended")
 
     query = (
         windows.writeStream.queryName("live delays")
@@ -76,7 +76,7 @@ def _follow(query: StreamingQuery, record_count: int) -> None:
     deadline_s = time.monotonic() + TIMEOUT_S
     while read_count < record_count:
         if not query.isActive:
-            raise query.exception() or RuntimeError("the query ended by itself")
+            raise query.exception() or RuntimeError("the query ended without being stopped")
         if time.monotonic() > deadline_s:
             raise TimeoutError(f"{read_count} of {record_count} records were read in {TIMEOUT_S} s")
         time.sleep(_POLL_S)

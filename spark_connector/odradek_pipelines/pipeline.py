@@ -49,7 +49,7 @@ def named_value(text: str) -> tuple[str, str]:
 def count(text: str) -> int:
     """Parse a whole number of 1 or more."""
     if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is not a whole number from 1")
+        raise ArgumentTypeError(f"{text!r} is not an integer of at least 1")
     return int(text)
 
 
@@ -60,7 +60,7 @@ def duration(text: str) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise ArgumentTypeError(f"{text!r} is not a number from 0")
+        raise ArgumentTypeError(f"{text!r} is not a number of at least 0")
     return number
 
 
@@ -81,13 +81,15 @@ def add_common_arguments(parser: ArgumentParser) -> None:
         type=addresses,
         default=bootstrap,
         required=not bootstrap,
-        help=f"HOST:PORT,... of brokers' gRPC listeners; default: {BOOTSTRAP_VARIABLE}",
+        help=f"addresses HOST:PORT,... of brokers' gRPC listeners; default: ${BOOTSTRAP_VARIABLE}",
     )
     parser.add_argument("--from", dest="source", default="flights", help="topic to read")
-    parser.add_argument("--to", dest="target", default=None, help="topic, or directory, to write")
+    parser.add_argument("--to", dest="target", default=None, help="topic or directory to write to")
     parser.add_argument("--checkpoint", default=None, help="directory of the query's checkpoint")
     parser.add_argument(
-        "--starting", default="earliest", help="earliest, latest, or offsets as JSON"
+        "--starting",
+        default="earliest",
+        help="where to start without a checkpoint: earliest, latest, or offsets as JSON",
     )
     parser.add_argument(
         "--available-now", action="store_true", help="read the records that exist now, then end"
@@ -95,8 +97,13 @@ def add_common_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--trigger-s", type=duration, default=1.0, help="seconds between triggers; default: 1"
     )
-    parser.add_argument("--batch-offsets-max", type=count, default=None, help="offsets per trigger")
-    parser.add_argument("--master", default=None, help="Spark's master; default: local[*]")
+    parser.add_argument(
+        "--batch-offsets-max",
+        type=count,
+        default=None,
+        help="read at most this many offsets per trigger",
+    )
+    parser.add_argument("--master", default=None, help="URL of Spark's master; default: local[*]")
     for name, meaning in (
         ("--spark", "a setting of Spark"),
         ("--option", "an option of the source, or one of the sink's delivery"),

@@ -27,7 +27,11 @@ TARGET: Final = "lines.d"
 
 
 def _arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--ftp", default=None, help="ftp://user:password@host:port/path")
+    parser.add_argument(
+        "--ftp",
+        default=None,
+        help="send the files to this address: ftp://user:password@host:port/path",
+    )
 
 
 def _plan(settings: Namespace) -> Sequence[str]:

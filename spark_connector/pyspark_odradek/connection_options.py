@@ -83,7 +83,7 @@ def refuse_misspelt(options: Mapping[str, str], known: Iterable[str]) -> None:
 def parse_boolean(text: str) -> bool:
     """Parse true or false, in any case. Raises ValueError."""
     if text.lower() not in ("true", "false"):
-        raise ValueError(f"{text!r} is not true or false")
+        raise ValueError(f"{text!r} must be true or false")
     return text.lower() == "true"
 
 
@@ -118,7 +118,7 @@ def parse_connection(options: Mapping[str, str], *, role: str = "consumer") -> C
     if key is None and isinstance(cert, str):
         key = cert  # Kafka's PEM key store: one file with the key and the chain
     if (cert is None) != (key is None):
-        raise ValueError("a client certificate and its key go together: give both, or neither")
+        raise ValueError("only one of client certificate and key is given: give both, or neither")
     return ConnectionOptions(
         bootstrap=parse_bootstrap(bootstrap),
         is_tls=protocol.endswith("SSL") or (protocol == "" and (ca or cert) is not None),
@@ -140,7 +140,7 @@ def _login(client: Mapping[str, str], protocol: str) -> SaslCredentials | None:
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", MECHANISMS[0])).upper()
     if mechanism not in MECHANISMS:
         raise ValueError(
-            f"Invalid value {mechanism} for option 'kafka.sasl.mechanism': allowed are"
+            f"Invalid value {mechanism} for option 'kafka.sasl.mechanism': it must be one of"
             f" {', '.join(MECHANISMS)}"
         )
     given = {"username": client.get("sasl.username"), "password": client.get("sasl.password")}

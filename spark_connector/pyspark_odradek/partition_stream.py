@@ -303,8 +303,8 @@ class PartitionStream:
         cause = "" if last is None else f"; last error: {last}"
         return TimeoutError(
             f"{self._plan.name}: no record for {self._plan.poll_timeout_ms} ms at offset"
-            f" {self._position}, wanted up to {self._plan.end_offset}{cause}; option"
-            " kafkaConsumer.pollTimeoutMs allows more"
+            f" {self._position}, wanted up to {self._plan.end_offset}{cause}; raise the option"
+            " kafkaConsumer.pollTimeoutMs to wait longer"
         )
 
 

@@ -108,7 +108,7 @@ def parse_sink_options(options: Mapping[str, str], schema: StructType) -> SinkOp
     delivery = lowered.get("delivery")
     if delivery not in (None, EXACTLY_ONCE, AT_LEAST_ONCE):
         raise ValueError(
-            f"Invalid value {delivery} for option 'delivery': {EXACTLY_ONCE} or {AT_LEAST_ONCE}"
+            f"Invalid value {delivery} for option 'delivery': it must be {EXACTLY_ONCE} or {AT_LEAST_ONCE}"
         )
     # Raises InvalidConfig for what is out of range, and for what exactly-once delivery does not allow.
     ProducerOptions(**producer, transactional_id="any" if delivery == EXACTLY_ONCE else None)

@@ -353,7 +353,7 @@ def _count(by_name: Mapping[str, str], name: str) -> int | None:
     try:
         return int(text.strip())
     except ValueError:
-        raise ValueError(f"option {name} is {text!r}, not a whole number") from None
+        raise ValueError(f"option {name} is {text!r}, but must be a whole number") from None
 
 
 def _boolean(by_name: Mapping[str, str], name: str, *, default: bool) -> bool:

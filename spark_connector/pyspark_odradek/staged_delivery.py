@@ -77,8 +77,8 @@ class ExactlyOnce:
         staged = [write for write in writes if write.is_staged]
         if len(staged) < len(writes):
             _log.warning(
-                "Batch %d was delivered at least once: the cluster has no transactions. Upgrade all brokers, then"
-                " `odradek feature set transaction.version 2`",
+                "Batch %d was delivered at least once, because the cluster does not support transactions."
+                " Upgrade all brokers, then run `odradek feature set transaction.version 2`",
                 batch_id,
             )
         if not staged:
@@ -86,7 +86,9 @@ class ExactlyOnce:
         queries = {self._query(write.identity) for write in staged}
         batches = {write.identity.batch_id for write in staged}
         if len(queries) > 1 or batches != {batch_id}:
-            raise RuntimeError(f"tasks of batches {batches} of {queries} in batch {batch_id}")
+            raise RuntimeError(
+                f"batch {batch_id} received writes of other batches or queries: batches {batches}, queries {queries}"
+            )
         (query,) = queries
         tasks = [write.task for write in staged if write.task is not None]
         link = link_to(self._options.connection)
@@ -124,7 +126,11 @@ class ExactlyOnce:
                 query = self._options.transactional_id_prefix + name
                 link.run(abort(query), timeout_s=_CALL_S_MAX)
             except (OdradekError, TimeoutError) as error:
-                _log.warning("Tasks of batch %d could not be aborted yet: %s", batch_id, error)
+                _log.warning(
+                    "Failed to abort tasks of batch %d; they will be aborted later: %s",
+                    batch_id,
+                    error,
+                )
 
     def _query(self, identity: TaskIdentity) -> str:
         return self._options.transactional_id_prefix + identity.query_id
@@ -174,7 +180,9 @@ class _Staged:
         try:
             self._link.run(self._task.abort(), timeout_s=MARGIN_S)
         except (OdradekError, TimeoutError) as error:
-            _log.warning("A failed task could not be aborted; its lease will do it: %s", error)
+            _log.warning(
+                "Failed to abort a failed task; it will be aborted when its lease ends: %s", error
+            )
 
 
 _queries: OrderedDict[tuple[int, SinkOptions, str], StagedWrites] = OrderedDict()

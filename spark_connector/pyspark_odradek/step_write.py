@@ -47,6 +47,7 @@ def _running_query(frame: DataFrame) -> str:
         query_id = None
     if query_id is None:
         raise ValueError(
-            "write_step does not know the streaming query: pass query=NAME, one name for each write of a batch"
+            "write_step cannot find out the streaming query: pass query=NAME, with a different"
+            " name for each write of a batch"
         )
     return query_id

@@ -74,8 +74,8 @@ class OdradekStreamWriter(_Writer, DataSourceStreamArrowWriter):
         query_id, batch_id = _local_property(QUERY_ID), _local_property(_BATCH_ID)
         if self._delivery.needs_identity and (query_id is None or batch_id is None):
             raise RuntimeError(
-                f"this Spark gives tasks no {QUERY_ID} and {_BATCH_ID}, which identify batches that are"
-                " written again"
+                f"this Spark does not give tasks {QUERY_ID} and {_BATCH_ID}, by which repeated batches"
+                " are recognized"
             )
         identity = _identity(query_id or "", int(batch_id or -1))
         return self._write(iterator, identity)
@@ -158,7 +158,7 @@ def _headers(column: pa.Array) -> list[list[tuple[str, bytes | None]] | None]:
             continue
         for entry in entries:
             if entry is None or entry["key"] is None:
-                raise ValueError("headers contain one without a key: a header's key cannot be null")
+                raise ValueError("a header has no key: a header's key cannot be null")
         rows.append([(entry["key"], entry["value"]) for entry in entries])
     return rows
 

@@ -145,7 +145,7 @@ def _bad_name(cluster: EmbeddedCluster) -> str:
 
 @_row(
     "a topic config that does not exist",
-    "...retention.hours is no topic config; did you mean retention.ms?",
+    "...there is no topic config retention.hours; did you mean retention.ms?",
 )
 def _bad_config(cluster: EmbeddedCluster) -> str:
     return _cli(cluster, "topic", "create", "t1", "--config", "retention.hours=1")

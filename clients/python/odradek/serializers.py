@@ -49,7 +49,7 @@ def raw(item: bytes | bytearray | memoryview | None) -> bytes | None:
         return item
     if isinstance(item, bytearray | memoryview):
         return bytes(item)
-    raise TypeError(f"{type(item).__name__} is not bytes")
+    raise TypeError(f"expected bytes, not {type(item).__name__}")
 
 
 def text(item: str | None) -> bytes | None:
@@ -109,9 +109,9 @@ def from_csv_row(data: bytes | None) -> list[str] | None:
     try:
         rows = list(csv.reader(io.StringIO(data.decode(), newline=""), strict=True))
     except csv.Error as error:
-        raise ValueError(f"not a row of CSV: {error}") from None
+        raise ValueError(f"the record is not a row of CSV: {error}") from None
     if len(rows) > 1:
-        raise ValueError(f"{len(rows)} rows of CSV in one record")
+        raise ValueError(f"the record has {len(rows)} rows of CSV, but must have one")
     return rows[0] if rows else []
 
 
@@ -147,7 +147,9 @@ def from_avro(
         source = io.BytesIO(data)
         item = fastavro.schemaless_reader(source, written, reader)
         if source.tell() != len(data):
-            raise ValueError(f"{len(data) - source.tell()} bytes after the Avro datum")
+            raise ValueError(
+                f"the record has {len(data) - source.tell()} extra bytes after the Avro datum"
+            )
         return item
 
     return deserialize

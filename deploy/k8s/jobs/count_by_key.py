@@ -16,10 +16,20 @@ from pyspark_odradek import session
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--from", dest="source", required=True, help="topic to read, whole")
-    parser.add_argument("--to", dest="target", required=True, help="topic to write")
     parser.add_argument(
-        "--certificates", type=Path, default=None, help="folder with tls.crt, tls.key, ca.crt"
+        "--from",
+        dest="source",
+        required=True,
+        help="topic whose records are counted, from the first to the last",
+    )
+    parser.add_argument(
+        "--to", dest="target", required=True, help="topic to which the counts are written"
+    )
+    parser.add_argument(
+        "--certificates",
+        type=Path,
+        default=None,
+        help="folder that contains tls.crt, tls.key and ca.crt",
     )
     arguments = parser.parse_args()
     connection = {"kafka.bootstrap.servers": os.environ["ODRADEK_BOOTSTRAP"]}

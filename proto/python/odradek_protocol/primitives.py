@@ -72,12 +72,12 @@ def _read(buffer: ByteBuffer, offset: int, bits: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             if value >> bits:
-                raise Malformed(f"number at {offset} has more than {bits} bits")
+                raise Malformed(f"the number at byte {offset} has more than {bits} bits")
             return value, position
         shift += 7
         if shift >= bits:
-            raise Malformed(f"number at {offset} has more than {position - offset} bytes")
-    raise Malformed(f"the bytes end within the number at {offset}")
+            raise Malformed(f"the number at byte {offset} has more than {position - offset} bytes")
+    raise Malformed(f"the bytes end within the number at byte {offset}")
 
 
 _INT16: Final = struct.Struct(">h")
@@ -131,7 +131,9 @@ def read_tagged_fields(buffer: ByteBuffer, offset: int) -> tuple[dict[int, bytes
     for _ in range(count):
         tag, offset = read_uvarint(buffer, offset)
         if tag <= previous:
-            raise Malformed(f"tag {tag} after {previous} before {offset}")
+            raise Malformed(
+                f"tagged fields are not in order: tag {tag} follows tag {previous} before byte {offset}"
+            )
         length, offset = read_uvarint(buffer, offset)
         end = offset + length
         if end > len(buffer):
@@ -151,7 +153,7 @@ def write_string(out: bytearray, text: str | None) -> None:
     """Append an int16 length and the text as UTF-8. Raises ValueError for more than 32,767 bytes."""
     data = None if text is None else text.encode()
     if data is not None and len(data) > _INT16_MAX:
-        raise ValueError(f"a string of {len(data)} bytes, the most is {_INT16_MAX}")
+        raise ValueError(f"the string has {len(data)} bytes, but at most {_INT16_MAX} are allowed")
     out += _INT16.pack(-1 if data is None else len(data))
     out += data or b""
 
@@ -185,7 +187,7 @@ def write_tagged_fields(out: bytearray, fields: dict[int, bytes] | None = None) 
 
 def _read_int(form: struct.Struct, buffer: ByteBuffer, offset: int) -> tuple[int, int]:
     if len(buffer) - offset < form.size:
-        raise Malformed(f"the bytes end within the length at {offset}")
+        raise Malformed(f"the bytes end within the length at byte {offset}")
     return form.unpack_from(buffer, offset)[0], offset + form.size
 
 
@@ -193,7 +195,10 @@ def _take(buffer: ByteBuffer, offset: int, length: int) -> tuple[bytes | None, i
     if length == -1:
         return None, offset
     if not 0 <= length <= len(buffer) - offset:
-        raise Malformed(f"length {length} before {offset}, {len(buffer) - offset} bytes are left")
+        bytes_left = len(buffer) - offset
+        raise Malformed(
+            f"the length {length} before byte {offset} exceeds the {bytes_left} bytes left"
+        )
     return bytes(buffer[offset : offset + length]), offset + length
 
 
@@ -202,12 +207,15 @@ def _text(taken: tuple[bytes | None, int]) -> tuple[str | None, int]:
     try:
         return None if data is None else data.decode(), offset
     except UnicodeDecodeError as error:
-        raise Malformed(f"the string before {offset} is not UTF-8: {error.reason}") from None
+        raise Malformed(f"the string before byte {offset} is not UTF-8: {error.reason}") from None
 
 
 def _checked_count(
     buffer: ByteBuffer, offset: int, count: int, item_bytes_min: int
 ) -> tuple[int, int]:
     if not -1 <= count <= (len(buffer) - offset) // item_bytes_min:
-        raise Malformed(f"{count} items in the {len(buffer) - offset} bytes after {offset}")
+        bytes_left = len(buffer) - offset
+        raise Malformed(
+            f"an array has {count} items, but only {bytes_left} bytes follow byte {offset}"
+        )
     return count, offset

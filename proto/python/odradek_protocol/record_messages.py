@@ -71,7 +71,7 @@ def produce_request_steps(data: bytes) -> Generator[None, None, ProduceMessage]:
                 numbers[field] = number
         elif field == 4:
             if len(partitions) == PRODUCE_PARTITIONS_MAX:
-                raise WireError(f"a request has at most {PRODUCE_PARTITIONS_MAX} partitions")
+                raise WireError(f"the request has more than {PRODUCE_PARTITIONS_MAX} partitions")
             partitions.append(_produce_part(content))
             if len(partitions) % _PARTITIONS_PER_STEP == 0:
                 yield
@@ -197,7 +197,7 @@ def _fields(view: memoryview) -> Iterator[tuple[int, int, memoryview | None]]:
             else:
                 length, position = _varint(view, position)
             if length > end - position:
-                raise WireError(f"a field of {length} bytes, but {end - position} are left")
+                raise WireError(f"a field has {length} bytes, but only {end - position} are left")
             yield tag >> 3, 0, view[position : position + length]
             position += length
         elif kind == _FIXED64:
@@ -205,7 +205,7 @@ def _fields(view: memoryview) -> Iterator[tuple[int, int, memoryview | None]]:
         elif kind == _FIXED32:
             position += 4
         else:
-            raise WireError(f"wire type {kind}")
+            raise WireError(f"a field has the unknown wire type {kind}")
     if position != end:
         raise WireError("the last field is truncated")
 
@@ -221,7 +221,7 @@ def _varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
                 return value & _UINT64_MAX, position
             shift += 7
             if shift > 63:
-                raise WireError("a number of more than ten bytes")
+                raise WireError("a number has more than ten bytes")
     except IndexError:
         raise WireError("a number is truncated") from None
 
@@ -292,14 +292,14 @@ def _fetched_partition(message: bytes, view: memoryview, start: int, end: int) -
     try:
         header = pb.FetchPartitionData.FromString(b"".join(other_fields))
     except DecodeError as error:
-        raise WireError(f"a damaged partition of a FetchResponse: {error}") from None
+        raise WireError(f"a partition of a FetchResponse is damaged: {error}") from None
     return FetchedPartition(header, records)
 
 
 def _span(message: bytes, position: int, end: int) -> tuple[int, int]:
     length, start = _varint(message, position)
     if length > end - start:
-        raise WireError(f"a field of {length} bytes, but {end - start} are left")
+        raise WireError(f"a field has {length} bytes, but only {end - start} are left")
     return start, start + length
 
 
@@ -311,7 +311,7 @@ def _skip(message: bytes, position: int, end: int, kind: int) -> int:
     elif kind in (_FIXED64, _FIXED32):
         position += 8 if kind == _FIXED64 else 4
     else:
-        raise WireError(f"wire type {kind}")
+        raise WireError(f"a field has the unknown wire type {kind}")
     if position > end:
         raise WireError("a field is truncated")
     return position

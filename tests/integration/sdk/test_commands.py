@@ -265,7 +265,7 @@ def test_standard_input_that_is_closed_is_told(dev: dict[str, Any]) -> None:
         ["sh", "-c", 'exec "$@" <&-', "sh", *words], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr == "odradek: standard input is closed; name a file\n"
+    assert done.stderr == "odradek: standard input is closed: name a file to read instead\n"
 
 
 def test_topics_are_changed_and_deleted(dev: dict[str, Any]) -> None:

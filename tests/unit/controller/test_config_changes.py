@@ -110,7 +110,7 @@ def test_one_bad_value_keeps_the_others_of_the_resource_back() -> None:
         (
             {"resource_type": ConfigResourceType.GROUP},
             ErrorCode.INVALID_CONFIG,
-            "retention.ms is no group config",
+            "there is no group config retention.ms",
         ),
     ],
 )
@@ -211,7 +211,7 @@ def test_a_group_has_configs_of_its_own() -> None:
     [
         ([operation(SESSION, "10")], "g", SESSION),
         ([operation("consumer.sesion.timeout.ms", "20000")], "g", "did you mean"),
-        ([operation(SESSION, "10000"), operation(HEARTBEAT, "10000")], "g", "is not below"),
+        ([operation(SESSION, "10000"), operation(HEARTBEAT, "10000")], "g", "must be below"),
         ([operation(SESSION, "20000")], "", "name of the group"),
     ],
 )

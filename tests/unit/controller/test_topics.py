@@ -75,7 +75,7 @@ def test_names_follow_kafkas_rules(name: str, error: ErrorCode, said: str) -> No
             "replication factor must be -1",
         ),
         ({"retention_ms": "soon"}, ErrorCode.INVALID_CONFIG, "'soon' is not a whole number"),
-        ({"retention_msec": "1"}, ErrorCode.INVALID_CONFIG, "is no topic config"),
+        ({"retention_msec": "1"}, ErrorCode.INVALID_CONFIG, "there is no topic config"),
     ],
 )
 def test_what_cannot_be_created_says_why(

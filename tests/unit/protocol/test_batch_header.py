@@ -109,7 +109,7 @@ def test_a_batch_whose_end_is_missing_is_truncated() -> None:
         (with_fields(base_offset=(1 << 63) - 2), CorruptBatch, "base offset 9223372036854775806"),
         (with_fields(last_offset_delta=-1), CorruptBatch, "last offset delta -1"),
         (with_fields(record_count=-1), CorruptBatch, "record count -1"),
-        (with_fields(record_count=4), CorruptBatch, "record count 4 with last offset delta 2"),
+        (with_fields(record_count=4), CorruptBatch, "does not fit its last offset delta 2"),
     ],
 )
 def test_a_header_no_batch_can_have_is_refused(

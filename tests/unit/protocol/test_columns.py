@@ -196,7 +196,7 @@ def test_senseless_columns_are_refused(codec: Codec, arguments: tuple[Any, ...])
 
 
 def test_a_unit_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="timestamp_unit is 'ns'"):
+    with pytest.raises(ValueError, match="timestamp_unit must be ms or us, not 'ns'"):
         ColumnBuilder(ALL_COLUMNS, timestamp_unit="ns")
 
 

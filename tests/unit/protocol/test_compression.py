@@ -70,7 +70,7 @@ def test_levels_are_those_of_the_codec(codec: Compression) -> None:
     for level in (least, greatest):
         assert expand(compress(MIXED, codec, level), codec) == MIXED
     for level in (least - 1, greatest + 1):
-        with pytest.raises(ValueError, match=f"level {level} is not within"):
+        with pytest.raises(ValueError, match=f"level {level} is not between"):
             compress(MIXED, codec, level)
 
 
@@ -147,7 +147,7 @@ def test_a_zstd_window_beyond_8_mib_is_refused() -> None:
     parameters = zstandard.ZstdCompressionParameters(window_log=24, write_content_size=False)
     stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     frame = stream.compress(b"x" * 1000) + stream.flush()
-    with pytest.raises(CorruptBatch, match="zstd window of 16777216 bytes"):
+    with pytest.raises(CorruptBatch, match="zstd window of 16777216 bytes is larger"):
         expand(frame, Compression.ZSTD)
 
 

@@ -104,7 +104,7 @@ def test_damaged_markers_are_corrupt(record: Record) -> None:
 
 def test_a_control_batch_holds_one_record() -> None:
     record = Record(b"\x00\x00\x00\x01", b"\x00" * 6)
-    with pytest.raises(CorruptBatch, match="control batch of 2 records"):
+    with pytest.raises(CorruptBatch, match="control batch has 2 records"):
         read_control(encode_batch([record, record], control=True))
 
 

@@ -388,13 +388,17 @@ async def test_tls_checks_both_sides_and_takes_files_or_bytes(tmp_path: object) 
 
 
 def test_half_a_pair_of_certificate_and_key_is_refused() -> None:
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="only one of cert and key"):
         TlsOptions(cert=b"x")
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [(None, "No such file or directory"), (b"", "not PEM"), (b"\x30\x82 der", "not PEM")],
+    [
+        (None, "No such file or directory"),
+        (b"", "does not contain PEM"),
+        (b"\x30\x82 der", "does not contain PEM"),
+    ],
 )
 def test_a_tls_file_that_is_no_use_is_named_at_once(
     tmp_path: Path, content: bytes | None, reason: str

@@ -181,4 +181,4 @@ def test_the_command_writes_files_and_fails_for_what_is_missing(tmp_path: Path) 
     assert "node.id=1\n" in (tmp_path / "broker.properties").read_text()
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert again.returncode == 1
-    assert "--force replaces it" in again.stderr
+    assert "replace it with --force" in again.stderr

@@ -100,7 +100,7 @@ def test_the_replication_factor_changes(cluster: MemoryCluster) -> None:
     run("partition", "set-replicas", "orders", "3", "--wait")
     assert all(len(found) == 3 for found in replicas(cluster))
     refused = run("partition", "set-replicas", "orders", "5", status=2)
-    assert "5 replicas need as many live brokers, and there are 4" in refused
+    assert "5 replicas need 5 live brokers, but there are 4" in refused
 
 
 def test_a_move_is_shown_and_cancelled_while_a_broker_is_down(cluster: MemoryCluster) -> None:
@@ -370,5 +370,5 @@ def test_each_partition_has_the_count_and_keeps_its_preferred_leader(
         assert len(after) == len(set(after)) == count
         assert after[0] == found[0]
         assert (index in plan) == (len(found) != count)
-    with pytest.raises(ValueError, match="need as many brokers"):
+    with pytest.raises(ValueError, match=r"need [0-9]+ brokers, and there are only"):
         with_replica_count(topic, brokers + 1, loads=dict.fromkeys(range(brokers), 0))

@@ -301,11 +301,11 @@ async def test_what_is_not_bytes_is_refused_with_the_way_out(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"headers": {"name": b"value"}}, "headers are pairs"),
+        ({"headers": {"name": b"value"}}, "headers as pairs"),
         ({"headers": [("name", "text")]}, "a header's value is"),
-        ({"timestamp_ms": -5}, "-5 ms, is before 1970"),
-        ({"timestamp_ms": 1.5}, "times are whole ms"),
-        ({"partition": -1}, "its partition is -1; leave it out"),
+        ({"timestamp_ms": -5}, "-5 ms is before 1970"),
+        ({"timestamp_ms": 1.5}, "times as whole ms"),
+        ({"partition": -1}, "partition -1 is negative; leave the argument out"),
     ],
 )
 async def test_what_a_record_cannot_have_is_refused_at_once(

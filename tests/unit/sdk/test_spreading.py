@@ -47,7 +47,7 @@ def test_replicas_do_not_come_together_in_a_rack() -> None:
 
 
 def test_too_few_brokers_are_refused() -> None:
-    with pytest.raises(ValueError, match="3 replicas, and there are 2 brokers"):
+    with pytest.raises(ValueError, match="3 replicas, but there are only 2 brokers"):
         spread({"a": (1, 2, 3)}, [1, 2])
 
 

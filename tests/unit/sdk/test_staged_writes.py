@@ -144,7 +144,7 @@ async def test_a_lease_that_ends_aborts_its_task_and_the_step_is_not_complete(
         await lost.prepare()
     assert await writes.complete(0, [kept])
     assert await committed(client, cluster) == ["0 kept"]
-    with pytest.raises(AssertionError, match="no unprepared task"):
+    with pytest.raises(AssertionError, match="no open task"):
         cluster.end_lease(QUERY, "kept")
 
 

@@ -59,9 +59,12 @@ def test_options_go_to_the_source_or_to_the_sink_or_to_both() -> None:
         (("dead-letters", "--bootstrap", "host"), "'host': it has no port; write HOST:PORT"),
         (("dead-letters", *HERE, "--spark", "master"), "'master' is not NAME=VALUE"),
         (("dead-letters", *HERE, "--option", "=x"), "'=x' is not NAME=VALUE"),
-        (("dead-letters", *HERE, "--batch-offsets-max", "0"), "not a whole number from 1"),
-        (("dead-letters", *HERE, "--trigger-s", "-1"), "'-1' is not a number from 0"),
-        (("aircraft-rotations", *HERE, "--gap-hours", "nan"), "'nan' is not a number from 0"),
+        (("dead-letters", *HERE, "--batch-offsets-max", "0"), "not an integer of at least 1"),
+        (("dead-letters", *HERE, "--trigger-s", "-1"), "'-1' is not a number of at least 0"),
+        (
+            ("aircraft-rotations", *HERE, "--gap-hours", "nan"),
+            "'nan' is not a number of at least 0",
+        ),
         (("delay-backfill", *HERE), "required: --since"),
         (("delay-backfill", *HERE, "--since", "june"), "not a time like 2013-06-01T00:00"),
         (("files-to-topic", *HERE), "one of the arguments --directory --ftp is required"),
@@ -84,9 +87,9 @@ def test_arguments_that_make_no_sense_are_refused(
     ("arguments", "sentence"),
     [
         (("nonsense",), "there is no pipeline 'nonsense'"),
-        (("delay-backfill", *HERE, *SINCE, "--until", "2013-05-31"), "--until is not after"),
+        (("delay-backfill", *HERE, *SINCE, "--until", "2013-05-31"), "--until must be later than"),
         (("files-to-topic", *HERE, "--directory", "/no/such"), "/no/such is not a directory"),
-        (("files-to-topic", *HERE, "--directory", "/", "--key", "a"), "give --csv too"),
+        (("files-to-topic", *HERE, "--directory", "/", "--key", "a"), "--key needs --csv"),
         (
             ("topic-to-files", *HERE, "--ftp", "sftp://me:secret@h/"),
             "'sftp://h' is not an ftp:// or ftps:// address",
@@ -113,8 +116,8 @@ def test_places_that_are_not_there_are_named(
         ('{"fields": []}', "format is None; allowed: avro, protobuf, csv, json"),
         ('{"format": "csv"}', "lists no fields"),
         ('{"format": "csv", "fields": [{"name": "a"}]}', "field a is of type None; allowed"),
-        ('{"format": "csv", "fields": [{"type": "int"}]}', "None is not a name"),
-        ('{"format": "csv", "name": "1x", "fields": []}', "'1x' is not a name"),
+        ('{"format": "csv", "fields": [{"type": "int"}]}', "None is not a valid name"),
+        ('{"format": "csv", "name": "1x", "fields": []}', "'1x' is not a valid name"),
         ('{"format": "csv", "fields": [{"nmae": "a"}]}', "has unknown keys: nmae"),
         (
             '{"format": "csv", "fields": [{"name": "a", "type": "int"}, {"name": "a", "type": "int"}]}',

@@ -92,7 +92,7 @@ def with_replica_count(
         ValueError: there are fewer brokers than `count`.
     """
     if count > len(loads):
-        raise ValueError(f"{count} replicas need as many brokers, and there are {len(loads)}")
+        raise ValueError(f"{count} replicas need {count} brokers, and there are only {len(loads)}")
     places = [racks or {}, hosts or {}]
     totals = Counter(loads)
     plan = {}

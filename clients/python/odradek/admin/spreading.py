@@ -37,7 +37,7 @@ def spread(
     for key, assigned in plan.items():
         if len(assigned) > len(brokers):
             raise ValueError(
-                f"{key} has {len(assigned)} replicas, and there are {len(brokers)} brokers"
+                f"{key} has {len(assigned)} replicas, but there are only {len(brokers)} brokers"
             )
     loads = Counter(dict.fromkeys(brokers, 0))
     for assigned in plan.values():

@@ -139,14 +139,18 @@ def add(
     resources = _resources(topic, group, transactional_id, cluster)
     if not resources:
         fail(
-            "name a resource: --topic, --group, --transactional-id or --cluster", status=EXIT_USAGE
+            "no resource is given: add --topic, --group, --transactional-id or --cluster",
+            status=EXIT_USAGE,
         )
     is_everything = cluster or any(name == WILDCARD for _, name in resources)
     if pattern is PatternType.PREFIXED and is_everything:
-        fail("--pattern prefixed needs the name of a topic, group or id", status=EXIT_USAGE)
+        fail(
+            "--pattern prefixed needs --topic, --group or --transactional-id with the beginning of a name",
+            status=EXIT_USAGE,
+        )
     for name in principal:
         if not name.startswith("User:") or name == "User:":
-            fail(f"--principal {name}: write User:NAME", status=EXIT_USAGE)
+            fail(f"--principal {name} does not have the form User:NAME", status=EXIT_USAGE)
     acls = [
         Acl(
             resource_type=resource_type,
@@ -243,7 +247,7 @@ def remove(
     is_narrow = any((principal, operation, resources, permission, host))
     if is_narrow is every:
         fail(
-            "select entries by --principal, --topic, ..., or all of them by --all",
+            "no entries are selected: add options such as --principal or --topic, or --all for every entry",
             status=EXIT_USAGE,
         )
     if not resources:
@@ -449,7 +453,9 @@ def delete(
                     rows.append((description.name, kind))
         missing = set(names).difference(user for user, _ in rows)
         if missing:
-            fail(f"no such user, or no credential of that mechanism: {', '.join(sorted(missing))}")
+            fail(
+                f"these users do not exist or have no credential of that mechanism: {', '.join(sorted(missing))}"
+            )
         if not dry_run:
             for user, kind in rows:
                 await client.admin.delete_scram_user(user, kind)

@@ -37,7 +37,7 @@ class CertificateAuthority:
         """Create a new authority. An existing one is never replaced, because every node trusts it."""
         if self._key_path.exists():
             raise CertificateAuthorityError(
-                f"{self.directory} has an authority already: issue from it, or choose another --dir"
+                f"{self.directory} already has an authority: use it to issue certificates, or choose another --dir"
             )
         self.directory.mkdir(parents=True, exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())

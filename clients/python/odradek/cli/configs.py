@@ -41,7 +41,7 @@ def named_values(texts: Sequence[str] | None) -> dict[str, str]:
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals:
-            fail(f"{text!r}: write NAME=VALUE", status=EXIT_USAGE)
+            fail(f"{text!r} does not have the form NAME=VALUE", status=EXIT_USAGE)
         values[name.strip()] = value
     return values
 
@@ -99,7 +99,7 @@ def config(
         typer.Option(
             min=0,
             metavar="ID",
-            help="Id of the broker whose configs are meant. [default: the configs that count for all brokers]",
+            help="Id of the broker whose configs to show or change. [default: the configs of all brokers]",
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show defaults, too.")] = False,

@@ -94,7 +94,7 @@ BootstrapForAll = Annotated[
     typer.Option(
         "--bootstrap",
         metavar="HOST:PORT,...",
-        help="gRPC addresses of brokers to connect to first.",
+        help="gRPC addresses of brokers by which to find the cluster.",
     ),
 ]
 Timeout = Annotated[
@@ -167,14 +167,15 @@ def open_client(bootstrap: str) -> Client:
     protocol = values.get("security.protocol", "").upper()
     if protocol and protocol not in _PROTOCOLS:
         fail(
-            f"security.protocol {protocol}: allowed are {', '.join(_PROTOCOLS)}", status=EXIT_USAGE
+            f"security.protocol is {protocol}, but must be one of {', '.join(_PROTOCOLS)}",
+            status=EXIT_USAGE,
         )
     ca, cert = values.get("ssl.ca.location"), values.get("ssl.certificate.location")
     tls: Any = None
     if protocol.endswith("SSL") or (not protocol and (ca or cert)):
         key = values.get("ssl.key.location")
         if (cert is None) != (key is None):
-            fail("a certificate and its key go together: --cert and --key", status=EXIT_USAGE)
+            fail("only one of --cert and --key is given: give both", status=EXIT_USAGE)
         tls = TlsOptions(ca=ca, cert=cert, key=key, server_name=values.get("ssl.server.name"))
     credentials = None
     user = values.get("sasl.username")
@@ -216,11 +217,11 @@ def read_properties(path: Path) -> dict[str, str]:
             continue
         name, equals, value = line.partition("=")
         if not equals:
-            fail(f"{path}:{number}: write NAME=VALUE", status=EXIT_USAGE)
+            fail(f"{path}:{number}: the line does not have the form NAME=VALUE", status=EXIT_USAGE)
         if name.strip() not in NAMES:
             near = get_close_matches(name.strip(), NAMES, 1)
             hint = f"; did you mean {near[0]}?" if near else f": there are {', '.join(NAMES)}"
-            fail(f"{path}:{number}: {name.strip()} is not known{hint}", status=EXIT_USAGE)
+            fail(f"{path}:{number}: there is no property {name.strip()}{hint}", status=EXIT_USAGE)
         properties[name.strip()] = value.strip()
     if "sasl.password" in properties and others_read:
         say(f"odradek: other users can read the password in {path}: chmod 600", is_error=True)

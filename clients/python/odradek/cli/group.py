@@ -257,7 +257,10 @@ def seek(
             status=EXIT_USAGE,
         )
     if to and to not in ("start", "end") and not to.removeprefix("@").isdigit():
-        fail(f"--to {to}: write start, end, @MILLISECONDS or an offset", status=EXIT_USAGE)
+        fail(
+            f"--to {to} is not valid: write start, end, @MILLISECONDS or an offset",
+            status=EXIT_USAGE,
+        )
     since_ms = time_ms(since, option="--since") if since else None
     if to.startswith("@"):
         since_ms = int(to[1:])

@@ -444,7 +444,9 @@ def import_(
     given = read_kafka_properties(file)
     for role in _roles(given):
         if (path := directory / _FILES[role]).exists() and not force:
-            fail(f"{path} exists: --force replaces it, and --to DIR writes elsewhere")
+            fail(
+                f"{path} exists already: replace it with --force, or choose another directory with --to DIR"
+            )
     known = {role: _known_settings(module) for role, module in _MODULES.items()}
     plan = plan_import(given, known, host=socket.gethostname(), voters=voters)
     if not plan.files:
@@ -466,7 +468,7 @@ def _known_settings(module: str) -> dict[str, list[str]]:
     command = [sys.executable, "-m", module, "--list-settings"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        fail(f"{module} does not tell its settings: {done.stderr.strip()}")
+        fail(f"cannot read the names of the settings of {module}: {done.stderr.strip()}")
     names: dict[str, list[str]] = json.loads(done.stdout)
     return names
 

@@ -125,7 +125,7 @@ def wait_for_moves(
     finally:
         show("")
     if lost:
-        fail(f"cancelled or replaced by another move meanwhile: {', '.join(lost)}")
+        fail(f"these moves were cancelled or replaced by other moves: {', '.join(lost)}")
     say(progress.summary(), is_error=True)
 
 

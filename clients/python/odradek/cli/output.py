@@ -88,7 +88,7 @@ def one_line_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
     except UnicodeEncodeError as error:
-        fail(f"{error.object!r} is not valid UTF-8", status=EXIT_USAGE)
+        fail(f"the text {error.object!r} is not valid UTF-8", status=EXIT_USAGE)
     except OSError as error:
         fail(f"{error.strerror}: {error.filename}" if error.filename else str(error) or repr(error))
     except Exception as error:

@@ -61,7 +61,10 @@ def broker_ids(text: str, *, option: str) -> list[int]:
     """Return the broker ids of a text such as 1,2,3; another text ends the command."""
     parts = text.split(",")
     if not all(part.strip().isdigit() for part in parts) or len(set(parts)) < len(parts):
-        fail(f"{option} {text}: write different broker ids, such as 1,2,3", status=EXIT_USAGE)
+        fail(
+            f"{option} {text} is not valid: write different broker ids, such as 1,2,3",
+            status=EXIT_USAGE,
+        )
     return [int(part) for part in parts]
 
 
@@ -99,7 +102,7 @@ def list_partitions(
         bool,
         typer.Option(
             "--not-preferred",
-            help="List only partitions that another than the first replica leads.",
+            help="List only partitions whose leader is not the first (preferred) replica.",
         ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -254,7 +257,7 @@ def set_replicas(
         loads.update(b for t in topics for p in t.partitions for b in p.replicas if b in loads)
         if count > len(live):
             fail(
-                f"{count} replicas need as many live brokers, and there are {len(live)}:"
+                f"{count} replicas need {count} live brokers, but there are {len(live)}:"
                 " `odradek cluster info` lists them",
                 status=EXIT_USAGE,
             )
@@ -477,7 +480,7 @@ def throttle(
     for moves in progress. It is the config follower.replication.throttled.rate, which Kafka's tools set, too.
     """
     if rate and remove:
-        fail("give either --rate or --remove", status=EXIT_USAGE)
+        fail("--rate and --remove cannot be used together", status=EXIT_USAGE)
     bytes_per_s = size_bytes(rate, option="--rate") if rate else 0
 
     async def work(client: Client) -> list[dict[str, Any]]:

@@ -78,7 +78,9 @@ def broker(
         try:
             serve_probes(supervisor, plan[0]["metrics_host"], status_port)
         except OSError as error:
-            fail(f"--status-port {status_port}: {error.strerror}", status=EXIT_USAGE)
+            fail(
+                f"cannot listen on --status-port {status_port}: {error.strerror}", status=EXIT_USAGE
+            )
 
     def stop(*_: object) -> None:
         if supervisor.stop.is_set():

@@ -180,7 +180,7 @@ def produce(
     tombstone, {"base64": "..."} stands for bytes, and JSON that is not text is sent as JSON.
     """
     if acks not in ("0", "1", "all"):
-        fail(f"--acks {acks}: allowed are 0, 1, all", status=EXIT_USAGE)
+        fail(f"--acks {acks} is not valid: it must be 0, 1 or all", status=EXIT_USAGE)
     if key_separator == "":
         fail("--key-separator must not be empty", status=EXIT_USAGE)
     if is_json and (key_separator is not None or null is not None):
@@ -334,7 +334,7 @@ async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
 def _open(file: str) -> BinaryIO:
     if file == "-":
         if sys.stdin is None:
-            fail("standard input is closed; name a file", status=EXIT_USAGE)
+            fail("standard input is closed: name a file to read instead", status=EXIT_USAGE)
         return sys.stdin.buffer
     try:
         return Path(file).open("rb")
@@ -345,5 +345,5 @@ def _open(file: str) -> BinaryIO:
 def _header(text: str) -> tuple[str, bytes | None]:
     name, equals, value = text.partition("=")
     if not equals:
-        fail(f"--header {text!r}: write NAME=VALUE", status=EXIT_USAGE)
+        fail(f"--header {text!r} does not have the form NAME=VALUE", status=EXIT_USAGE)
     return name, value.encode()

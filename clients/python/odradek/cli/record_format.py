@@ -101,7 +101,10 @@ def renderer(form: str, *, key_as: Encoding, value_as: Encoding) -> Callable[[An
         pieces.append(form[position : match.start()].encode())
         if match[1]:
             if match[1] not in _FIELDS:
-                fail(f"--format: there is no %{match[1]}; {FORMAT_HELP}", status=EXIT_USAGE)
+                fail(
+                    f"--format has an unknown placeholder %{match[1]}; {FORMAT_HELP}",
+                    status=EXIT_USAGE,
+                )
             pieces.append(match[1])
         else:
             pieces.append(ESCAPES.get(match[2], match[2]).encode())
@@ -154,12 +157,12 @@ def record_of(line: bytes) -> InputRecord:
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise InvalidRecord(f"not JSON: {error}") from None
+        raise InvalidRecord(f"it is not JSON: {error}") from None
     if not isinstance(row, dict) or "value" not in row:
-        raise InvalidRecord('write a JSON object with "value"')
+        raise InvalidRecord('it is not a JSON object with "value"')
     if unknown := sorted(row.keys() - _JSON_FIELDS):
         raise InvalidRecord(
-            f"there is no field {unknown[0]!r}; there are {', '.join(sorted(_JSON_FIELDS))}"
+            f"the field {unknown[0]!r} is unknown; the fields are {', '.join(sorted(_JSON_FIELDS))}"
         )
     headers = row.get("headers") or []
     pairs = list(headers.items()) if isinstance(headers, dict) else headers

@@ -65,7 +65,7 @@ def format_directory(
     parts = [_VOTER.fullmatch(voter.strip()) for voter in voters.split(",")]
     ids = [int(part[1]) for part in parts if part is not None]
     if len(ids) < len(parts):
-        fail(f"--voters {voters}: write 1@host:port,2@host:port", status=EXIT_USAGE)
+        fail(f"--voters {voters} does not have the form 1@host:port,2@host:port", status=EXIT_USAGE)
     chosen = cluster_id or str(uuid.uuid4())
     _run(
         "odradek_metadata_quorum.storage.data_directory",
@@ -148,7 +148,10 @@ def adopt_metadata(
     if missing := what_is_missing("odradek storage adopt", "server"):
         fail(missing)
     if not re.fullmatch(r"none|[0-9a-f]{32}", incarnation):
-        fail(f"--incarnation {incarnation}: 32 hexadecimal digits, or none", status=EXIT_USAGE)
+        fail(
+            f"--incarnation {incarnation} is not valid: write 32 hexadecimal digits, or none",
+            status=EXIT_USAGE,
+        )
     _run(_STORAGE_COMMANDS, "adopt", str(data_dir), incarnation)
     print_facts({"data_dir": data_dir, "incarnation": incarnation}, output)
 

@@ -19,7 +19,10 @@ def duration_ms(text: str, *, option: str) -> int:
     """Return the milliseconds of a duration such as 90s, 10m or 2d; another text ends the command."""
     matched = _DURATION.fullmatch(text)
     if matched is None:
-        fail(f"{option} {text}: write a number and ms, s, m, h or d", status=EXIT_USAGE)
+        fail(
+            f"{option} {text} is not a duration: write a number and ms, s, m, h or d, such as 10m",
+            status=EXIT_USAGE,
+        )
     return int(matched[1]) * _UNITS_MS[matched[2]]
 
 
@@ -31,7 +34,10 @@ def size_bytes(text: str, *, option: str) -> int:
         power = " kmgt".index((matched[2] or " ").lower())
         size = int(float(matched[1]) * (1024 if matched[3] else 1000) ** power)
     if size < 1:
-        fail(f"{option} {text}: write a size such as 500, 10MB or 1.5GiB", status=EXIT_USAGE)
+        fail(
+            f"{option} {text} is not a size: write one such as 500, 10MB or 1.5GiB",
+            status=EXIT_USAGE,
+        )
     return size
 
 
@@ -47,4 +53,4 @@ def time_ms(text: str, *, option: str) -> int:
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
-        fail(f"{option} {text}: write {FORMS_OF_TIMES}", status=EXIT_USAGE)
+        fail(f"{option} {text} is not a time: write {FORMS_OF_TIMES}", status=EXIT_USAGE)

@@ -190,7 +190,7 @@ def alter_config(
     """
     changes, deleted = named_values(config), delete or []
     if not changes and not deleted:
-        fail("nothing to change: give --set NAME=VALUE or --delete NAME", status=EXIT_USAGE)
+        fail("no change is given: add --set NAME=VALUE or --delete NAME", status=EXIT_USAGE)
 
     async def work(client: Client) -> None:
         from odradek.admin.descriptions import ConfigResource, ConfigResourceType
@@ -233,7 +233,7 @@ def trim(
         str,
         typer.Option(
             metavar="TIME",
-            help=f"Delete the records before the first one that is not older than this: {FORMS_OF_TIMES}.",
+            help=f"Delete the records before the first one with this timestamp or a later one: {FORMS_OF_TIMES}.",
         ),
     ] = "",
     partition: Annotated[
@@ -252,9 +252,9 @@ def trim(
     The topic stays, and so do the offsets of the other records.
     """
     if bool(before) == bool(until):
-        fail("give either --before OFFSET or --until TIME", status=EXIT_USAGE)
+        fail("give exactly one of --before OFFSET and --until TIME", status=EXIT_USAGE)
     if before and before != "end" and not (before.isascii() and before.isdigit()):
-        fail(f"--before {before}: write an offset, or end", status=EXIT_USAGE)
+        fail(f"--before {before} is not valid: write an offset, or end", status=EXIT_USAGE)
     until_ms = time_ms(until, option="--until") if until else 0
 
     async def plan(client: Client) -> list[dict[str, Any]]:

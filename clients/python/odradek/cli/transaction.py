@@ -125,13 +125,18 @@ def abort(
 
 @app.command()
 def steps(
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="The query of staged writes.")],
+    query: Annotated[
+        str,
+        typer.Argument(
+            metavar="QUERY", help="Name of the query that writes in steps (staged writes)."
+        ),
+    ],
     forget: Annotated[
         bool,
         typer.Option(
             "--forget",
-            help="Forget which steps are complete, so that an older checkpoint can be replayed. What it replays is"
-            " written a second time.",
+            help="Make the cluster forget which steps are complete, so that an older checkpoint can be replayed."
+            " The records of replayed steps are written a second time.",
         ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -173,9 +178,10 @@ def steps(
 
 @app.command()
 def producers(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
     partition: Annotated[
-        int | None, typer.Argument(metavar="PARTITION", help="Only this partition.")
+        int | None,
+        typer.Argument(metavar="PARTITION", help="Show producers of this partition only."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
@@ -202,10 +208,10 @@ def producers(
 @app.command("find-hanging")
 def find_hanging(
     topic: Annotated[
-        str, typer.Option(metavar="TOPIC", help="Only transactions in this topic.")
+        str, typer.Option(metavar="TOPIC", help="Find only transactions in this topic.")
     ] = "",
     abort: Annotated[
-        bool, typer.Option("--abort", help="End those that no coordinator will end.")
+        bool, typer.Option("--abort", help="End the transactions that no coordinator will end.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,

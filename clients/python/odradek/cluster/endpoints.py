@@ -47,4 +47,6 @@ def _check(endpoint: str) -> None:
         reason = f"{port!r} is not a port"
     else:
         return
-    raise InvalidConfig(f"bootstrap address {endpoint!r}: {reason}", hint="write HOST:PORT")
+    raise InvalidConfig(
+        f"bootstrap address {endpoint!r} is not valid: {reason}", hint="write HOST:PORT"
+    )

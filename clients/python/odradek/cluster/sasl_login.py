@@ -92,12 +92,15 @@ def _check_iterations(endpoint: str, server_first: str) -> None:
         if ITERATIONS_MIN <= int(iterations) <= ITERATIONS_MAX:
             return
     raise AuthenticationFailed(
-        f"the broker at {endpoint} asks for {iterations or 'no'} iterations; at least {ITERATIONS_MIN} are safe"
+        f"the broker at {endpoint} requested {iterations or 'no'} SCRAM iterations; this client accepts"
+        f" {ITERATIONS_MIN} to {ITERATIONS_MAX}"
     )
 
 
 def _session(endpoint: str, response: pb.AuthenticateResponse) -> Session:
     if not response.is_complete or not response.session:
-        raise AuthenticationFailed(f"the broker at {endpoint} returned no session")
+        raise AuthenticationFailed(
+            f"the broker at {endpoint} accepted the login, but returned no session"
+        )
     lifetime_s = max(response.lifetime_ms, 0) / 1000
     return Session(name=response.session, renew_at_s=time.monotonic() + lifetime_s * _RENEW_AT)

@@ -31,7 +31,7 @@ class TlsOptions:
 
     def __post_init__(self) -> None:
         if (self.cert is None) != (self.key is None):
-            raise ValueError("cert and key go together: give both, or neither")
+            raise ValueError("only one of cert and key is given: give both, or neither")
 
     def pem(self) -> tuple[bytes | None, bytes | None, bytes | None]:
         """(ca, key, cert) as bytes, read from the files now. Raises InvalidConfig for an unusable one."""
@@ -85,5 +85,5 @@ def _pem(what: str, source: str | Path | bytes | None) -> bytes | None:
         except OSError as error:
             raise InvalidConfig(f"{what}: cannot read {source}: {error.strerror}") from None
     if b"-----BEGIN " not in content:
-        raise InvalidConfig(f"{what}: {named} is not PEM")
+        raise InvalidConfig(f"{what}: {named} does not contain PEM")
     return content

@@ -166,7 +166,9 @@ class Consumer:
     def seek(self, partition: PartitionLike, offset: int) -> None:
         """Continue at this offset. Raises NotAssigned."""
         if offset < 0:
-            raise ValueError(f"offset {offset} is negative; see seek_to_beginning, seek_to_end")
+            raise ValueError(
+                f"offset {offset} is negative; use seek_to_beginning or seek_to_end instead"
+            )
         name = self._assigned(partition)
         self._planner.seek(name, offset)
         self._ahead.forget_decoded(name)
@@ -291,7 +293,7 @@ class Consumer:
             CorruptRecords: a batch is damaged; reading again fetches it again.
         """
         if max_records < 1:
-            raise ValueError(f"max_records is {max_records}, not 1 or more")
+            raise ValueError(f"max_records is {max_records}, but must be at least 1")
         decoded: list[ConsumerRecord] = []
         while len(decoded) < max_records and (record := self._ahead.next_decoded()) is not None:
             decoded.append(record)

@@ -377,7 +377,9 @@ class Fetcher:
             for name, lookup_ms in missing.items():
                 self._planner.lookup_failed(name, lookup_ms)
             if error.retriable and any(p.position >= 0 for p in self._planner.partitions.values()):
-                _log.warning("Offsets to start reading from were not found yet: %s", error)
+                _log.warning(
+                    "Failed to look up offsets to start reading from; trying again: %s", error
+                )
             else:
                 self._planner.raise_soon(error)
                 self._arrived()

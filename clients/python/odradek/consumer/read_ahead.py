@@ -219,7 +219,7 @@ class ReadAhead:
                 raise SerializationFailed(
                     f"the record at offset {r.offset} of {r.topic}-{r.partition} cannot be"
                     f" deserialized: {error!r}",
-                    hint="it is passed over if you read on",
+                    hint="read again to continue with the next record",
                 ) from error
             made.append(
                 DeserializedRecord(

@@ -64,7 +64,7 @@ class DeliveryFuture:
     def exception(self) -> OdradekError | None:
         """The error of the record, or None. Raises asyncio.InvalidStateError before it is done."""
         if not self._batch.is_done:
-            raise asyncio.InvalidStateError("the record is not acknowledged yet")
+            raise asyncio.InvalidStateError("the record has no result yet: await it first")
         batch, _ = self._batch.leaf(self._index)
         return batch.error
 

@@ -58,6 +58,6 @@ class TopicQueues:
         if not 0 <= partition < len(self.queues):
             raise ValueError(
                 f"the partitioner chose partition {partition} of {self.topic!r},"
-                f" which has {len(self.queues)}"
+                f" which has only {len(self.queues)} partitions"
             )
         return self.queues[partition]

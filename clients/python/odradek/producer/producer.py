@@ -192,7 +192,7 @@ class Producer:
             if timestamp_ms is None:
                 timestamp_ms = now_ms + self._sender.wall_offset_ms
             elif timestamp_ms < 0:
-                raise ValueError(f"its timestamp, {timestamp_ms} ms, is before 1970")
+                raise ValueError(f"the timestamp {timestamp_ms} ms is before 1970")
             accumulator = self._accumulator
             if self._transactions is not None:
                 self._transactions.require_open()
@@ -202,8 +202,8 @@ class Producer:
         except (TypeError, ValueError) as error:
             raise SerializationFailed(
                 f"a record for {topic!r} cannot be encoded: {error}",
-                hint="key and value are bytes, or what a serializer of the producer takes"
-                " (odradek.serializers); headers are pairs of text and bytes; times are whole ms",
+                hint="pass key and value as bytes, or as objects that the producer's serializers take"
+                " (odradek.serializers), headers as pairs of text and bytes, and times as whole ms",
             ) from error
         future = DeliveryFuture(batch, batch.record_count - 1)
         self._sent_since_yield += 1
@@ -284,7 +284,8 @@ class Producer:
     def _require_transactions(self) -> ProducerTransactions:
         if self._transactions is None:
             raise InvalidRequest(
-                "this producer sends without transactions", hint="give it transactional_id=..."
+                "this producer has no transactions, because it has no transactional id",
+                hint="create the producer with transactional_id=...",
             )
         return self._transactions
 
@@ -381,7 +382,9 @@ class Producer:
 
     async def _explicit(self, topic_queues: TopicQueues, partition: int) -> PartitionQueue:
         if partition < 0:
-            raise ValueError(f"its partition is {partition}; leave it out to have one chosen")
+            raise ValueError(
+                f"partition {partition} is negative; leave the argument out to have a partition chosen"
+            )
         if partition >= len(topic_queues.queues):
             await self._cluster.topic(
                 topic_queues.topic, timeout_s=self.options.max_block_ms / 1000, partition=partition

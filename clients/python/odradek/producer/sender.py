@@ -399,7 +399,7 @@ class Sender:
             results = [pb.ProducePartitionResult(base_offset=-1) for _ in request.batches]
         if len(results) != len(request.batches):
             error = OdradekError(
-                f"a broker responded for {len(results)} of {len(request.batches)} partitions"
+                f"a broker's response has results for {len(results)} of {len(request.batches)} partitions"
             )
             for batch, attempt in request.batches:
                 self._accumulator.lost(batch, attempt, error, now_ms, random.random())

@@ -181,7 +181,9 @@ class StagedWrites:
         **arguments: Unpack[ProducerArguments],
     ) -> None:
         if "transactional_id" in arguments:
-            raise InvalidRequest("staged writes choose transactional ids themselves")
+            raise InvalidRequest(
+                "transactional_id is not allowed, because staged writes choose their transactional ids themselves"
+            )
         if prepared_timeout_ms is not None and prepared_timeout_ms < 1:
             raise InvalidRequest(
                 f"prepared_timeout_ms is {prepared_timeout_ms}, and must be positive"
@@ -273,7 +275,7 @@ class StagedWrites:
         for task in tasks:
             if (task.query, task.step) != (self.query, step):
                 raise InvalidRequest(
-                    f"{subject}: a task is of step {task.step} of {task.query!r}",
+                    f"{subject}: one of the tasks belongs to step {task.step} of {task.query!r}",
                 )
             request.members.append(_member(task))
         response = await self._call(COMPLETE_STEP, request, subject)
@@ -367,7 +369,9 @@ class StagedWrites:
         try:
             await self._call(ABORT_STAGED, request, "aborting a task", timeout_s=_CLOSE_S_MAX)
         except OdradekError as error:
-            _log.warning("A task could not be aborted; the end of its lease will do it: %s", error)
+            _log.warning(
+                "Failed to abort a task; it will be aborted when its lease ends: %s", error
+            )
 
     async def _call(
         self, method: Method[Q, R], request: Q, subject: str, *, timeout_s: float | None = None

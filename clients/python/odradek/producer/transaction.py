@@ -455,7 +455,7 @@ async def run_transaction(
 def retry_pauses_s(attempts: int) -> Iterator[float]:
     """Return the pauses between this many attempts of a transaction."""
     if attempts < 1:
-        raise InvalidRequest(f"attempts is {attempts}", hint="at least 1")
+        raise InvalidRequest(f"attempts is {attempts}", hint="it must be at least 1")
     backoff = Backoff(first_ms=50, most_ms=2_000)
     for failures in range(1, attempts):
         yield backoff.after(failures, random.random()) / 1000

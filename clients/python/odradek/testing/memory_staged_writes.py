@@ -194,7 +194,7 @@ class MemoryStagedWrites:
             if slot.task is not None and slot.task.name == task and not slot.task.is_prepared:
                 self._transactions.time_out(name)
                 return
-        raise AssertionError(f"{query} has no unprepared task {task}")
+        raise AssertionError(f"query {query} has no open task {task} that is not prepared")
 
     def time_out_step(self, query: str, step: int) -> None:
         """Abort the prepared tasks of a step, as their time-out does."""

@@ -41,7 +41,8 @@ def main() -> int:
         return 2
     for name, topic in wanted.items():
         if strange := topic.keys() - FIELDS:
-            print(f"{name}: {', '.join(sorted(strange))}; allowed are {', '.join(sorted(FIELDS))}")
+            unknown, known = ", ".join(sorted(strange)), ", ".join(sorted(FIELDS))
+            print(f"topics.toml: {name} has unknown keys: {unknown}; the keys are {known}")
             return 2
     try:
         return asyncio.run(apply(wanted, entries))
@@ -53,18 +54,23 @@ def main() -> int:
 def rights(declared: dict[str, Any]) -> list[Acl]:
     """Return the entries of access.toml. Raises KeyError or ValueError for an invalid one."""
     if strange := declared.keys() - {"allow"}:
-        raise ValueError(f"{', '.join(sorted(strange))}; only [[allow]] is allowed")
+        raise ValueError(
+            f"unknown keys: {', '.join(sorted(strange))}; the file may only have [[allow]] tables"
+        )
     entries = []
     for right in declared.get("allow", ()):
         if strange := right.keys() - RIGHT_FIELDS:
             raise ValueError(
-                f"{', '.join(sorted(strange))}; allowed are {', '.join(sorted(RIGHT_FIELDS))}"
+                f"unknown keys in [[allow]]: {', '.join(sorted(strange))};"
+                f" the keys are {', '.join(sorted(RIGHT_FIELDS))}"
             )
         named = [(kind, name) for field, kind in RESOURCES.items() for name in right.get(field, ())]
         if right.get("cluster"):
             named.append((ResourceType.CLUSTER, CLUSTER_NAME))
         if not named or not right["principal"].startswith("User:"):
-            raise ValueError(f"{right['principal']}: an entry needs User:NAME and a resource")
+            raise ValueError(
+                f"the entry of {right['principal']} needs a principal User:NAME and at least one resource"
+            )
         for kind, name in named:
             is_prefix = name != "*" and name.endswith("*")
             entries += [

@@ -191,7 +191,9 @@ class _Reader:
             if version >= WITH_REPLICA_STATE and 1 in tags:
                 (replica_id,) = _INT32.unpack_from(tags[1])
         if self._at != len(self._body):
-            raise Malformed(f"the message ends at {self._at} of {len(self._body)} bytes")
+            raise Malformed(
+                f"the message should end after {self._at} bytes, but has {len(self._body)}"
+            )
         return FetchRequest(
             replica_id=replica_id,
             wait_ms_max=wait_ms,
@@ -254,7 +256,9 @@ class _Reader:
         if text is None:
             raise Malformed("a string is null where null is not allowed")
         if self._at - start > bytes_max + _LENGTH_BYTES_MAX:
-            raise Malformed(f"a string of {self._at - start} bytes, the most is {bytes_max}")
+            raise Malformed(
+                f"a string has {self._at - start} bytes, but at most {bytes_max} are allowed"
+            )
         return text
 
     def _count(self, item_bytes_min: int) -> int:
@@ -265,10 +269,11 @@ class _Reader:
             (count,) = _INT32.unpack_from(self._body, self._at)
             self._at += 4
         if not 0 <= count <= (len(self._body) - self._at) // item_bytes_min:
-            raise Malformed(f"{count} items in {len(self._body) - self._at} bytes")
+            bytes_left = len(self._body) - self._at
+            raise Malformed(f"an array has {count} items, but only {bytes_left} bytes follow")
         self._left -= count
         if self._left < 0:
-            raise Malformed(f"more than {PARTITIONS_MAX} items in a request")
+            raise Malformed(f"the request has more than {PARTITIONS_MAX} items")
         return count
 
     def _take(self, form: str, size: int) -> tuple[int, ...]:

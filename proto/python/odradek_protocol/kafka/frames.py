@@ -66,20 +66,22 @@ def read_request_header(frame: ByteBuffer) -> RequestHeader:
     after them is not read.
     """
     if len(frame) < _HEADER.size:
-        raise Malformed(f"a request of {len(frame)} bytes")
+        raise Malformed(f"a request of {len(frame)} bytes is too short for a header")
     api_key, version, correlation_id, length = _HEADER.unpack_from(frame)
     end = _HEADER.size
     client_id = None
     if length >= 0:
         end += length
         if end > len(frame):
-            raise Malformed(f"a client id of {length} bytes in a request of {len(frame)}")
+            raise Malformed(
+                f"the client id has {length} bytes, but the whole request only {len(frame)}"
+            )
         try:
             client_id = str(frame[_HEADER.size : end], "utf-8")
         except UnicodeDecodeError:
             raise Malformed("the client id is not UTF-8") from None
     elif length != -1:
-        raise Malformed(f"a client id of {length} bytes")
+        raise Malformed(f"the length of the client id is {length}")
     versions = SUPPORTED.get(api_key)
     if versions is not None and versions.flexible <= version <= versions.highest:
         if end < len(frame) and frame[end] == 0:
@@ -99,7 +101,9 @@ def response_head(key: int, version: int, correlation_id: int, body_bytes: int) 
 def _skip_tags(frame: ByteBuffer, offset: int) -> int:
     count, offset = read_uvarint(frame, offset)
     if count > _TAGS_MAX:
-        raise Malformed(f"{count} tagged fields in a header")
+        raise Malformed(
+            f"the header has {count} tagged fields, but at most {_TAGS_MAX} are allowed"
+        )
     for _ in range(count):
         _, offset = read_uvarint(frame, offset)
         length, offset = read_uvarint(frame, offset)

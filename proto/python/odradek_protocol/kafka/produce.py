@@ -135,7 +135,7 @@ def _decode_flexible(version: int, body: memoryview) -> Generator[None, None, Pr
         if length:
             stop = at + length - 1
             if stop > end or length > STRING_BYTES_MAX:
-                raise Malformed(f"a transactional id of {length - 1} bytes")
+                raise Malformed(f"the transactional id has an invalid length of {length - 1} bytes")
             transactional_id = str(body[at:stop], "utf-8")
             at = stop
         acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, at)
@@ -155,13 +155,13 @@ def _decode_flexible(version: int, body: memoryview) -> Generator[None, None, Pr
                 length, at = read_uvarint(body, at)
                 stop = at + length - 1
                 if not at <= stop <= end or length > TOPIC_NAME_BYTES_MAX + 1:
-                    raise Malformed(f"a topic's name of {length - 1} bytes")
+                    raise Malformed(f"a topic's name has an invalid length of {length - 1} bytes")
                 name = TopicName(str(body[at:stop], "utf-8"))
                 at = stop
             partition_count, at = read_uvarint(body, at)
             left -= partition_count - 1
             if left < 0:
-                raise Malformed(f"more than {PARTITIONS_MAX} topics and partitions in a request")
+                raise Malformed(f"the request has more than {PARTITIONS_MAX} topics and partitions")
             partitions: list[tuple[int, memoryview | None]] = []
             for _ in range(_checked(partition_count - 1, end - at, 6)):
                 since_step += 1
@@ -173,7 +173,9 @@ def _decode_flexible(version: int, body: memoryview) -> Generator[None, None, Pr
                 if size:
                     stop = at + size - 1
                     if stop > end:
-                        raise Malformed(f"records of {size - 1} bytes, {end - at} are left")
+                        raise Malformed(
+                            f"a partition has {size - 1} bytes of records, but only {end - at} are left"
+                        )
                     partitions.append(ProducePartition(index, body[at:stop]))
                     at = stop
                 else:
@@ -184,7 +186,7 @@ def _decode_flexible(version: int, body: memoryview) -> Generator[None, None, Pr
             since_step += 1
         at = at + 1 if body[at] == 0 else _skip_tags(body, at)
         if at != end:
-            raise Malformed(f"the message ends at {at} of {end} bytes")
+            raise Malformed(f"the message should end after {at} bytes, but has {end}")
         return ProduceRequest(transactional_id, acks, timeout_ms, topics)
     except (struct.error, IndexError):
         raise Malformed(f"ProduceRequest {version}: the bytes end within a field") from None
@@ -201,7 +203,7 @@ def _decode_plain(version: int, body: memoryview) -> Generator[None, None, Produ
         if length != -1:
             stop = at + length
             if not at <= stop <= end:
-                raise Malformed(f"a transactional id of {length} bytes")
+                raise Malformed(f"the transactional id has an invalid length of {length} bytes")
             transactional_id = str(body[at:stop], "utf-8")
             at = stop
         acks, timeout_ms, topic_count = _ACKS_TIMEOUT_COUNT.unpack_from(body, at)
@@ -217,13 +219,13 @@ def _decode_plain(version: int, body: memoryview) -> Generator[None, None, Produ
             at += 2
             stop = at + length
             if not at <= stop <= end or length > TOPIC_NAME_BYTES_MAX:
-                raise Malformed(f"a topic's name of {length} bytes")
+                raise Malformed(f"a topic's name has an invalid length of {length} bytes")
             name = TopicName(str(body[at:stop], "utf-8"))
             (partition_count,) = _INT32.unpack_from(body, stop)
             at = stop + 4
             left -= partition_count
             if left < 0:
-                raise Malformed(f"more than {PARTITIONS_MAX} topics and partitions in a request")
+                raise Malformed(f"the request has more than {PARTITIONS_MAX} topics and partitions")
             partitions: list[tuple[int, memoryview | None]] = []
             for _ in range(_checked(partition_count, end - at, 8)):
                 since_step += 1
@@ -237,13 +239,15 @@ def _decode_plain(version: int, body: memoryview) -> Generator[None, None, Produ
                     continue
                 stop = at + size
                 if not at <= stop <= end:
-                    raise Malformed(f"records of {size} bytes, {end - at} are left")
+                    raise Malformed(
+                        f"a partition has {size} bytes of records, but only {end - at} are left"
+                    )
                 partitions.append(ProducePartition(index, body[at:stop]))
                 at = stop
             topics.append(ProduceTopic(name, NO_TOPIC_ID, partitions))
             since_step += 1
         if at != end:
-            raise Malformed(f"the message ends at {at} of {end} bytes")
+            raise Malformed(f"the message should end after {at} bytes, but has {end}")
         return ProduceRequest(transactional_id, acks, timeout_ms, topics)
     except (struct.error, IndexError):
         raise Malformed(f"ProduceRequest {version}: the bytes end within a field") from None
@@ -338,7 +342,7 @@ def encode_produce_steps(
 
 def _checked(count: int, bytes_left: int, item_bytes_min: int) -> int:
     if not 0 <= count <= bytes_left // item_bytes_min:
-        raise Malformed(f"{count} items in {bytes_left} bytes")
+        raise Malformed(f"an array has {count} items, but only {bytes_left} bytes follow")
     return count
 
 
@@ -349,5 +353,5 @@ def _skip_tags(body: memoryview, at: int) -> int:
         size, at = read_uvarint(body, at)
         at += size
         if at > len(body):
-            raise Malformed("a tagged field ends behind the message")
+            raise Malformed("a tagged field is longer than the rest of the message")
     return at

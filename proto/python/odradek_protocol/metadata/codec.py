@@ -73,14 +73,14 @@ def batch_steps(payload: bytes | memoryview) -> Generator[None, None, MetadataBa
     """Decode a batch as `decode_batch` does, in steps for turns of the event loop between them."""
     value = _unpacked(payload)
     if not isinstance(value, tuple) or len(value) < 3:
-        raise MetadataDecodeError("a batch is an array of three")
+        raise MetadataDecodeError("a batch is not an array of three parts")
     batch_format, controller_epoch, rows = value[:3]
     if type(batch_format) is not int or batch_format < BATCH_FORMAT:
         raise MetadataDecodeError(f"batch format {batch_format!r} is not {BATCH_FORMAT}")
     if batch_format > BATCH_FORMAT or len(value) > 3:
         raise NewerProgramNeeded(f"a batch of format {batch_format} with {len(value)} parts")
     if not isinstance(rows, tuple):
-        raise MetadataDecodeError("records are an array")
+        raise MetadataDecodeError("the records are not an array")
     epoch = _read_int(controller_epoch)
     records: list[MetadataRecord] = []
     for start in range(0, len(rows), _RECORDS_PER_STEP):
@@ -109,7 +109,7 @@ def decode_records(payload: bytes | memoryview) -> tuple[MetadataRecord, ...]:
     """Decode an array of records; raises `MetadataDecodeError` for anything else."""
     value = _unpacked(payload)
     if not isinstance(value, tuple):
-        raise MetadataDecodeError("records are an array")
+        raise MetadataDecodeError("the records are not an array")
     return tuple(map(_record, value))
 
 
@@ -117,7 +117,9 @@ def _unpacked(payload: bytes | memoryview) -> object:
     try:
         return msgpack.unpackb(payload, raw=False, use_list=False, strict_map_key=True)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        raise MetadataDecodeError(f"not msgpack: {type(error).__name__}: {error}") from error
+        raise MetadataDecodeError(
+            f"the bytes are not valid msgpack: {type(error).__name__}: {error}"
+        ) from error
 
 
 class _Form(NamedTuple):
@@ -161,7 +163,9 @@ class _Layout:
 
 def _read_int(value: Any) -> int:
     if type(value) is not int:
-        raise MetadataDecodeError(f"{type(value).__name__} instead of an integer")
+        raise MetadataDecodeError(
+            f"a value is of type {type(value).__name__} instead of an integer"
+        )
     return value
 
 
@@ -203,10 +207,10 @@ def _record(row: Any) -> MetadataRecord:  # Any: what msgpack returns
 def _refusal(row: Any) -> MetadataDecodeError:
     """Return what to raise for a row that is no record of a known version."""
     if type(row) is not tuple or len(row) < 2:
-        return MetadataDecodeError("a record is an array that begins with its type and version")
+        return MetadataDecodeError("a record is not an array that begins with its type and version")
     type_id, version = _read_int(row[0]), _read_int(row[1])
     if type_id < 1 or version < 0:
-        return MetadataDecodeError(f"record type {type_id}, version {version}")
+        return MetadataDecodeError(f"record type {type_id}, version {version} is not valid")
     layout = _BY_TYPE_ID.get(type_id)
     if layout is None:
         return NewerProgramNeeded(f"unknown record type {type_id}")

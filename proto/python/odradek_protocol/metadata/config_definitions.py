@@ -89,7 +89,9 @@ class ConfigDefinition:
     def parse(self, text: str) -> ConfigValue:
         """Parse a value; raises `ConfigError` naming the config, the value and what fits."""
         if len(text) > _VALUE_CHARACTERS_MAX:
-            raise ConfigError(f"{self.name}: the value has {len(text)} characters, at most 32767")
+            raise ConfigError(
+                f"{self.name}: the value has {len(text)} characters, but at most 32767 are allowed"
+            )
         match self.type:
             case ConfigType.BOOLEAN:
                 return self._boolean(text)
@@ -140,7 +142,9 @@ class ConfigDefinition:
             raise self._refuse(text)
         low, high = _WHOLE_BOUNDS[self.type]
         if len(digits) > 20 or not low <= int(digits) <= high:
-            raise ConfigError(f"{self.name}: {text!r} does not fit {self.type.name}")
+            raise ConfigError(
+                f"{self.name}: {text!r} is out of range for the type {self.type.name}"
+            )
         return int(digits)
 
     def _number(self, text: str) -> float:
@@ -163,7 +167,7 @@ def unknown_config(kind: str, name: str, known: Iterable[str]) -> ConfigError:
     """Return the error for a name that no config has; its message names the most similar one."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return ConfigError(f"{name} is no {kind} config{hint}")
+    return ConfigError(f"there is no {kind} config {name}{hint}")
 
 
 _COMPRESSIONS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")

@@ -103,7 +103,7 @@ def check_group_together(group_configs: dict[str, str]) -> None:
     session_ms = group_configs.get("consumer.session.timeout.ms")
     if heartbeat_ms and session_ms and int(heartbeat_ms) >= int(session_ms):
         raise ConfigError(
-            f"consumer.heartbeat.interval.ms ({heartbeat_ms}) is not below"
+            f"consumer.heartbeat.interval.ms ({heartbeat_ms}) must be below"
             f" consumer.session.timeout.ms ({session_ms})"
         )
 

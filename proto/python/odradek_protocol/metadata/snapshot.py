@@ -97,7 +97,7 @@ class SnapshotReader:
             if len(self._buffer) < len(MAGIC):
                 return
             if self._buffer[: len(MAGIC)] != MAGIC:
-                raise MetadataDecodeError("not a metadata snapshot")
+                raise MetadataDecodeError("the bytes are not a metadata snapshot")
             del self._buffer[: len(MAGIC)]
             self._magic_seen = True
         for body in self._frames():
@@ -114,7 +114,9 @@ class SnapshotReader:
         while len(self._buffer) - position >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, position)
             if length > FRAME_BYTES_MAX:
-                raise MetadataDecodeError(f"a frame of {length} bytes")
+                raise MetadataDecodeError(
+                    f"a frame of {length} bytes is larger than {FRAME_BYTES_MAX}"
+                )
             end = position + _LENGTH.size + length
             if len(self._buffer) < end:
                 break
@@ -124,7 +126,7 @@ class SnapshotReader:
 
     def _take(self, body: bytes) -> None:
         if self._ended:
-            raise MetadataDecodeError("bytes after the end of the snapshot")
+            raise MetadataDecodeError("there are bytes after the end of the snapshot")
         if self._image is None:
             self._image = _empty_image(body)
         elif body[:1] and body[0] & 0xF0 != 0x90 and body[0] not in (0xDC, 0xDD):
@@ -138,16 +140,20 @@ class SnapshotReader:
             try:
                 image.replay(offset, epoch, record)
             except (AssertionError, KeyError, IndexError) as error:
-                raise MetadataDecodeError(f"records do not fit: {error}") from error
+                raise MetadataDecodeError(
+                    f"a record does not fit the records before it: {error}"
+                ) from error
             self._count += 1
 
     def _end(self, body: bytes) -> None:
         try:
             count = msgpack.unpackb(body)
         except (ValueError, msgpack.UnpackException) as error:
-            raise MetadataDecodeError(f"damaged end: {error}") from error
+            raise MetadataDecodeError(f"the end of the snapshot is damaged: {error}") from error
         if count != self._count:
-            raise MetadataDecodeError(f"{self._count} records instead of {count!r}")
+            raise MetadataDecodeError(
+                f"the snapshot has {self._count} records instead of {count!r}"
+            )
         self._ended = True
 
 
@@ -155,10 +161,12 @@ def _empty_image(body: bytes) -> MetadataImage:
     try:
         snapshot_format, offset, epoch, *more = msgpack.unpackb(body)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise MetadataDecodeError(f"damaged head: {error}") from error
+        raise MetadataDecodeError(f"the head of the snapshot is damaged: {error}") from error
     level = more[0] if more else METADATA_VERSION_MIN
     if any(type(item) is not int for item in (snapshot_format, offset, epoch, level)):
-        raise MetadataDecodeError("format, offset, epoch and level are integers")
+        raise MetadataDecodeError(
+            "format, offset, epoch or level of the snapshot is not an integer"
+        )
     if snapshot_format < SNAPSHOT_FORMAT:
         raise MetadataDecodeError(f"snapshot format {snapshot_format!r} is not {SNAPSHOT_FORMAT}")
     if snapshot_format > SNAPSHOT_FORMAT or level > METADATA_VERSION_MAX:

@@ -263,7 +263,7 @@ static PyObject *codec_murmur2(PyObject *module, PyObject *data) {
     if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) return NULL;
     if (view.len > INT32_MAX) {
         PyBuffer_Release(&view);
-        PyErr_SetString(PyExc_ValueError, "a key of more than 2 GiB");
+        PyErr_SetString(PyExc_ValueError, "a key has more than 2 GiB");
         return NULL;
     }
     int32_t hash = murmur2_of(view.buf, (uint32_t)view.len);
@@ -422,11 +422,12 @@ static int cursor_init(ModuleState *state, Cursor *cursor, const Py_buffer *view
     cursor->last_offset_delta = last_offset_delta;
     cursor->offset_delta = -1;
     if (record_count < 0 || record_count > view->len / RECORD_BYTES_MIN) {
-        PyErr_Format(state->corrupt_batch, "%i records in %zd bytes", (int)record_count, view->len);
+        PyErr_Format(state->corrupt_batch, "the batch claims %i records, which do not fit its %zd bytes",
+                     (int)record_count, view->len);
         return -1;
     }
     if (last_offset_delta < 0 || cursor->base_offset < 0 || cursor->base_offset > INT64_MAX - last_offset_delta) {
-        PyErr_Format(state->corrupt_batch, "base offset %lld with last offset delta %i",
+        PyErr_Format(state->corrupt_batch, "base offset %lld and last offset delta %i are out of range",
                      (long long)cursor->base_offset, (int)last_offset_delta);
         return -1;
     }
@@ -488,7 +489,7 @@ static PyMemberDef record_members[] = {
  * does not have to visit millions of them. */
 static int check_headers(PyObject *headers) {
     if (!PyTuple_Check(headers)) {
-        PyErr_SetString(PyExc_TypeError, "headers is no tuple");
+        PyErr_SetString(PyExc_TypeError, "headers is not a tuple");
         return -1;
     }
     for (Py_ssize_t i = 0; i < PyTuple_Size(headers); i++) {
@@ -609,7 +610,7 @@ static PyObject *record_buffer_new(PyTypeObject *type, PyObject *args, PyObject 
         return NULL;
     if (size_argument != NULL && as_int64(size_argument, "size_bytes_max", &size_bytes_max) < 0) return NULL;
     if (size_bytes_max < 0 || size_bytes_max > INT32_MAX) {
-        PyErr_Format(PyExc_ValueError, "size_bytes_max is %lld, not within 0 to %i", (long long)size_bytes_max,
+        PyErr_Format(PyExc_ValueError, "size_bytes_max is %lld, not between 0 and %i", (long long)size_bytes_max,
                      INT32_MAX);
         return NULL;
     }
@@ -734,7 +735,7 @@ static int64_t record_buffer_write(RecordBufferObject *buffer, const Bytes *key,
     int64_t timestamp_delta_ms = 0;
     if (offset_delta == -1) offset_delta = (int64_t)buffer->last_offset_delta + 1;
     if (offset_delta <= buffer->last_offset_delta || offset_delta > INT32_MAX) {
-        PyErr_Format(PyExc_ValueError, "offset delta %lld after %i", (long long)offset_delta,
+        PyErr_Format(PyExc_ValueError, "offset delta %lld is not above %i, that of the record before", (long long)offset_delta,
                      buffer->last_offset_delta);
         return -1;
     }
@@ -749,7 +750,7 @@ static int64_t record_buffer_write(RecordBufferObject *buffer, const Bytes *key,
     int64_t size_bytes = BATCH_HEADER_BYTES + buffer->used + (int64_t)varint_size(body) + body;
     if (size_bytes > (buffer->record_count ? buffer->size_bytes_max : INT32_MAX)) {
         if (buffer->record_count) return 0;
-        PyErr_Format(PyExc_ValueError, "a record of %lld bytes fits no batch", (long long)body);
+        PyErr_Format(PyExc_ValueError, "a record of %lld bytes is too large for any batch", (long long)body);
         return -1;
     }
     int64_t used = size_bytes - BATCH_HEADER_BYTES;
@@ -1168,7 +1169,7 @@ static PyObject *record_columns_new(PyTypeObject *type, PyObject *args, PyObject
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "i|i:RecordColumns", names, &wanted, &timestamp_factor))
         return NULL;
     if ((wanted & ~COLUMNS) || (timestamp_factor != 1 && timestamp_factor != 1000)) {
-        PyErr_Format(PyExc_ValueError, "columns %i, timestamp factor %i", wanted, timestamp_factor);
+        PyErr_Format(PyExc_ValueError, "columns %i or timestamp factor %i is not valid", wanted, timestamp_factor);
         return NULL;
     }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -1306,7 +1307,7 @@ static PyObject *record_columns_append(RecordColumnsObject *columns, PyObject *c
     if (view.len > INT32_MAX || record_columns_bytes(columns) + 3 * (int64_t)view.len > INT32_MAX ||
         columns->row_count + cursor.remaining > INT32_MAX ||
         columns->header_key.rows + view.len / HEADER_BYTES_MIN > INT32_MAX) {
-        PyErr_SetString(PyExc_OverflowError, "columns of more than 2 GiB");
+        PyErr_SetString(PyExc_OverflowError, "the columns have more than 2 GiB");
         status = -1;
         goto done;
     }

@@ -192,21 +192,21 @@ def read_header(buffer: ByteBuffer, offset: int = 0) -> BatchHeader:
     base_offset, batch_length, _, magic, _, _, last_offset_delta = fields[:7]
     if magic != MAGIC:
         raise UnsupportedMagic(
-            f"record format {magic} at position {offset}, only {MAGIC} is supported"
+            f"record format {magic} at position {offset} is not supported, only {MAGIC} is"
         )
     if batch_length < BATCH_LENGTH_MIN:
         raise CorruptBatch(
-            f"batch length {batch_length} at position {offset}, the least is {BATCH_LENGTH_MIN}"
+            f"batch length {batch_length} at position {offset} is below {BATCH_LENGTH_MIN}"
         )
     if base_offset < 0 or last_offset_delta < 0 or base_offset > (1 << 63) - 2 - last_offset_delta:
         raise CorruptBatch(
-            f"base offset {base_offset} with last offset delta {last_offset_delta}"
-            f" at position {offset}"
+            f"base offset {base_offset} and last offset delta {last_offset_delta} of the batch"
+            f" at position {offset} are out of range"
         )
     if not 0 <= fields[12] <= last_offset_delta + 1:
         raise CorruptBatch(
-            f"record count {fields[12]} with last offset delta {last_offset_delta}"
-            f" at position {offset}"
+            f"record count {fields[12]} of the batch at position {offset} does not fit"
+            f" its last offset delta {last_offset_delta}"
         )
     return BatchHeader._make(fields)
 

@@ -70,8 +70,8 @@ class BatchBuilder(RecordBuffer):
             last_offset_delta = self.last_offset_delta
         if last_offset_delta < max(self.last_offset_delta, 0):
             raise ValueError(
-                f"last offset delta {last_offset_delta}, that of {self.record_count} records"
-                f" is {self.last_offset_delta}"
+                f"last offset delta {last_offset_delta} is below {self.last_offset_delta}, that of"
+                f" the {self.record_count} records"
             )
         attributes = int(compression)
         max_timestamp_ms = self.max_timestamp_ms

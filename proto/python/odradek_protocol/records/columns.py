@@ -82,7 +82,7 @@ class ColumnBuilder:
         bytes_expanded_max: int = BYTES_EXPANDED_MAX,
     ) -> None:
         if timestamp_unit not in ("ms", "us"):
-            raise ValueError(f"timestamp_unit is {timestamp_unit!r}, not ms or us")
+            raise ValueError(f"timestamp_unit must be ms or us, not {timestamp_unit!r}")
         self._columns = RecordColumns(int(columns), 1000 if timestamp_unit == "us" else 1)
         self._unit = timestamp_unit
         self._bytes_expanded_max = bytes_expanded_max

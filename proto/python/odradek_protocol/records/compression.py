@@ -46,7 +46,7 @@ def compress(records: bytes, compression: Compression, level: int | None = None)
     least, default, greatest = LEVELS[compression]
     level = default if level is None else level
     if not least <= level <= greatest:
-        raise ValueError(f"{compression.name} level {level} is not within {least} to {greatest}")
+        raise ValueError(f"{compression.name} level {level} is not between {least} and {greatest}")
     if compression is Compression.GZIP:
         compressor = zlib.compressobj(level, zlib.DEFLATED, 31)
         return compressor.compress(records) + compressor.flush()
@@ -104,7 +104,7 @@ def _expand_gzip(data: ByteBuffer, cap: int) -> bytes:
     if not decompressor.eof:
         raise CorruptBatch("the gzip stream ends too early")
     if decompressor.unused_data:
-        raise CorruptBatch("bytes after the gzip stream")
+        raise CorruptBatch("there are bytes after the gzip stream")
     return out
 
 
@@ -128,12 +128,14 @@ def _expand_snappy(data: ByteBuffer, cap: int) -> ByteBuffer:
         raise CorruptBatch("the snappy stream ends within its header")
     while position < len(view):
         if len(view) - position < _BLOCK_LENGTH.size or len(parts) >= _XERIAL_BLOCKS_MAX:
-            raise CorruptBatch("the snappy stream ends within a block's length, or has too many")
+            raise CorruptBatch(
+                "the snappy stream ends within a block's length or has too many blocks"
+            )
         (length,) = _BLOCK_LENGTH.unpack_from(view, position)
         position += _BLOCK_LENGTH.size
         if not 0 < length <= len(view) - position:
             raise CorruptBatch(
-                f"snappy block of {length} bytes, but {len(view) - position} are left"
+                f"a snappy block has {length} bytes, but only {len(view) - position} are left"
             )
         parts.append(_expand_snappy_block(view[position : position + length], cap - total))
         total += len(parts[-1])
@@ -147,7 +149,7 @@ def _expand_snappy_block(block: memoryview, cap: int) -> memoryview:
         if length > cap:
             raise _too_large("snappy", cap)
         if length > _SNAPPY_RATIO_MAX * len(block):
-            raise CorruptBatch(f"snappy block of {len(block)} bytes claims to hold {length}")
+            raise CorruptBatch(f"a snappy block of {len(block)} bytes claims to expand to {length}")
         out = bytearray(length)
         written = cramjam.snappy.decompress_raw_into(block, out)
     except cramjam.DecompressionError as error:
@@ -178,12 +180,12 @@ def lz4_bytes_max(data: ByteBuffer, cap: int) -> int:
     """
     _need(data, 0, 7, "LZ4")
     if _u32(data, 0) != _LZ4_MAGIC:
-        raise CorruptBatch("not an LZ4 frame: wrong magic number")
+        raise CorruptBatch("the bytes are not an LZ4 frame: the magic number is wrong")
     flags, descriptor = data[4], data[5]
     if flags >> 6 != 1 or not 4 <= descriptor >> 4 <= 7:
-        raise CorruptBatch(f"LZ4 frame with flags {flags:#x}, {descriptor:#x}")
+        raise CorruptBatch(f"the LZ4 frame has unsupported flags {flags:#x}, {descriptor:#x}")
     if flags & 1:
-        raise CorruptBatch("LZ4 frame that needs a dictionary")
+        raise CorruptBatch("the LZ4 frame needs a dictionary, which is not supported")
     block_bytes_max = 1 << (8 + 2 * (descriptor >> 4))
     position = 7 + (8 if flags & 8 else 0)
     checksum_bytes = 4 if flags & 16 else 0
@@ -212,7 +214,7 @@ def zstd_bytes_max(data: ByteBuffer, cap: int) -> int:
     """
     _need(data, 0, 6, "zstd")
     if _u32(data, 0) != _ZSTD_MAGIC:
-        raise CorruptBatch("not a zstd frame: wrong magic number")
+        raise CorruptBatch("the bytes are not a zstd frame: the magic number is wrong")
     descriptor = data[4]
     single_segment = bool(descriptor & 0x20)
     position = 5
@@ -220,7 +222,9 @@ def zstd_bytes_max(data: ByteBuffer, cap: int) -> int:
         exponent, mantissa = data[position] >> 3, data[position] & 7
         window_bytes = (1 << (10 + exponent)) // 8 * (8 + mantissa)
         if window_bytes > ZSTD_WINDOW_BYTES_MAX:
-            raise CorruptBatch(f"zstd window of {window_bytes} bytes > {ZSTD_WINDOW_BYTES_MAX}")
+            raise CorruptBatch(
+                f"the zstd window of {window_bytes} bytes is larger than {ZSTD_WINDOW_BYTES_MAX}"
+            )
         position += 1
     position += (0, 1, 2, 4)[descriptor & 3]
     size_bytes = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
@@ -236,7 +240,9 @@ def zstd_bytes_max(data: ByteBuffer, cap: int) -> int:
         word = data[position] | data[position + 1] << 8 | data[position + 2] << 16
         kind, size = word >> 1 & 3, word >> 3
         if kind == _ZSTD_RESERVED_BLOCK or size > _ZSTD_BLOCK_BYTES_MAX:
-            raise CorruptBatch(f"zstd block of kind {kind} and {size} bytes")
+            raise CorruptBatch(
+                f"a zstd block has an invalid type or size: type {kind}, {size} bytes"
+            )
         position += 3 + (1 if kind == _ZSTD_RLE_BLOCK else size)
         _need(data, position, 0, "zstd")
         total += size if kind <= _ZSTD_RLE_BLOCK else _ZSTD_BLOCK_BYTES_MAX
@@ -259,4 +265,6 @@ def _need(data: ByteBuffer, position: int, size: int, what: str) -> None:
 
 def _at_end(data: ByteBuffer, position: int, what: str) -> None:
     if position != len(data):
-        raise CorruptBatch(f"the {what} frame ends at {position}, the records at {len(data)}")
+        raise CorruptBatch(
+            f"there are bytes after the {what} frame: it ends at {position}, the records at {len(data)}"
+        )

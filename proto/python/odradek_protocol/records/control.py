@@ -56,7 +56,7 @@ def encode_marker(
 ) -> bytes:
     """Encode the control batch that commits or aborts a producer's transaction in one partition."""
     if marker not in (ControlType.COMMIT, ControlType.ABORT):
-        raise ValueError(f"{marker!r} does not end a transaction")
+        raise ValueError(f"{marker!r} is not a marker that ends a transaction")
     record = Record(
         _KEY.pack(_VERSION, marker),
         _VALUE.pack(_VERSION, coordinator_epoch),
@@ -76,15 +76,15 @@ def encode_marker(
 def parse_control_record(record: Record) -> ControlRecord:
     """Decode the record of a control batch. Raises CorruptBatch if it is too short."""
     if record.key is None or len(record.key) < _KEY.size:
-        raise CorruptBatch(f"control record with the key {record.key!r}")
+        raise CorruptBatch(f"control record has an invalid key {record.key!r}")
     version, code = _KEY.unpack_from(record.key)
     if version < 0:
-        raise CorruptBatch(f"control record of version {version}")
+        raise CorruptBatch(f"control record has the invalid version {version}")
     marker = ControlType(code) if code in set(ControlType) else ControlType.UNKNOWN
     if marker not in (ControlType.COMMIT, ControlType.ABORT):
         return ControlRecord(marker)
     if record.value is None or len(record.value) < _VALUE.size:
-        raise CorruptBatch(f"{marker.name} marker with the value {record.value!r}")
+        raise CorruptBatch(f"{marker.name} marker has an invalid value {record.value!r}")
     return ControlRecord(marker, _VALUE.unpack_from(record.value)[1])
 
 
@@ -92,5 +92,5 @@ def read_control(buffer: ByteBuffer, position: int = 0, *, check_crc: bool = Tru
     """Decode the record of the control batch at `position`."""
     records = decode_batch(buffer, position, check_crc=check_crc)
     if len(records) != 1:
-        raise CorruptBatch(f"control batch of {len(records)} records")
+        raise CorruptBatch(f"control batch has {len(records)} records instead of one")
     return parse_control_record(records[0])

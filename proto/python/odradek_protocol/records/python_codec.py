@@ -109,7 +109,7 @@ class RecordBuffer:
         self, size_bytes_max: int = _BYTES_MAX, base_timestamp_ms: int | None = None
     ) -> None:
         if not 0 <= size_bytes_max <= _BYTES_MAX:
-            raise ValueError(f"size_bytes_max is {size_bytes_max}, not within 0 to {_BYTES_MAX}")
+            raise ValueError(f"size_bytes_max is {size_bytes_max}, not between 0 and {_BYTES_MAX}")
         self._data = bytearray()
         self.size_bytes_max = size_bytes_max
         self._base_is_given = base_timestamp_ms is not None
@@ -143,7 +143,9 @@ class RecordBuffer:
         pairs = tuple(headers or ())
         delta = self.last_offset_delta + 1 if offset_delta == -1 else offset_delta
         if not self.last_offset_delta < delta <= _BYTES_MAX:
-            raise ValueError(f"offset delta {delta} after {self.last_offset_delta}")
+            raise ValueError(
+                f"offset delta {delta} is not above {self.last_offset_delta}, that of the record before"
+            )
         _check_int64(timestamp_ms, "timestamp")
         base_timestamp_ms = timestamp_ms
         if self.record_count or self._base_is_given:
@@ -163,7 +165,7 @@ class RecordBuffer:
         size_bytes = self.size_bytes + varint_size_bytes(len(body)) + len(body)
         if size_bytes > (self.size_bytes_max if self.record_count else _BYTES_MAX):
             if not self.record_count:
-                raise ValueError(f"a record of {len(body)} bytes fits no batch")
+                raise ValueError(f"a record of {len(body)} bytes is too large for any batch")
             return 0
         write_varint(self._data, len(body))
         self._data += body
@@ -265,7 +267,8 @@ def read_record(data: ByteBuffer, start: int) -> tuple[ParsedRecord, int]:
     end = position + length
     if length < RECORD_BYTES_MIN - 1 or end > len(data):
         raise CorruptBatch(
-            f"record of {length} bytes at {start}, {len(data) - position} bytes are left"
+            f"the record at {start} has an invalid length of {length} bytes;"
+            f" {len(data) - position} bytes are left"
         )
     timestamp_delta_ms, position = read_varlong(data, position + 1)
     offset_delta, position = read_varint(data, position)
@@ -273,16 +276,20 @@ def read_record(data: ByteBuffer, start: int) -> tuple[ParsedRecord, int]:
     value, position = _read_bytes(data, position, end)
     header_count, position = read_varint(data, position)
     if not 0 <= header_count <= (end - position) // 2:
-        raise CorruptBatch(f"{header_count} headers in the {end - position} bytes at {position}")
+        raise CorruptBatch(
+            f"a record has {header_count} headers, but only {end - position} bytes follow {position}"
+        )
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(header_count):
         name, position = _read_bytes(data, position, end)
         if name is None:
-            raise CorruptBatch(f"a header without a key before {position}")
+            raise CorruptBatch(f"the header before {position} has no key")
         header_value, position = _read_bytes(data, position, end)
         headers.append((name.decode("utf-8", "surrogateescape"), header_value))
     if position != end:
-        raise CorruptBatch(f"record at {start} ends at {position}, its length says {end}")
+        raise CorruptBatch(
+            f"the record at {start} ends at {position}, but by its length it ends at {end}"
+        )
     return ParsedRecord(timestamp_delta_ms, offset_delta, key, value, tuple(headers)), end
 
 
@@ -291,22 +298,28 @@ def check_batch(
 ) -> None:
     """Raise CorruptBatch for a record count that the size cannot hold, and for offsets of more than 64 bits."""
     if not 0 <= record_count <= size_bytes // RECORD_BYTES_MIN:
-        raise CorruptBatch(f"{record_count} records in {size_bytes} bytes")
+        raise CorruptBatch(
+            f"the batch claims {record_count} records, which do not fit its {size_bytes} bytes"
+        )
     if base_offset < 0 or last_offset_delta < 0 or base_offset + last_offset_delta > _INT64_MAX:
-        raise CorruptBatch(f"base offset {base_offset} with last offset delta {last_offset_delta}")
+        raise CorruptBatch(
+            f"base offset {base_offset} and last offset delta {last_offset_delta} are out of range"
+        )
 
 
 def check_offset_delta(delta: int, previous: int, last: int) -> int:
     """Return `delta`; raise CorruptBatch unless it is above `previous` and at most `last`."""
     if not previous < delta <= last:
-        raise CorruptBatch(f"offset delta {delta} after {previous}, the batch's last is {last}")
+        raise CorruptBatch(
+            f"offset delta {delta} is not above {previous} and at most {last}, the batch's last one"
+        )
     return delta
 
 
 def check_end(data: ByteBuffer, position: int) -> None:
     """Raise CorruptBatch if bytes follow the last record."""
     if position != len(data):
-        raise CorruptBatch(f"{len(data) - position} bytes after the last record")
+        raise CorruptBatch(f"there are {len(data) - position} bytes after the last record")
 
 
 class RecordColumns:
@@ -317,7 +330,9 @@ class RecordColumns:
 
     def __init__(self, columns: int, timestamp_factor: int = 1, /) -> None:
         if columns & ~31 or timestamp_factor not in (1, 1000):
-            raise ValueError(f"columns {columns}, timestamp factor {timestamp_factor}")
+            raise ValueError(
+                f"columns {columns} or timestamp factor {timestamp_factor} is not valid"
+            )
         self._wanted = columns
         self._factor = timestamp_factor
         self._reset()
@@ -352,7 +367,7 @@ class RecordColumns:
         """
         check_batch(len(data), record_count, base_offset, last_offset_delta)
         if self.size_bytes + len(data) * 3 > _COLUMN_BYTES_MAX:
-            raise OverflowError("columns of more than 2 GiB")
+            raise OverflowError("the columns have more than 2 GiB")
         rows: list[tuple[bytes | None, bytes | None, int, int]] = []
         headers: list[tuple[tuple[str, bytes | None], ...]] = []
         position, delta = 0, -1
@@ -452,7 +467,9 @@ def _read_bytes(data: ByteBuffer, position: int, end: int) -> tuple[bytes | None
     if length == -1:
         return None, start
     if length < -1 or length > end - start:
-        raise CorruptBatch(f"length {length} at {position}, {end - start} bytes are left")
+        raise CorruptBatch(
+            f"the length {length} at {position} is not valid: {end - start} bytes are left"
+        )
     return bytes(data[start : start + length]), start + length
 
 
