@@ -26,8 +26,8 @@ class Client:
     """A client of one cluster: `async with Client("host:9090,host2:9090") as client:`.
 
     Without an address it uses ODRADEK_BOOTSTRAP. It connects at the first use of a producer, consumer or admin, or in
-    `connect`. The end of the block closes the connections. Close producers and consumers before, as their `async
-    with` does.
+    `connect`. The end of the block closes the connections. Producers and consumers must be closed before that, as
+    their own `async with` does.
 
     `tls` encrypts and, with a certificate, authenticates the client; `credentials` log in by name and password, or by
     a signed token.
@@ -93,15 +93,10 @@ class Client:
         prepared_timeout_ms: int | None = None,
         **arguments: Unpack[ProducerArguments],
     ) -> StagedWrites:
-        """Create the staged writes of a query: several tasks write the records of one step, and all of them count
-        or none.
+        """Create the staged writes of a query: several tasks write the records of one step, and all records or none
+        take effect.
 
-        Args:
-            query: The name of the query, the same in all of its processes.
-            prepared_timeout_ms: How long prepared tasks wait for their step after the last process that wrote for it
-                was heard, at least the cluster's transaction.staged.lease.ms. Default, and the most:
-                transaction.prepared.timeout.ms.
-            arguments: Those of a producer, without `transactional_id`.
+        The arguments are those of a producer, without `transactional_id`.
         """
         from odradek.producer.staged_writes import StagedWrites
 
@@ -135,7 +130,7 @@ class Client:
         return Admin(cluster=self._cluster, timeout_s=self.admin_timeout_s)
 
     def explain_waiting(self) -> str:
-        """Say why no response comes from the cluster, as far as this client can tell."""
+        """Return why no response comes from the cluster, as far as this client can tell."""
         if self.state is LinkState.CONNECTED:
             return "connected, but the cluster has not responded yet"
         return str(self._cluster.unavailable(None))

@@ -47,7 +47,7 @@ class ChildProcess:
     def __init__(
         self, *, name: str, module: str, arguments: Sequence[str], log_path: Path | None
     ) -> None:
-        """Without `log_path` the process writes to this program's standard error."""
+        """Prepare the process. Without `log_path` it writes to this program's standard error."""
         self.name = name
         self.module = module
         self.arguments = list(arguments)
@@ -60,7 +60,7 @@ class ChildProcess:
 
     @property
     def command(self) -> list[str]:
-        """The command that starts it by hand; such a process does not end with this one."""
+        """The command that starts the process by hand. A process started that way does not end with this program."""
         return [sys.executable, "-m", self.module, *self.arguments]
 
     @property
@@ -161,7 +161,7 @@ class ChildProcess:
         return None if self._process is None else self._process.poll()
 
     def describe_exit(self) -> str:
-        """Describe in words how the last process ended."""
+        """Return a description of how the last process ended."""
         status = self.exit_status()
         if status is None or status >= 0:
             return f"ended with status {status}"
@@ -232,10 +232,10 @@ def free_ports(count: int, *, base_port: int = 0) -> list[int]:
 
 
 def hold_if_all_free(ports: list[int], holder: int) -> bool:
-    """Return whether all of `ports` are free, and reserve them until this program ends.
+    """Return whether all of `ports` are free, and if so, reserve them until this program ends.
 
-    The program that has bound the port `holder`, on which nothing listens, owns the others, so that two
-    programs that start at the same time do not both take them.
+    The program that has bound the port `holder`, on which nothing listens, owns the others, so that two programs that
+    start at the same time do not both take them.
     """
     with socket.socket() as lock:
         try:
@@ -495,7 +495,10 @@ class EmbeddedCluster:
 
 
 def _processes_of(name: str) -> list[Process]:
-    """Return the processes that are given a setting. Brokers get a name that none has, and refuse it."""
+    """Return the processes that are given a setting.
+
+    Brokers also get a name that no process has, and refuse it with an error.
+    """
     takers = [process for process, names in SETTINGS_OF.items() if name in names]
     if name in _EQUAL_IN_ALL or (takers and Process.BROKER not in takers):
         return takers

@@ -70,9 +70,9 @@ class ScramUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A quota for an entity, which maps types (user, client-id, ip) to names; None is the default of a type.
+    """A quota for an entity. `value` None removes the quota.
 
-    A `value` of None removes the quota.
+    `entity` maps types (user, client-id, ip) to names; the name None stands for the default of its type.
     """
 
     entity: Mapping[str, str | None]
@@ -83,7 +83,8 @@ class Quota:
 def salted_password(
     mechanism: ScramMechanism, password: str, iterations: int
 ) -> tuple[bytes, bytes]:
-    """A random salt, and the password hashed with it (Hi of RFC 5802), so that the password stays in this process.
+    """Return a random salt and the password hashed with it (Hi of RFC 5802), so that the password stays in this
+    process.
 
     Raises:
         InvalidRequest: the password is empty, or has characters that RFC 4013 forbids.

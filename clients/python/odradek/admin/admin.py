@@ -82,9 +82,9 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 class Admin:
     """The administrator's view of a cluster: `client.admin`, or `async with Admin("host:9090") as admin:`.
 
-    Each call goes to any broker, which forwards it to the active controller where needed. A call is repeated
-    until `timeout_s` has passed while no broker responds or the controller is changing. A call about one
-    thing raises its error; a call about several returns an outcome per item, each with its own error.
+    Each call goes to any broker, which forwards it to the active controller where needed. While no broker responds or
+    the active controller is changing, a call is repeated until `timeout_s` has passed. A call for one item raises its
+    error; a call for several items returns an outcome for each, with its own error.
     """
 
     def __init__(
@@ -260,7 +260,7 @@ class Admin:
         are not in `set` return to their defaults.
 
         Raises:
-            InvalidConfig: a name or value is not allowed; the message says what is.
+            InvalidConfig: a name or value is not allowed; the message says which ones are.
         """
         request = pb.AlterConfigsRequest(validate_only=validate_only)
         item = request.resources.add(
@@ -343,7 +343,11 @@ class Admin:
     async def list_offsets(
         self, timestamps_ms: ByPartition[int], *, read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Look up offsets by timestamp: -1 is the latest, -2 the earliest, -3 the one of the largest timestamp."""
+        """Look up offsets by timestamp.
+
+        The timestamp -1 stands for the latest offset, -2 for the earliest, -3 for the offset of the largest
+        timestamp.
+        """
         return await look_up_offsets(
             self._cluster,
             {as_partition(p): at for p, at in timestamps_ms.items()},
@@ -353,7 +357,7 @@ class Admin:
 
     @cached_property
     def transactions(self) -> TransactionAdmin:
-        """The transactions of the cluster's producers."""
+        """The administration of transactions."""
         return TransactionAdmin(self._calls)
 
     async def list_groups(self) -> list[GroupListing]:

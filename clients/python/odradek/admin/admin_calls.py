@@ -19,7 +19,7 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 
 class Changed(Protocol):
-    """A response to a request that changes metadata."""
+    """The type of a response to a request that changes metadata."""
 
     metadata_offset: int
 
@@ -49,7 +49,10 @@ class AdminCalls:
 
     @property
     def timeout_ms(self) -> int:
-        """The time that the cluster may take: a tenth less than the call, so that it can report what timed out."""
+        """The time that the cluster may take.
+
+        It is a tenth less than that of the call, so that the cluster can report what timed out.
+        """
         return int(self._timeout_s * 900)
 
     async def send(
@@ -62,9 +65,9 @@ class AdminCalls:
     ) -> R:
         """Send a request to any broker, or once to the one at `endpoint`.
 
-        `codes` are the error codes of a response; the request is repeated while all of them say that a
-        coordinator or a leader is changing. Without an active controller brokers respond with a status
-        instead, and `Cluster.call_any` repeats the request.
+        `codes` returns the error codes of a response; the request is repeated while all of them say that a
+        coordinator or a leader is changing. Without an active controller brokers respond with a status instead, and
+        `Cluster.call_any` repeats the request.
         """
         if endpoint:
             transport = self._cluster.transport

@@ -36,9 +36,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to create. -1 partitions or replicas means the brokers' default.
+    """A topic to create. For partitions or replicas, -1 stands for the brokers' default.
 
-    `assignments` has a list of broker ids per partition, the preferred leader first, and excludes counts.
+    `assignments` has a list of broker ids for each partition, the preferred leader first. With it, leave both numbers
+    out.
     """
 
     name: str
@@ -50,7 +51,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOutcome:
-    """The outcome for one topic of a call for several; `error` is None on success."""
+    """The outcome for one topic of a call about several topics; `error` is None on success."""
 
     name: str
     topic_id: bytes = b""
@@ -91,7 +92,9 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigResource:
-    """A resource with configs: the name of a topic or group, or a broker id ("" for the default of all)."""
+    """A resource that has configs: a topic or group by its name, or a broker by its id ("" for the default of all
+    brokers).
+    """
 
     type: ConfigResourceType
     name: str
@@ -127,7 +130,7 @@ class PartitionOutcome:
 class Reassignment:
     """A move of one partition that is in progress.
 
-    It ends, and leaves the list, when all replicas of `target` are in sync.
+    The move ends when all replicas of `target` are in sync; then it is no longer listed.
     """
 
     partition: TopicPartition
@@ -206,13 +209,13 @@ class LogDirDescription:
 
     @property
     def problem(self) -> str:
-        """A problem of the directory in words; "" if it has none."""
+        """A description of the directory's problem; "" if it has none."""
         return self.offline_reason or self.full_reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDescription:
-    """One feature of the cluster: the level in use, and what its members support."""
+    """One feature of the cluster: the level in use, and the levels that its members support."""
 
     name: str
     level: int  # 0: off
@@ -224,7 +227,7 @@ class FeatureDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """One member of the metadata quorum; None means unknown to the member that responded."""
+    """One voter of the metadata quorum. None means that the member which responded does not know the value."""
 
     controller_id: int
     endpoint: str
@@ -235,7 +238,10 @@ class Voter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
-    """The metadata quorum as its leader sees it, or another member while there is none (leader -1)."""
+    """The metadata quorum as its leader sees it.
+
+    While there is no leader (leader -1), it is the view of another member.
+    """
 
     leader_id: int
     term: int

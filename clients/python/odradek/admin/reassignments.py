@@ -25,9 +25,8 @@ def brokers_in_moves(topics: Iterable[TopicDescription]) -> list[int]:
 def reassignments_of(
     topics: Iterable[TopicDescription], directories: Iterable[LogDirDescription] = ()
 ) -> Generator[None, None, list[Reassignment]]:
-    """Return the moves in progress, sorted by partition. `directories` have the sizes of logs.
-
-    Yields after each topic and directory.
+    """Return the moves in progress, sorted by partition. `directories` have the sizes of logs. This is a generator
+    that yields after each topic and directory, and returns the result.
     """
     bytes_on: dict[tuple[int, TopicPartition], int] = {}
     for directory in directories:
@@ -77,9 +76,9 @@ def with_replica_count(
 ) -> dict[int, tuple[int, ...]]:
     """Return the partitions of a topic that must change to have `count` replicas, with their new replicas.
 
-    A partition that grows gets brokers of other racks and hosts first, then those with the fewest replicas. One that
-    shrinks loses replicas that are not in sync first. It keeps its preferred leader, and as many racks and hosts as it
-    can.
+    A partition that gets more replicas gets them on brokers of other racks and hosts first, then on those with the
+    fewest replicas. A partition that gets fewer loses replicas that are not in sync first. It keeps its preferred
+    leader, and as many racks and hosts as it can.
 
     Args:
         topic: The topic as it is.
@@ -124,7 +123,7 @@ def _most_dispensable(
     totals: Mapping[int, int],
     places: Sequence[Mapping[int, str]],
 ) -> int:
-    """Return the replica that a partition can best do without."""
+    """Return the replica whose removal costs the partition least."""
 
     def order(broker: int) -> tuple[bool, bool, int, int, int, int]:
         others = [other for other in replicas if other != broker]
@@ -143,6 +142,6 @@ def _most_dispensable(
 
 
 def _sharing(broker: int, others: Sequence[int], place: Mapping[int, str]) -> int:
-    """Return how many of the other brokers are in the same rack, or on the same host."""
+    """Return how many of the other brokers are in the same rack or on the same host."""
     own = place.get(broker)
     return 0 if own is None else sum(place.get(other) == own for other in others)

@@ -24,9 +24,8 @@ def spread(
     racks: Mapping[int, str] | None = None,
     hosts: Mapping[int, str] | None = None,
 ) -> dict[Key, Replicas]:
-    """The partitions that must change, with their new replicas, which are on `brokers` only.
-
-    `racks` and `hosts` are by broker. A broker that they do not name is a rack or a host of its own.
+    """Return the partitions that must change, with their new replicas, which are all on `brokers`. `racks` and
+    `hosts` map brokers to theirs. A broker that they do not name is a rack or a host of its own.
 
     Raises:
         ValueError: a partition has more replicas than there are brokers.
@@ -64,7 +63,9 @@ def spread(
 def _next_move(
     plan: Mapping[Key, Replicas], loads: Counter[int], places: _Places
 ) -> tuple[Key, int, int] | None:
-    """The possible step between the two brokers that differ most; None if the brokers are balanced."""
+    """Return the next move, between the two brokers that differ most and allow one; None if the brokers
+    are balanced.
+    """
     ordered = sorted(loads, key=lambda broker: (loads[broker], broker))
     pairs = [(source_id, target_id) for source_id in reversed(ordered) for target_id in ordered]
     pairs.sort(key=lambda pair: loads[pair[1]] - loads[pair[0]])
@@ -83,7 +84,7 @@ def _next_move(
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Hosts and racks of the brokers."""
+    """The hosts and racks of the brokers."""
 
     hosts: Mapping[int, str]
     racks: Mapping[int, str]
@@ -100,7 +101,7 @@ class _Places:
 
 
 def shares_a_host(replicas: Sequence[int], host_of: Mapping[int, str | int]) -> bool:
-    """Return whether one host has two replicas more of a partition than another that has a free broker."""
+    """Return whether one host has at least two more replicas of a partition than another host with a free broker."""
     on_host = Counter(dict.fromkeys(host_of.values(), 0))
     on_host.update(host_of.get(broker, broker) for broker in replicas)
     free = {host_of[broker] for broker in host_of if broker not in replicas}

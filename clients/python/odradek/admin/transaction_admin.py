@@ -40,7 +40,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStagedTask:
-    """A task of a staged write (producer/staged_writes.py) whose step is not complete."""
+    """A task of a staged write (producer/staged_writes.py) whose step is not complete yet."""
 
     step: int
     name: str
@@ -51,7 +51,7 @@ class OpenStagedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsDescription:
-    """The steps and open tasks of a query of staged writes, as the cluster knows them."""
+    """The complete steps and the open tasks of a query that uses staged writes, as the cluster knows them."""
 
     query: str
     last_step: int | None
@@ -79,7 +79,7 @@ class ProducerDescription:
 
 
 class HangingState(Enum):
-    """What the coordinators say about an old open transaction."""
+    """What the transaction coordinators report about an open transaction that is old."""
 
     LIVE = "live"  # a coordinator will end it
     COMMITTED = "committed"  # its marker was lost
@@ -89,7 +89,7 @@ class HangingState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldTransaction:
-    """An open transaction that is older than any time-out allows, or than was asked for."""
+    """An open transaction that is older than any timeout allows, or than the age that was asked for."""
 
     partition: TopicPartition
     producer_id: int
@@ -107,7 +107,7 @@ class OldTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionIncident:
-    """Damage to a transaction that the leader of a partition found."""
+    """A damaged transaction that the leader of a partition found."""
 
     kind: str
     """torn: it ended with another outcome than elsewhere; orphaned, hanging: its marker was lost."""
@@ -121,7 +121,7 @@ class TransactionIncident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangingFindings:
-    """Old open transactions of the cluster, and the incidents since its brokers started."""
+    """Open transactions of the cluster that are old, and the damaged ones found since its brokers started."""
 
     transactions: tuple[OldTransaction, ...]
     incidents: tuple[TransactionIncident, ...]
@@ -208,7 +208,7 @@ class TransactionAdmin:
             )
 
     async def steps(self, query: str) -> StepsDescription:
-        """The last complete step of a query of staged writes, and the tasks that are at work on the next."""
+        """The last complete step of a query with staged writes, and the tasks that are working on the next one."""
         response = await self._calls.send(
             methods.DESCRIBE_STEPS,
             staged_pb.DescribeStepsRequest(query=query),
@@ -233,7 +233,9 @@ class TransactionAdmin:
         )
 
     async def forget_steps(self, query: str) -> None:
-        """Make the cluster forget which steps of a query are complete, so that an older checkpoint can be replayed.
+        """Make the cluster forget which steps of a query are complete, so that the query can replay an older
+        checkpoint.
+
         Records of replayed steps are written a second time. The query must not run meanwhile.
         """
         response = await self._calls.send(
@@ -273,7 +275,8 @@ class TransactionAdmin:
         )
 
     async def find_hanging(self, *, topic: str = "", older_than_ms: int = 0) -> HangingFindings:
-        """Old open transactions, with what the coordinators say about each, and incidents.
+        """Find open transactions that are old, with what the coordinators report about each, and damaged
+        transactions.
 
         Args:
             topic: Only those of this topic.
@@ -317,7 +320,7 @@ class TransactionAdmin:
         )
 
     async def abort_hanging(self, partition: TopicPartition, producer_id: int) -> None:
-        """End a hanging transaction, after all coordinators have said that they will not.
+        """End a hanging transaction, after all coordinators have reported that they will not end it.
 
         Raises:
             TransactionFailed: it is not open, or a coordinator will end it.

@@ -1,1 +1,1 @@
-"""The command line `odradek`. Modules import what a command needs when it runs, so that start-up stays short."""
+"""The command line `odradek`. Modules import the code of a command when it runs, so that start-up is fast."""

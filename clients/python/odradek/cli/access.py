@@ -1,6 +1,6 @@
 """`odradek acl`, `odradek user` and `odradek tls`: access control entries, SCRAM users, certificates.
 
-DENY wins over ALLOW. What no entry allows is denied.
+DENY wins over ALLOW. Operations that no entry allows are denied.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _word(member: IntEnum) -> str:
 
 
 def _words(*members: Kind) -> dict[str, Any]:
-    """Arguments of an option that takes the name of one of these members, in lower case and with dashes."""
+    """Return the allowed arguments of an option: the names of these enum members, in lower case and with dashes."""
     by_word = {_word(member): member for member in members}
 
     def parse(value: str | Kind) -> Kind:
@@ -402,9 +402,9 @@ def alter(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Change the password of a user.
+    """Change the password of a user. Without --mechanism, it changes for all mechanisms of the user.
 
-    Without --mechanism the password of all its mechanisms changes. Sessions that are open end.
+    Open sessions of the user end.
     """
     _set(name, mechanism, iterations, _password(password_file, password), bootstrap, output, False)
 

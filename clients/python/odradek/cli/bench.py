@@ -37,9 +37,8 @@ def bench(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Measure how fast records are produced and consumed.
-
-    It creates a topic of its own and deletes it at the end.
+    """Measure how fast records are produced and consumed. The command creates a test topic and deletes it
+    at the end.
     """
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     how: Literal[1, "all"] = "all" if acks == "all" else 1

@@ -1,8 +1,8 @@
 """A cluster's own certificate authority: one key that signs the certificates of its nodes.
 
-A node's certificate carries its identity as a DNS name in the subject alternative names
-(`broker-1`, `controller-2`), which is what peers check; host names and addresses that clients dial
-stand beside it. Keys are P-256, written with mode 0600.
+A node's certificate carries its identity as a DNS name in the subject alternative names (`broker-1`, `controller-2`),
+which is what peers check; the host names and addresses to which clients connect are listed there, too. Keys are
+P-256, written with mode 0600.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BACKDATED = datetime.timedelta(minutes=5)  # clocks differ
 
 
 class CertificateAuthorityError(RuntimeError):
-    """The directory has no authority, or has one already, or lacks the certificate."""
+    """The directory has no authority, already has one, or lacks the certificate."""
 
 
 class CertificateAuthority:
@@ -53,8 +53,8 @@ class CertificateAuthority:
         return self._certificate_path
 
     def issue(self, name: str, *, hosts: Sequence[str], days: int) -> tuple[Path, Path]:
-        """Issue a certificate for a node or client, and return the paths of certificate and key. An older one of
-        that name is replaced.
+        """Issue a certificate for a node or client, and return the paths of certificate and key. An older certificate
+        with that name is replaced.
         """
         if "/" in name or name in ("", ".", "..", "ca"):
             raise CertificateAuthorityError(f"{name!r} cannot be the name of a certificate")
@@ -127,7 +127,9 @@ def _unsigned(
 
 
 def _authority_key_identifier(authority: x509.Certificate) -> x509.AuthorityKeyIdentifier:
-    """The identifier of the authority's key: strict verification, Python 3.13's default, wants it (RFC 5280)."""
+    """Return the identifier of the authority's key, which strict verification (Python 3.13's default) requires (RFC
+    5280).
+    """
     public_key = authority.public_key()
     assert isinstance(public_key, ec.EllipticCurvePublicKey), "the authority's key is not an EC key"
     return x509.AuthorityKeyIdentifier.from_issuer_public_key(public_key)

@@ -89,7 +89,9 @@ def info(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat
 
 
 async def _free_bytes(client: Client) -> dict[int, int | None]:
-    """Free bytes of each broker's volume; empty if the caller is not authorized, or a broker is too old."""
+    """Return the free bytes of each broker's volume; empty if the caller is not authorized or a broker's release is
+    too old.
+    """
     from odradek.errors import AuthorizationFailed, UnsupportedOperation
 
     try:
@@ -266,7 +268,7 @@ def health(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputForm
 
 
 async def examine(admin: Admin) -> dict[str, Any]:
-    """Ask for everything concurrently. A request that fails is a problem to report, not an error."""
+    """Send all requests concurrently and list the problems. A request that fails is a problem, too, not an error."""
     import asyncio
 
     from odradek.errors import AuthorizationFailed, OdradekError, UnsupportedOperation
@@ -325,7 +327,9 @@ async def _nothing() -> None:
 
 
 async def _hanging_findings(admin: Admin) -> HangingFindings | None:
-    """Return what is wrong with transactions; None if a broker of an earlier release cannot tell, or is silent."""
+    """Return the problems with transactions; None if a broker is of a release that cannot report them, or does not
+    respond.
+    """
     from odradek.errors import OdradekError
 
     try:
@@ -359,7 +363,7 @@ def _is_bad(partition: Partition) -> bool:
 
 
 async def _minimums(admin: Admin, names: Iterable[str]) -> dict[str, int]:
-    """min.insync.replicas of these topics, as far as the caller is authorized to see it."""
+    """Return min.insync.replicas of those topics whose configs the caller may see."""
     from odradek.errors import OdradekError
 
     minimums: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""How commands reach a cluster: options before the command, the environment, or a file of properties.
+"""The connection of commands to a cluster, from options before the command, the environment, or a properties file.
 
 The names of the properties are Kafka's, or librdkafka's where Kafka has none for PEM files. Each is looked up as an
 option, then as an environment variable (ODRADEK_SASL_USERNAME), then in the file that --config or ODRADEK_CONFIG
@@ -153,8 +153,8 @@ def connect_s_max() -> float:
 
 
 def open_client(bootstrap: str) -> Client:
-    """Create a client from the options, the environment and the properties file. `bootstrap` is the option of the
-    command.
+    """Create a client from the options, the environment and the properties file. `bootstrap` is the value of the
+    command's option.
     """
     import logging
 
@@ -195,7 +195,7 @@ def open_client(bootstrap: str) -> Client:
 def settings(
     options: Mapping[str, str], environment: Mapping[str, str], file: Mapping[str, str]
 ) -> dict[str, str]:
-    """The value of each property: the option, else the environment variable, else the file's value."""
+    """Return the value of each property: that of the option, else of the environment variable, else of the file."""
     values = dict(file)
     for name in NAMES:
         value = environment.get(_PREFIX + name.upper().replace(".", "_"))
@@ -259,11 +259,10 @@ def _prompt(prompt: str) -> str:
 def with_client(
     bootstrap: str, work: Callable[[Client], Awaitable[Result]], *, is_quick: bool = True
 ) -> Result:
-    """Connect, do the work and close the client. Errors of the SDK pass.
-
-    If the command takes longer than PATIENCE_S, what it waits for is printed once. A command that is not
-    `is_quick` waits for records or reports by itself, so only its connecting is watched.
-    SIGTERM ends the command in order, as Ctrl-C does: records are flushed, and members leave their groups.
+    """Connect, do the work and close the client. Errors of the SDK are passed on. If the command takes longer than
+    PATIENCE_S, it prints once what it waits for. A command that is not `is_quick` waits for records or reports its
+    progress itself, so only the time to connect is watched. SIGTERM ends the command in order, as Ctrl-C does:
+    records are flushed, and members leave their groups.
     """
     import asyncio
 
@@ -296,7 +295,10 @@ def with_client(
 
 @cache
 def _runner() -> asyncio.Runner:
-    """The event loop of all connections of this process: gRPC would still call a loop that was closed before."""
+    """Return the event loop for all connections of this process.
+
+    There is only one, because gRPC would still use a closed one.
+    """
     import asyncio
     import atexit
 

@@ -38,7 +38,7 @@ _OFFSETS: Final = re.compile(r"(?P<last>-\d+)|(?P<start>\d+)(?P<range>:(?P<stop>
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """The offsets of --offset. A negative start counts from the end; a stop of None is no limit."""
+    """The offsets of --offset. A negative start counts from the end; a stop of None means no limit."""
 
     start: int
     stop: int | None = None
@@ -164,7 +164,7 @@ def consume(
     async def starts_and_stops(
         client: Client, consumer: Consumer, topics: list[str]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """Return where to start each partition, and where to stop, as far as the options say that."""
+        """Return where to start and where to stop in each partition, as far as the options determine this."""
         partitions = await chosen_partitions(client, topics, partition)
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
@@ -288,11 +288,14 @@ async def _matching_topics(client: Client, patterns: Iterable[str]) -> list[str]
 async def _unread(
     consumer: Consumer, stops: dict[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """The stops that the consumer has not reached. Offsets without records (markers, compaction) count as read."""
+    """Return the stops that the consumer has not reached.
+
+    Offsets without records (markers, compaction) count as read.
+    """
     return {name: stop for name, stop in stops.items() if await consumer.position(name) < stop}
 
 
 async def _is_at_end(consumer: Consumer) -> bool:
-    """Whether the member has partitions and has read all of their records."""
+    """Return whether the member has partitions and has read all their records."""
     lag = await consumer.lag()
     return 0 < len(lag) == len(consumer.assignment()) and not any(lag.values())

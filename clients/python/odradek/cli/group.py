@@ -171,7 +171,9 @@ def describe(
 
 
 async def _known_ends(client: Client, names: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """The end offsets of partitions that have a leader, so that a group can be described during an outage."""
+    """Return the end offsets of the partitions that have a leader, so that a group can be described
+    during an outage.
+    """
     led = {
         (topic.name, partition.partition)
         for topic in await client.admin.list_topics(include_internal=True)

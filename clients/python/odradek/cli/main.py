@@ -128,7 +128,7 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 
 @contextlib.contextmanager
 def _printable_usage_errors() -> Iterator[None]:
-    """Escape control characters in click's usage errors, which quote arguments as they are."""
+    """Escape control characters in click's usage errors, because these quote arguments unchanged."""
     try:
         yield
     except _UsageError as error:
@@ -137,7 +137,7 @@ def _printable_usage_errors() -> Iterator[None]:
 
 
 class CommandsByTask(TyperGroup):
-    """Lists the commands in its help under the tasks that they belong to, so that all of it fits one screen."""
+    """Lists the commands in the program's help, grouped by task, so that all of them fit on one screen."""
 
     def format_help_text(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         formatter.write(f"  {self.help}\n")  # no empty line above it: one more command fits
@@ -177,7 +177,9 @@ class CommandsByTask(TyperGroup):
 
 
 def _examples(command: str) -> str:
-    """Return the examples of a command for the end of its help; click does not wrap a paragraph after \\b."""
+    """Return the examples of a command for the end of its help. Click does not wrap a paragraph that
+    begins with \b.
+    """
     return "\b\n" + "\n".join(["Examples:", *(f"  {example}" for example in EXAMPLES[command])])
 
 

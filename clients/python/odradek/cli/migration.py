@@ -1,4 +1,4 @@
-"""`odradek config import`: a `server.properties` of Apache Kafka as settings of a broker and a controller.
+"""`odradek config import`: translates a `server.properties` of Apache Kafka to settings of a broker and a controller.
 
 Every name of the file gets one verdict, and all are reported at once:
 
@@ -164,7 +164,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Plan:
-    """The files to write, the commands to run once the cluster does, and a verdict for each name."""
+    """The files to write, the commands to run once the cluster is running, and a verdict for each name."""
 
     files: dict[str, dict[str, str]] = field(default_factory=dict)  # role -> settings
     commands: list[str] = field(default_factory=list)
@@ -172,7 +172,7 @@ class Plan:
 
     @property
     def lacks(self) -> list[Verdict]:
-        """What must still be done by hand, because the written files cannot say it."""
+        """The steps that must still be done by hand, because the written files cannot express them."""
         return [v for v in self.verdicts if v.verdict in ("unsupported", "unknown")]
 
 
@@ -209,7 +209,7 @@ def plan_import(
 
 
 class _Import:
-    """One translation of a file. Each method removes the settings that it understands from `self._left`."""
+    """Translates one Kafka configuration file. Each method removes the settings that it handles from `self._left`."""
 
     def __init__(
         self,
@@ -274,7 +274,10 @@ class _Import:
             self._say(name, "unknown", "this program does not know the setting")
 
     def _translate_controllers(self) -> None:
-        """Voters listen for each other where Kafka's controllers do, and for brokers on the next port."""
+        """Translate the listeners of controllers.
+
+        Voters listen for each other on the port of Kafka's controllers, and for brokers on the next port.
+        """
         named = ("controller.quorum.voters", "controller.quorum.bootstrap.servers")
         values = [self._left.pop(name, "") for name in named]
         voters = self._voters or values[0]
@@ -301,7 +304,10 @@ class _Import:
                 self._say(name, "translated", f"voters {voters}; brokers reach them at {rpc}")
 
     def _translate_listeners(self) -> None:
-        """Kafka's listeners keep their names; GRPC and REPLICATION are added, and a controller's are renamed."""
+        """Translate the listeners of a broker.
+
+        Kafka's listeners keep their names; GRPC and REPLICATION are added, and a controller's listeners are renamed.
+        """
         controllers = _listed(self._left.get("controller.listener.names", "CONTROLLER"))
         listeners = _listed(self._left.pop("listeners", ""))
         advertised = _listed(self._left.pop("advertised.listeners", ""))
@@ -346,7 +352,7 @@ class _Import:
         self._say("advertised.listeners", "translated", ",".join(shown))
 
     def _translate_directories(self) -> None:
-        """New directories beside Kafka's, which stays as it is."""
+        """Choose new data directories beside Kafka's, which stay unchanged."""
         names = [n for n in ("log.dirs", "log.dir", "metadata.log.dir") if n in self._left]
         directories = _listed(self._left.pop("log.dirs", "") or self._left.pop("log.dir", ""))
         self._left.pop("log.dir", None)
@@ -377,7 +383,9 @@ _ORDER: Final = ("unknown", "unsupported", "command", "translated", "inert", "ke
 
 
 def _is_shared(name: str) -> bool:
-    """Whether a broker's own value would only be a default of its own, which another broker may contradict."""
+    """Return whether all brokers should have the same value, so that a value in the file of one broker
+    may conflict.
+    """
     return name in ("min.insync.replicas", "unclean.leader.election.enable")
 
 
@@ -437,7 +445,7 @@ def import_(
     """Translate a server.properties, and report on each setting.
 
     Writes broker.properties and quorum.properties, as process.roles says. The exit status is 1 if the file asks for
-    something that is missing here.
+    something that Odradek does not have.
     """
     if missing := what_is_missing("odradek config import", "server"):
         fail(missing)
@@ -464,7 +472,7 @@ def import_(
 
 
 def _known_settings(module: str) -> dict[str, list[str]]:
-    """Ask a service for the names of its settings: the SDK does not import services."""
+    """Ask a service's program for the names of its settings, because the SDK does not import services."""
     command = [sys.executable, "-m", module, "--list-settings"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""Moves of partitions as commands make them: a plan, a confirmation, the request, and the progress until the end."""
+"""Moves of partitions by commands: a plan, a confirmation, the request, and the progress until the end."""
 
 from __future__ import annotations
 
@@ -146,7 +146,10 @@ async def _lost_moves(
 
 
 class MoveProgress:
-    """How far moves are. It is fed with the moves that have not ended; a move that is missing has ended."""
+    """Computes the progress of moves.
+
+    It is given the moves that have not ended; a move that is missing there has ended.
+    """
 
     def __init__(self, names: Iterable[TopicPartition], now_s: float) -> None:
         self._names = set(names)
@@ -157,7 +160,7 @@ class MoveProgress:
         self._copied_at_start: int | None = None
 
     def update(self, moves: Iterable[Reassignment], now_s: float) -> None:
-        """Note the state of all moves that have not ended."""
+        """Record the state of all moves that have not ended."""
         self._now_s = now_s
         self._left.clear()
         for move in moves:
@@ -175,7 +178,9 @@ class MoveProgress:
         return sum(copied for copied, _ in self._sizes.values())
 
     def text(self) -> str:
-        """Return one line: partitions and bytes that are done, the rate, and the time that is left at that rate."""
+        """Return the progress in one line: partitions and bytes that are done, the rate, and the time left at that
+        rate.
+        """
         done = len(self._names) - len(self._left)
         total = sum(total for _, total in self._sizes.values())
         words = [f"{done} of {len(self._names)} partitions moved"]
@@ -189,7 +194,7 @@ class MoveProgress:
         return ", ".join(words)
 
     def summary(self) -> str:
-        """Return one line for the end."""
+        """Return a one-line summary for the end."""
         elapsed_s = self._now_s - self._started_s
         copied = self._copied - (self._copied_at_start or 0)
         return (

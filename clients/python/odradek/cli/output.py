@@ -82,7 +82,9 @@ Output = Annotated[
 
 @contextlib.contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Print an error of Odradek or of the system as one line on stderr and exit; other errors keep their trace."""
+    """Print an error of Odradek or of the system as one line on stderr and exit; other errors keep their
+    traceback.
+    """
     try:
         yield
     except KeyboardInterrupt:
@@ -98,7 +100,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], output: OutputFormat, *, empty: str) -> None:
-    """Print rows with the same columns as a JSON array or a table; without rows, print `empty` on stderr."""
+    """Print rows with the same columns as a JSON array or a table. If there are none, print `empty` on stderr."""
     if output is OutputFormat.JSON:
         print(json.dumps([_snake_case(row) for row in rows], default=_plain))
         return
@@ -133,7 +135,7 @@ def print_facts(facts: Mapping[str, Any], output: OutputFormat) -> None:
 
 
 def console(*, stderr: bool = False) -> Any:
-    """A rich console; wide and without colour if the output is not a terminal."""
+    """Return a rich console, which is wide and without colour if the output is not a terminal."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
@@ -163,9 +165,8 @@ def say(text: str, *, is_error: bool = False) -> None:
 
 
 def confirm(question: str, *, is_confirmed: bool) -> None:
-    """Ask a person at a terminal before something is done that cannot be undone; any answer but yes ends the command.
-
-    Without a terminal nobody can answer: scripts go on, and have --dry-run to look first.
+    """Ask the user at a terminal before something is done that cannot be undone; any answer but yes ends the command.
+    Without a terminal nobody can answer, so scripts continue; they can check with --dry-run first.
     """
     if is_confirmed or not sys.stdin.isatty():
         return
@@ -195,9 +196,10 @@ def readable_bytes(count: float) -> str:
 
 
 class Progress:
-    """Counts for a person at a terminal: a line on stderr once a second, and a summary at the end.
+    """Shows counts to a user at a terminal: a line on stderr once a second, and a summary at the end.
 
-    If standard output is a terminal as well, the records themselves show the progress, so only the summary is printed.
+    If standard output is a terminal as well, the records themselves show the progress, so only the summary is
+    printed.
     """
 
     def __init__(self, what: str) -> None:
@@ -218,7 +220,7 @@ class Progress:
             say(self._text(), is_error=True)
 
     def add(self, count: int) -> None:
-        """Count some more."""
+        """Add to the count."""
         self.count += count
         if self._has_line and time.monotonic() - self._shown_s >= 1:
             self._shown_s = time.monotonic()
@@ -256,7 +258,7 @@ def _text(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Escape control characters: names come from clients, and a terminal would obey their escape sequences."""
+    """Escape control characters. Names come from clients, and a terminal would execute their escape sequences."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

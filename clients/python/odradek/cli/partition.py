@@ -152,10 +152,8 @@ def elect(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Let preferred replicas lead, which balances leaders.
-
-    This is of use after a restart of brokers. The preferred replica is the first in the list of replicas. Partitions
-    that it leads already are left out.
+    """Let preferred replicas lead, which balances leaders. This is useful after a restart of brokers. The preferred
+    replica is the first in the list of replicas. Partitions that it leads already are left out.
     """
 
     async def plan(client: Client) -> list[dict[str, Any]]:
@@ -296,10 +294,7 @@ def reassign(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Move partitions to the brokers that a JSON file has.
-
-    The file has the format of kafka-reassign-partitions.
-    """
+    """Move partitions to the brokers that a JSON file lists. The file has the format of kafka-reassign-partitions."""
     try:
         listed = json.loads(file.read_text())["partitions"]
         after = {(str(p["topic"]), int(p["partition"])): tuple(p["replicas"]) for p in listed}
@@ -331,9 +326,9 @@ def reassign(
 
 
 async def _plan_of(client: Client, after: dict[tuple[str, int], tuple[int, ...]]) -> MovePlan:
-    """Return the plan that gives these partitions these replicas; those that have them already are left out.
+    """Return the plan that gives these partitions these replicas. Partitions that have them already are left out.
 
-    An unknown partition or broker ends the command, so that a plan that is refused half-way does not begin.
+    An unknown partition or broker ends the command, so that no part of a plan begins if another part is refused.
     """
     from odradek.partitions import TopicPartition
 
@@ -409,9 +404,8 @@ def cancel(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Cancel moves in progress: the replicas stay where they were.
-
-    What was copied for a cancelled move is deleted.
+    """Cancel moves in progress: the replicas stay where they were. Data that was copied for a cancelled move is
+    deleted.
     """
 
     async def plan(client: Client) -> MovePlan:
@@ -476,7 +470,7 @@ def throttle(
 ) -> None:
     """Show or change how fast brokers copy replicas.
 
-    The throttle counts for replicas that are far behind their leaders, as new ones are. It takes effect at once, also
+    The throttle applies to replicas that are far behind their leaders, as new ones are. It takes effect at once, also
     for moves in progress. It is the config follower.replication.throttled.rate, which Kafka's tools set, too.
     """
     if rate and remove:

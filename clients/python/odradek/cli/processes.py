@@ -27,7 +27,7 @@ _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add a command for each program that takes all of its arguments itself."""
+    """Add a command for each program that parses all of its arguments itself."""
     app.command("broker", context_settings=_PASS_ON)(broker)
     _add(app, "gateway", "odradek_gateway", "server", "Run a REST gateway in the foreground.")
     _add(
@@ -41,7 +41,10 @@ def add_commands(app: typer.Typer) -> None:
 
 
 def run_module(module: str, extra: str, arguments: list[str]) -> None:
-    """Replace this process by `python -m module`, or say which extra of the package is missing."""
+    """Replace this process by `python -m module`.
+
+    If the module is not installed, say which extra of the package has it.
+    """
     if missing := what_is_missing(module, extra):
         fail(missing, status=EXIT_ERROR)
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
@@ -208,8 +211,8 @@ def _stop_at_end_of_input(stop: threading.Event) -> None:
 def _with_defaults(settings: list[str], brokers: int, *, is_for_people: bool) -> tuple[str, ...]:
     """Add the settings of a development cluster that the user did not give.
 
-    The default replication factor lets any broker be killed without losing a topic. The logs of a cluster that was
-    started on a terminal are text.
+    With the default replication factor any one broker can be killed without losing a topic. If the cluster is started
+    on a terminal, its logs are text.
     """
     defaults = {"default.replication.factor": str(min(3, brokers))} if brokers > 1 else {}
     if is_for_people:
@@ -257,7 +260,7 @@ def _print_addresses(cluster: EmbeddedCluster) -> None:
 
 
 def _listeners_of(name: str, cluster: EmbeddedCluster) -> dict[str, str | None]:
-    """The addresses of a process by protocol."""
+    """Return the addresses of a process by protocol."""
     addresses = cluster.describe()
     kind, _, number = name.rpartition("-")
     index = int(number) - 1

@@ -44,13 +44,13 @@ _CHUNKS_WAITING_MAX: Final = 4
 
 
 async def lines_of(descriptor: int, *, line_bytes_max: int) -> AsyncIterator[list[bytes]]:
-    """Yield the lines that arrived since the last time, without line ends, until the end of the file.
+    """Yield lists of the lines that arrived since the last list, without line ends, until the end of the file.
 
     Raises RecordTooLarge for a line longer than `line_bytes_max`, and OSError.
 
-    A thread reads, because reading blocks: earlier lines are sent while the next one is being typed. It is a daemon,
-    because a terminal may never return another line. It uses `os.read`, because it would hold the lock of `sys.stdin`
-    at exit.
+    A thread reads, because reading blocks: earlier lines are sent while the next one is being typed. The thread is a
+    daemon, because a terminal may never return another line. It uses `os.read`, because a read of `sys.stdin` would
+    hold its lock when the program exits.
     """
     import asyncio
     from concurrent.futures import CancelledError
@@ -295,7 +295,9 @@ class _Run:
 
 @contextlib.asynccontextmanager
 async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
-    """Print what the producer waits for, close it at the end, and report records that an interruption lost."""
+    """Print what the producer waits for, close the producer at the end, and report records that an
+    interruption lost.
+    """
     import asyncio
 
     async def explain() -> None:

@@ -28,7 +28,7 @@ Show = Callable[[bytes], str | None]
 
 
 class InvalidRecord(Exception):
-    """A line of JSON is not a record."""
+    """A line of the input is not a record in JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class InputRecord:
 
 
 def shown(data: bytes, encoding: Encoding) -> str | None:
-    """Return bytes in an encoding; None if they do not have that form."""
+    """Return bytes as text in an encoding; None if they are not valid in it."""
     try:
         match encoding:
             case "hex":
@@ -66,7 +66,7 @@ def shown(data: bytes, encoding: Encoding) -> str | None:
 def renderer(form: str, *, key_as: Encoding, value_as: Encoding) -> Callable[[Any], bytes]:
     """Return the function that renders records by a format such as `%k: %v\\n`.
 
-    Keys and values that do not have the form of their encoding are printed as they are.
+    Keys and values that are not valid in their encoding are printed unchanged.
     """
 
     def encoded(data: bytes | None, encoding: Encoding) -> bytes:
@@ -118,8 +118,8 @@ def renderer(form: str, *, key_as: Encoding, value_as: Encoding) -> Callable[[An
 def json_renderer(*, key_as: Encoding, value_as: Encoding) -> Callable[[Any], bytes]:
     """Return the function that renders records as lines of JSON, which `record_of` reads.
 
-    With the encoding json, keys and values are JSON themselves; bytes that do not have the form of their encoding
-    become {"base64": "..."}.
+    With the encoding json, keys and values are JSON themselves. Bytes that are not valid in their encoding become
+    {"base64": "..."}.
     """
 
     def field(data: bytes | None, encoding: Encoding) -> Any:
@@ -152,7 +152,7 @@ def record_of(line: bytes) -> InputRecord:
     `headers` may also be an object. `topic` and `offset` are not used.
 
     Raises:
-        InvalidRecord: the line is no JSON object, or a field does not have its form.
+        InvalidRecord: the line is not a JSON object, or a field is not valid.
     """
     try:
         row = json.loads(line)

@@ -90,10 +90,9 @@ def strays(
     ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List or remove logs that the metadata does not have.
-
-    A broker sets a log aside if the metadata has no such topic, or no replica of it on this broker, and no record
-    deleted it. The log becomes a replica again when the metadata has it again. The broker may be running.
+    """List or remove stray logs: logs that the cluster's metadata does not have. A broker sets a log aside as a stray
+    if the metadata has no such topic, or no replica of it on this broker, and no record deleted it. The log becomes a
+    replica again when the metadata has it again. The broker may be running.
     """
     if missing := what_is_missing("odradek storage strays", "server"):
         fail(missing)
@@ -141,9 +140,8 @@ def adopt_metadata(
 ) -> None:
     """Make a broker follow another metadata log.
 
-    Use it only after the controllers have lost theirs.
-    The logs of the broker stay. At its next start it sets those aside, as strays, whose topics are not in the
-    other metadata.
+    Use it only after the controllers have lost theirs. The logs of the broker stay. At its next start it sets aside,
+    as strays, the logs whose topics are not in the other metadata.
     """
     if missing := what_is_missing("odradek storage adopt", "server"):
         fail(missing)

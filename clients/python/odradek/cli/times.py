@@ -1,4 +1,4 @@
-"""Times, durations and sizes as the options of commands take them."""
+"""Parsers for times, durations and sizes in options of commands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def size_bytes(text: str, *, option: str) -> int:
 
 
 def time_ms(text: str, *, option: str) -> int:
-    """Return a time in milliseconds since the epoch; a text in none of `FORMS_OF_TIMES` ends the command.
+    """Return a time in milliseconds since the epoch; a text that has none of the forms in `FORMS_OF_TIMES` ends the
+    command.
 
     A date and time without a zone is in the zone of this machine.
     """

@@ -43,7 +43,7 @@ ConfigOption = Annotated[
 
 
 def _count(value: int) -> int:
-    """Refuse a number of partitions or replicas that is neither positive nor -1."""
+    """Check a number of partitions or replicas: it must be positive or -1."""
     if value == 0 or value < -1:
         raise typer.BadParameter(
             f"{value} is not a valid number: give 1 or more, or -1 for the cluster's default"

@@ -142,9 +142,8 @@ def steps(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """Show the complete and open steps of a staged write.
-
-    A Spark query has the id that its checkpoint's file `metadata` names.
+    """Show the complete and open steps of a staged write. The name of a Spark query is the id in its checkpoint's
+    file `metadata`.
     """
 
     async def work(client: Client) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -218,8 +217,8 @@ def find_hanging(
 ) -> None:
     """Find transactions whose marker was lost, or that are torn.
 
-    They follow an unclean election, or a loss of power of all replicas. Brokers end hanging transactions by themselves
-    unless `transaction.hanging.abort.enable` is false.
+    Such transactions result from an unclean election, or from a loss of power at all replicas. Brokers end hanging
+    transactions by themselves unless `transaction.hanging.abort.enable` is false.
     """
 
     async def work(client: Client) -> list[dict[str, Any]]:

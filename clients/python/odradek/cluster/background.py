@@ -11,7 +11,8 @@ _log = logging.getLogger(__name__)
 
 
 class BackgroundTasks:
-    """The tasks of one owner. A TaskGroup would bind them to an `async with`; these are bound to an object.
+    """The tasks of one owner. A TaskGroup would bind tasks to an `async with` block; these tasks are bound to an
+    object.
 
     A task that raises is a bug: it is logged with its trace and passed to the loop's exception handler, which
     makes tests fail.

@@ -1,10 +1,10 @@
 """The client's connection to the cluster: it keeps the metadata cache up to date, and calls any broker that responds.
 
-One WatchMetadata stream to one broker reports new leaders and brokers as they appear. When it breaks, another
-broker is asked at once. The bootstrap addresses are tried after the brokers that the cluster named, so a client
-reconnects even if all of them moved. Code that meets stale metadata (a leader that does not respond, a broker that
-no longer leads) calls `refresh_soon`, which asks a different broker than the last time: a broker without a
-connection to the controller would return the same old metadata for ever.
+One WatchMetadata stream to one broker reports new leaders and brokers as they appear. When it breaks, another broker
+is asked at once. The bootstrap addresses are tried after the brokers that the cluster named, so a client reconnects
+even if all of them moved. Code that finds the metadata stale (a leader does not respond, a broker no longer leads)
+calls `refresh_soon`, which asks a different broker than the last time, because a broker without a connection to the
+controller would return the same old metadata for ever.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 
 
 class LinkState(Enum):
-    """Whether the client has current metadata of the cluster."""
+    """The states of a client's connection: whether it has current metadata of the cluster."""
 
     CONNECTING = "connecting"
     CONNECTED = "connected"
@@ -108,7 +108,7 @@ class Cluster:
         return f"{','.join(self.bootstrap)} {self.state.value}"
 
     def start(self) -> None:
-        """Start to watch metadata, without waiting. May be called again."""
+        """Start to watch metadata and return at once. Further calls have no effect."""
         if self.state is LinkState.CLOSED:
             raise ClientClosed("the client is closed")
         self.require_own_loop()
@@ -118,7 +118,7 @@ class Cluster:
             self._tasks.start(self._refresh_when_wanted(), "refresh metadata")
 
     def require_own_loop(self) -> None:
-        """Bind this object to the event loop of its first use. Raises WrongLoop on another one."""
+        """Bind this object to the event loop of its first use. Raises WrongLoop if it is used on another one."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
@@ -231,16 +231,18 @@ class Cluster:
             self._reopen_watch()
 
     def hint(self, partition: TopicPartition, hint: common_pb2.LeaderHint) -> None:
-        """Use a leader that a broker named in an error response."""
+        """Use the leader that a broker named in an error response."""
         self._take(self.cache.hint(partition, hint))
 
     def refresh_soon(self) -> None:
-        """Fetch the metadata of watched topics again because it may be stale, without waiting."""
+        """Request the metadata of watched topics again, because it may be stale. This does not wait for
+        the response.
+        """
         self._refresh_wanted.set()
 
     def require_metadata(self, metadata_offset: int) -> None:
-        """From now on let `metadata` wait for the metadata entry at this offset, which is a change that this client
-        made.
+        """Make later calls of `metadata` wait for the entry at this offset, which is a change that this
+        client made.
         """
         self._metadata_offset_min = max(self._metadata_offset_min, metadata_offset)
 
@@ -282,7 +284,7 @@ class Cluster:
     ) -> R:
         """Call one broker after the other until one responds or `timeout_s` has passed.
 
-        Only for calls that may be carried out twice: an attempt is repeated if its response is lost or
+        Use it only for calls that may be carried out twice, because an attempt is repeated if its response is lost or
         takes longer than `attempt_s`.
 
         Raises:
@@ -328,7 +330,9 @@ class Cluster:
             await asyncio.sleep(pause_s)
 
     def explained(self, error: OdradekError) -> OdradekError:
-        """Return the error, or one that names the broker whose advertised name does not resolve."""
+        """Return the error; if a broker's advertised name does not resolve, return an error that names that broker
+        instead.
+        """
         if type(error) is NameUnresolvable:
             broker_id = self.cache.broker_at(error.endpoint)
             if broker_id is not None and error.endpoint not in self.bootstrap:
@@ -355,7 +359,7 @@ class Cluster:
                 await asyncio.sleep(self._backoff.after(failures, random.random()) / 1000)
 
     async def _watch_one(self, endpoint: str) -> bool:
-        """Follow the metadata stream of one broker to its end. Returns False if it never sent any."""
+        """Follow the metadata stream of one broker to its end. Return False if it never sent any metadata."""
         has_received = False
         try:
             stream = self.transport.open(endpoint, WATCH_METADATA)
@@ -400,8 +404,8 @@ class Cluster:
     ) -> None:
         """Apply a response to the cache in turns, enter the state `then`, and announce what changed.
 
-        If the caller is cancelled between two turns, what is in the cache by then is announced all the same:
-        senders and fetchers wait for it.
+        If the caller is cancelled between two turns, the changes made so far are still announced, because senders and
+        fetchers wait for them.
         """
         change = Change() if change is None else change
         try:
@@ -440,7 +444,9 @@ class Cluster:
         return {*self.cache.endpoints(), *self.bootstrap}
 
     def _candidates(self) -> list[str]:
-        """Endpoints to try, starting at another one each time; unconfirmed bootstrap addresses come last."""
+        """Return the endpoints to try, beginning at another one each time. Unconfirmed bootstrap
+        addresses come last.
+        """
         self._rotation += 1
         brokers = self.cache.endpoints()
         others = [endpoint for endpoint in self.bootstrap if endpoint not in brokers]
@@ -521,7 +527,7 @@ def connect(
     transport: Transport | None = None,
     on_state: Callable[[LinkState], None] | None = None,
 ) -> Cluster:
-    """Create the connection object over gRPC, or over `transport`, without connecting yet."""
+    """Create the connection object over gRPC or over `transport`. It does not connect yet."""
     endpoints = parse_bootstrap(bootstrap)
     if transport is None:
         from odradek.cluster.grpc_transport import GrpcTransport

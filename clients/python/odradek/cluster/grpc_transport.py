@@ -1,7 +1,7 @@
 """The transport over gRPC: one channel per endpoint, opened at first use.
 
-A silent connection is pinged every second, also without calls, and closed if no response comes within another
-second: a broker that hangs is noticed after two seconds, one that dies at once. Reconnecting starts after 50 ms and
+A silent connection is pinged every second, even without calls, and closed if no response comes within another second.
+So a broker that hangs is noticed after two seconds, and one that dies at once. Reconnecting starts after 50 ms and
 never waits longer than 500 ms (gRPC's default of 1 to 120 s would outlast any failover).
 
 With credentials, the transport logs in at each broker before the first call there, again when most of the session's
@@ -109,7 +109,10 @@ class GrpcStream:
         self._call.cancel()
 
     async def _failure(self, error: BaseException) -> BaseException:
-        """The SDK's error for a call that ended; the cancellation of the running task stays a cancellation."""
+        """Return the SDK's error for a call that ended.
+
+        If the running task is being cancelled, the cancellation is passed on.
+        """
         if isinstance(error, asyncio.CancelledError) and is_cancelling():
             self._call.cancel()
             return error
@@ -152,7 +155,7 @@ def is_cancelling() -> bool:
 async def translated(
     code: grpc.StatusCode, details: str | None, endpoint: str, name: str
 ) -> OdradekError:
-    """The error of the SDK for a gRPC status."""
+    """Return the SDK's error for a gRPC status."""
     details = (details or code.name.lower().replace("_", " ")).strip()
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED):
         if code is grpc.StatusCode.UNAVAILABLE and not await _resolves(endpoint):
@@ -332,10 +335,10 @@ class GrpcTransport:
             del self._sessions[endpoint]
 
     def _channel(self, endpoint: str) -> grpc.aio.Channel:
-        """The channel to an endpoint; a new one after its connection was lost.
+        """Return the channel to an endpoint, or a new one after its connection was lost.
 
-        gRPC would first dial the old address of the name. If the broker has another address now, as a pod
-        does, nothing responds there, and the attempt costs its whole time limit.
+        gRPC would first dial the old address of the name. If the broker has another address now, as a pod does,
+        nothing responds at the old one, and the attempt takes its whole time limit.
         """
         connection = self._channels.get(endpoint)
         if connection is not None and not connection.is_stale():

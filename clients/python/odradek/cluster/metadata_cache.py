@@ -1,8 +1,8 @@
 """The metadata that this client has of the cluster: brokers, topics, leaders.
 
-It comes from three sources: the stream of one broker (WatchMetadata), responses (Metadata), and hints in the error
-of a broker that no longer leads. They may overtake each other, and brokers learn of a change at different times. So
-each item is judged alone:
+It comes from three sources: the stream of one broker (WatchMetadata), responses (Metadata), and hints in the error of
+a broker that no longer leads. They may overtake each other, and brokers learn of a change at different times. So each
+item is compared with the cache separately:
 
 - A partition's leader is replaced only by one of an equal or higher **leader epoch** of the same topic id, so leader
   epochs never go back here. An equal epoch replaces replicas and ISR, too.
@@ -12,8 +12,8 @@ each item is judged alone:
 
 It does no I/O: `apply`, `remove` and `hint` return the partitions whose leader changed, and the caller acts on them.
 `apply_in_steps` yields after each partition: a caller on an event loop gives it turns. A topic is replaced in one
-piece, so no reader sees a part of its partitions. Other changes may come between two steps, as each item is judged
-alone.
+piece, so no reader sees a part of its partitions. Other changes may be applied between two steps, because each item
+is compared separately.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Topic:
 
 @dataclass(slots=True)
 class Change:
-    """The effect of new metadata on the cache."""
+    """The changes that new metadata made to the cache."""
 
     leaders: set[TopicPartition] = field(default_factory=set)
     """New partitions, and those whose leader, leader epoch or leader's address changed."""
@@ -98,7 +98,10 @@ class MetadataCache:
     def apply_in_steps(
         self, response: pb.MetadataResponse, change: Change
     ) -> Generator[None, None, None]:
-        """Do the work of `apply`, and yield after each partition and topic. `change` has what is done so far."""
+        """Do the work of `apply`, and yield after each partition and topic.
+
+        `change` collects the changes made so far.
+        """
         if response.cluster_id:
             self.cluster_id = response.cluster_id
         if response.brokers and response.metadata_offset >= self._brokers_offset:
@@ -186,7 +189,9 @@ class MetadataCache:
         return [b.grpc_endpoint for b in self.brokers.values() if b.grpc_endpoint]
 
     def _note_moved(self, brokers: Container[int], change: Change) -> None:
-        """Add the partitions that these brokers lead: their addresses are new or changed."""
+        """Add to the changes the partitions that these brokers lead, because the brokers' addresses are new or
+        changed.
+        """
         for topic in self.topics.values():
             for partition in topic.partitions:
                 if partition.leader_id in brokers:

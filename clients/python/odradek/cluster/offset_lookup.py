@@ -1,4 +1,4 @@
-"""Offset look-ups by timestamp: asks the leader of each partition, and again after a leader moved."""
+"""Offset look-ups by timestamp. They ask the leader of each partition, and ask again after a leader has moved."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def look_up_offsets(
     found: dict[TopicPartition, OffsetAndTimestamp] | None = None,
     on_found: Callable[[], None] | None = None,
 ) -> dict[TopicPartition, OffsetAndTimestamp]:
-    """Look up the first offset at or after each timestamp; or LATEST, EARLIEST, LARGEST_TIMESTAMP.
+    """Look up the first offset at or after each timestamp, which may also be LATEST, EARLIEST or LARGEST_TIMESTAMP.
 
     Results are added to `found` as they arrive, and `on_found` is called after each round, for a caller that can use
     some of them before the rest.
@@ -74,7 +74,9 @@ async def _ask_once(
     read_committed: bool,
     deadline_s: float,
 ) -> OdradekError | None:
-    """Ask all leaders once. Returns the reason why some offsets are missing if a retry may help; else raises."""
+    """Ask all leaders once. If offsets are missing and a retry may help, return the reason; if it cannot
+    help, raise.
+    """
     by_endpoint: dict[str, list[TopicPartition]] = {}
     problem: OdradekError | None = None
     async for name in in_turns(missing):
@@ -139,7 +141,7 @@ async def _ask(
 async def end_of_epoch(
     cluster: Cluster, partition: TopicPartition, leader_epoch: int, *, timeout_s: float
 ) -> tuple[int, int] | None:
-    """(epoch, end offset) of the largest epoch at or below this one (KIP-320); None if the leader cannot tell.
+    """Return (epoch, end offset) of the largest epoch at or below this one (KIP-320); None if the leader cannot tell.
 
     It asks the present leader once.
     """

@@ -30,7 +30,9 @@ Authenticate = Callable[[Metadata], Awaitable[pb.AuthenticateResponse]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """The name of a session, which later calls to the same broker send, and its end in monotonic seconds."""
+    """The name of a session, which later calls to the same broker send, and the time of its end in
+    monotonic seconds.
+    """
 
     name: str
     renew_at_s: float

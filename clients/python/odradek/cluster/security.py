@@ -34,7 +34,10 @@ class TlsOptions:
             raise ValueError("only one of cert and key is given: give both, or neither")
 
     def pem(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """(ca, key, cert) as bytes, read from the files now. Raises InvalidConfig for an unusable one."""
+        """Return (ca, key, cert) as bytes, read from the files now.
+
+        Raises InvalidConfig for a file that cannot be used.
+        """
         return _pem("ca", self.ca), _pem("key", self.key), _pem("cert", self.cert)
 
 

@@ -1,4 +1,4 @@
-"""Long work on the event loop, in pieces: everything else on the loop has a turn after each piece.
+"""Runs long work on the event loop in pieces. All other tasks get a turn after each piece.
 
 A topic may have thousands of partitions, a cluster thousands of topics or groups. Work on all of them in one piece
 would stop every other task of the program for a tenth of a second or more.
@@ -17,7 +17,7 @@ ITEMS_PER_TURN: Final = 200
 
 
 async def in_turns(items: Iterable[T], every: int = ITEMS_PER_TURN) -> AsyncIterator[T]:
-    """Iterate over the items, with a turn of the event loop after each `every` of them."""
+    """Iterate over the items. Other tasks of the event loop get a turn after each `every` items."""
     for number, item in enumerate(items, 1):
         yield item
         if number % every == 0:
@@ -25,7 +25,7 @@ async def in_turns(items: Iterable[T], every: int = ITEMS_PER_TURN) -> AsyncIter
 
 
 async def run_in_turns(work: Generator[None, None, R], every: int = ITEMS_PER_TURN) -> R:
-    """Run a generator that yields after each item, with a turn of the event loop after each `every` of them.
+    """Run a generator that yields after each item. Other tasks of the event loop get a turn after each `every` items.
 
     Returns the value that the generator returns.
     """

@@ -1,1 +1,1 @@
-"""The consumer of the SDK. `fetch_planner` and `fetched_chunk` decide without input or output."""
+"""The consumer of the SDK. Its modules `fetch_planner` and `fetched_chunk` make decisions without I/O."""

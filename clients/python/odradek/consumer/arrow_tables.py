@@ -1,4 +1,4 @@
-"""Record batches of several partitions as one Arrow table. Needs pyarrow: `odradek[arrow]`."""
+"""Converts record batches of several partitions to one Arrow table. Needs pyarrow: `odradek[arrow]`."""
 
 from __future__ import annotations
 

@@ -65,10 +65,10 @@ class ConsumerArguments(TypedDict, total=False):
 class Consumer:
     """Reads records: `async with Consumer("topic", bootstrap="host:9090") as consumer:`.
 
-    It reads all partitions of the given topics, or with `group` its share of them; without topics, those that
-    `assign` names. It belongs to the event loop of its first use. Iterate over it, or call `getmany` or `getarrow`;
-    each continues where the last one ended. It fetches ahead in the background, up to `prefetch_bytes_max`, and
-    follows leaders that move.
+    It reads all partitions of the given topics, or with `group` its share of them. Without topics, it reads the
+    partitions that `assign` names. It belongs to the event loop of its first use. Iterate over it, or call `getmany`
+    or `getarrow`; each continues where the last one ended. It fetches ahead in the background, up to
+    `prefetch_bytes_max`, and follows leaders that move.
     """
 
     def __init__(
@@ -151,7 +151,9 @@ class Consumer:
         self._use(FixedPartitions(as_partitions(partitions)))
 
     def subscribe(self, *topics: str) -> None:
-        """Read all present and future partitions of these topics from now on; in a group, its share of them."""
+        """Read all present and future partitions of these topics from now on; a member of a group reads its share of
+        them.
+        """
         source = WholeTopics(topics)
         if self._member is None:
             self._use(source)
@@ -229,7 +231,9 @@ class Consumer:
         return self._membership().identity()
 
     def leave_commits_to_transactions(self) -> GroupIdentity:
-        """Commit no offsets any more, since a transactional producer does it; return this member."""
+        """Return this member, and commit no more offsets, because a transactional producer commits them
+        from now on.
+        """
         member = self._membership()
         member.commits_in_transactions = True
         return member.identity()
@@ -275,13 +279,17 @@ class Consumer:
                 return record
 
     def next_decoded(self) -> ConsumerRecord | None:
-        """The next record of an iteration if it is decoded already, without waiting. For one thread at a time."""
+        """The next record of an iteration, or None if it is not decoded yet; this never waits.
+
+        Only one thread may call it.
+        """
         return self._ahead.next_decoded()
 
     async def getmany(
         self, timeout_ms: int | None = None, max_records: int = RECORDS_MAX, *, min_bytes: int = 0
     ) -> list[ConsumerRecord]:
-        """Return up to `max_records` records: those that were fetched already, or else the first that arrive.
+        """Return up to `max_records` records: those that were fetched already or, if there are none, the first that
+        arrive.
 
         The result is empty if none arrive within `timeout_ms` (None: no limit). Records of a partition are in
         order. With `min_bytes` it waits for batches of that size, at most half of what is fetched ahead from
@@ -392,7 +400,7 @@ class Consumer:
                 min_bytes = 0  # the timeout has passed: return what was fetched
 
     async def _ready(self) -> None:
-        """Assign the partitions that the source determines now, and raise a pending error."""
+        """Assign the partitions that the source of assignments now determines, and raise a pending error."""
         self._require_use()
         self._cluster.require_own_loop()
         if self._is_source_new:
@@ -499,7 +507,7 @@ class Consumer:
 
 
 def _deadline_s(timeout_ms: int | None) -> float | None:
-    """The deadline on the clock of the running loop."""
+    """Return the deadline on the clock of the running loop."""
     if timeout_ms is None:
         return None
     return asyncio.get_running_loop().time() + timeout_ms / 1000

@@ -124,12 +124,12 @@ class FetchPlanner:
         self.partitions[name].is_held = False
 
     def raise_soon(self, error: OdradekError) -> None:
-        """Make the next read raise this error: once, even if it is reported several times."""
+        """Make the next read raise this error, once only, even if it is reported several times."""
         if all(str(waiting) != str(error) for waiting in self.errors):
             self.errors.append(error)
 
     def plan(self, leader_of: LeaderOf, now_ms: int) -> dict[str, StreamChange]:
-        """The changes per stream, by endpoint, after which every partition is fetched from its leader."""
+        """Return the changes to each stream, by endpoint, after which every partition is fetched from its leader."""
         for progress in self.partitions.values():
             target = leader_of(progress.name)
             if progress.endpoint is not None and target is not None:
@@ -206,8 +206,9 @@ class FetchPlanner:
     def validated(
         self, name: TopicPartition, asked_epoch: int, end_offset: int | None, leader_epoch: int
     ) -> None:
-        """Apply the result of a truncation check: the end offset of the last record's epoch, or None if it must be
-        asked again.
+        """Apply the result of a truncation check.
+
+        It is the end offset of the last record's epoch, or None if the leader must be asked again.
         """
         progress = self.partitions.get(name)
         if progress is None or not progress.is_validating:
@@ -307,7 +308,7 @@ class FetchPlanner:
         self._restart(progress)
 
     def credit_due(self, source: int, least_bytes: int) -> int:
-        """Bytes to grant a stream again; 0 while they are fewer than `least_bytes`."""
+        """Return the bytes that the stream must be granted again; 0 while they are fewer than `least_bytes`."""
         due_bytes = self._credit_due.get(source, 0)
         if due_bytes < least_bytes:
             return 0
@@ -315,7 +316,7 @@ class FetchPlanner:
         return due_bytes
 
     def reopen_source(self, source: int) -> int:
-        """The unread bytes of a broker's last stream, which reduce the credit of its new one."""
+        """Return the unread bytes of a broker's last stream, which reduce the credit of its new one."""
         self._credit_due.pop(source, None)
         return sum(chunk.size_bytes for chunk in self.chunks if chunk.source == source)
 

@@ -1,4 +1,5 @@
-"""The batches of one partition in one response, decoded on demand, and the state of a partition that is read.
+"""The batches of one partition in one fetch response, which are decoded on demand, and the state of a partition that
+is read.
 
 Only as many records are decoded as a read asks for. Control batches are skipped. With read_committed, so are the
 batches of aborted transactions: the broker lists the producers of aborted transactions with their first offsets; each
@@ -51,7 +52,7 @@ class FetchedChunk:
         source: int,
         aborted: Sequence[tuple[int, int]] | None = None,
     ) -> None:
-        """`aborted` has (producer id, first offset) of aborted transactions; None: read uncommitted."""
+        """`aborted` has (producer id, first offset) of aborted transactions; None stands for read_uncommitted."""
         self.name = name
         self.records = records
         self.size_bytes = len(records)
@@ -106,7 +107,7 @@ class FetchedChunk:
             raise self._corrupt(start_offset, error) from error
 
     def _next_batch(self, start_offset: int) -> tuple[int, BatchHeader] | None:
-        """The current batch, or the next one; None at the end."""
+        """Return the current batch, or the next one; None at the end."""
         while self._current is None:
             self._current = next(self._batches, None)
             if self._current is None:
@@ -192,7 +193,7 @@ class PartitionProgress:
 
 @dataclass(slots=True)
 class FetchAdd:
-    """An order to fetch a partition over a stream."""
+    """An instruction to fetch a partition over a stream."""
 
     name: TopicPartition
     offset: int

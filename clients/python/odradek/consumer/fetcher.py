@@ -360,7 +360,7 @@ class Fetcher:
         arrival.set()
 
     async def _look_up(self, lookups: dict[TopicPartition, int]) -> None:
-        """Look up offsets. A partition is read as soon as its own offset is known."""
+        """Look up offsets. A partition can be read as soon as its own offset is known."""
         found: dict[TopicPartition, OffsetAndTimestamp] = {}
         missing = lookups.copy()
         try:

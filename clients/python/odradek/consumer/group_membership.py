@@ -150,7 +150,7 @@ class GroupMembership:
         self._wake.set()
 
     def read_begins(self) -> None:
-        """Regard all records that were returned before as processed, because the program reads again."""
+        """Count all records that were returned so far as processed, because the program asks for more."""
         self._committable = self._reader.handed_out()
         self._is_all_processed.set()
 
@@ -223,7 +223,7 @@ class GroupMembership:
             await self._rest()
 
     async def _give_up(self, error: OdradekError) -> None:
-        """Handle a permanent refusal by the group: the member owns no partition any more, and every read raises the
+        """Handle a permanent refusal by the group: the member then owns no partitions, and every read raises the
         error.
         """
         self.refusal = error
@@ -342,7 +342,9 @@ class GroupMembership:
         return {name: offset for name, offset in committed.items() if offset is not None}
 
     async def _lose(self) -> None:
-        """Give up all partitions, because the group fenced or removed the member and they belong to others."""
+        """Give up all partitions, because the group fenced or removed the member and its partitions now belong to
+        others.
+        """
         if self._moving is not None:
             self._moving.cancel()
         lost = self._readable(self.owned)
@@ -409,7 +411,10 @@ class GroupMembership:
         await self._offsets.commit(self._offsets.unknown(offsets), self)
 
     async def _commit_gone(self, revoked: Sequence[TopicPartition]) -> None:
-        """Commit before giving up partitions. A failure only makes the next owner read records again."""
+        """Commit the offsets of partitions that are being given up.
+
+        If this fails, the next owner reads some records again.
+        """
         gone = set(revoked)
         try:
             await self._commit_new({n: at for n, at in self._committable.items() if n in gone})
@@ -481,7 +486,9 @@ class GroupOffsets:
         return {n: at for n, at in offsets.items() if self._committed.get(n) != at[0]}
 
     def keep_only(self, owned: Mapping[TopicPartition, object]) -> None:
-        """Forget what was committed for other partitions, where other members may have committed since."""
+        """Forget which offsets were committed for all other partitions, because other members may have committed
+        since.
+        """
         self._committed = {n: at for n, at in self._committed.items() if n in owned}
 
     async def commit(self, offsets: Offsets, member: Member) -> None:

@@ -85,7 +85,7 @@ GroupListener: TypeAlias = Callable[[Sequence[TopicPartition]], "Awaitable[Any] 
 
 
 class GroupIdentity(NamedTuple):
-    """A member of a group, for offsets that a transaction commits. `member_epoch` -1: no member."""
+    """A member of a group, on whose behalf a transaction commits offsets. `member_epoch` -1 means no member."""
 
     group: str
     member_id: str = ""
@@ -97,8 +97,9 @@ class GroupIdentity(NamedTuple):
 class GroupOptions:
     """The options of a consumer's membership in a group.
 
-    Listeners may be coroutine functions; the group waits for them. They are called between two reads: before
-    `on_revoke`, the program has asked for more records, so it has processed those of the revoked partitions.
+    Listeners may be coroutine functions, for which the group waits. They are called between two reads: when
+    `on_revoke` is called, the program has asked for more records, so it has processed those of the revoked
+    partitions.
     """
 
     group: str

@@ -3,10 +3,10 @@
     fetcher --chunks--> planner --take, take_columns--> program
                                 --decode--> decoded --next_decoded--> program
 
-Iteration decodes many records at once and returns them one by one, with `odradek.sync` in another thread than the
-loop's. Meanwhile the loop may have to withdraw some, because a partition is revoked, paused, or `seek` is called. The
-loop never takes records from `decoded`. It adds the partition to `withdrawn`, and iteration skips records of these
-partitions; the next `decode` empties both.
+Iteration decodes many records at once and returns them one by one; with `odradek.sync` this happens in another thread
+than that of the event loop. Meanwhile the loop may have to withdraw some, because a partition is revoked, paused, or
+`seek` is called. The loop never takes records from `decoded`. It adds the partition to `withdrawn`, and iteration
+skips records of these partitions; the next `decode` empties both.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class ReadAhead:
         return None
 
     def put_back_decoded(self) -> None:
-        """Read again the records that iteration has decoded and not returned."""
+        """Put back the records that iteration has decoded but not returned, so that they are read again."""
         for name in self._first_decoded():
             self.withdraw(name)
 
@@ -144,7 +144,7 @@ class ReadAhead:
             self.forget_decoded(name)
 
     def forget_decoded(self, name: TopicPartition) -> None:
-        """Skip the decoded records of a partition: the program called `seek` or gave it up."""
+        """Skip the decoded records of a partition, because the program called `seek` or gave the partition up."""
         if self.decoded:
             self.withdrawn.add(name)
         self.fetcher.kick()
@@ -166,7 +166,7 @@ class ReadAhead:
                 self.planner.hold(name)
 
     def release(self, names: Sequence[TopicPartition]) -> None:
-        """Return records of these partitions: the program knows that it has them."""
+        """Start to return records of these partitions, because the program knows that it owns them."""
         for name in names:
             if name in self.planner.partitions:
                 self.planner.release(name)
@@ -237,7 +237,7 @@ class ReadAhead:
         return made
 
     def _put_back(self, records: list[Any]) -> None:
-        """Read again records that were taken but not returned."""
+        """Put back records that were taken but not returned, so that they are read again."""
         firsts: dict[TopicPartition, int] = {}
         for record in records:
             firsts.setdefault(TopicPartition(record.topic, record.partition), record.offset)
