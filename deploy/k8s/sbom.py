@@ -1,7 +1,7 @@
 """Print a software bill of materials of the image's Python packages, as CycloneDX 1.5 JSON: `make image-sbom`.
 
 It lists the packages that `locks/services.lock` installs on Linux: names, versions and the files' hashes. The same
-lock gives the same text. The base image (Debian's packages and Python) has a bill of its own.
+lock gives the same text. The base image (Debian's packages and Python) has its own bill of materials.
 """
 
 from __future__ import annotations

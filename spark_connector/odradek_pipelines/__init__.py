@@ -1,1 +1,1 @@
-"""Ready-made pipelines: `odradek pipeline NAME`, or `python -m odradek_pipelines NAME`."""
+"""Ready-made Spark pipelines, which `odradek pipeline NAME` or `python -m odradek_pipelines NAME` runs."""

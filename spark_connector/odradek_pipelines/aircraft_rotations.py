@@ -1,4 +1,5 @@
-"""Rotations of aircraft: chains of departures by tail number without a long pause, as state with a TTL.
+"""Finds the rotations of aircraft: chains of departures of one tail number without a long pause. It keeps state with
+a TTL.
 
 An aircraft that leaves New York, comes back and leaves again makes a rotation. A departure within
 GAP_HOURS of the last one continues the rotation, a later one begins the next. The rotation is written at each
@@ -39,7 +40,7 @@ _OUTPUT: Final = (
 
 
 def rotation_processor(gap_hours: float, ttl_hours: float) -> Any:
-    """Return the stateful processor: one current rotation for each tail number."""
+    """Return the stateful processor, which keeps the current rotation of each tail number."""
     from datetime import datetime
 
     from pyspark.sql import Row
@@ -88,7 +89,7 @@ def rotation_processor(gap_hours: float, ttl_hours: float) -> Any:
                 )
 
         def close(self) -> None:
-            """Do nothing: the state store belongs to Spark."""
+            """Do nothing, because the state store belongs to Spark."""
 
     return Rotations()
 

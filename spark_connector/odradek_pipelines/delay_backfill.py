@@ -1,4 +1,4 @@
-"""The windows of `delay-windows` for a range of record time, in batch: the same transform, read by timestamp."""
+"""Computes the windows of `delay-windows` for a range of record times as a batch. The transformation is the same."""
 
 from __future__ import annotations
 

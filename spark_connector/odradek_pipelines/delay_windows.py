@@ -1,7 +1,7 @@
-"""Mean arrival delay per carrier and hour, from topic to topic, with a watermark.
+"""Computes the mean arrival delay per carrier and hour, from topic to topic, with a watermark.
 
-Each changed window is written again, under the key CARRIER|HOUR: the last record of a key is valid, so a compacted
-topic holds the table.
+Each changed window is written again under the key CARRIER|HOUR, and the last record of a key is valid, so a compacted
+topic contains the result table.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ parallel, and a replay of a year passes a month in a moment, so it is generous; 
 
 
 def delay_windows(flights: DataFrame, *, watermark: str | None) -> DataFrame:
-    """Return flights that arrived, sum and mean of their delays in minutes, by carrier and scheduled hour.
+    """Return the number of flights that arrived, and sum and mean of their delays in minutes, by carrier and
+    scheduled hour.
 
-    It is the same for a stream (with a watermark) and for a batch (without).
+    The code is the same for a stream (with a watermark) and for a batch (without).
     """
     from pyspark.sql import functions as f
 
@@ -50,7 +51,7 @@ def delay_windows(flights: DataFrame, *, watermark: str | None) -> DataFrame:
 
 
 def keyed(windows: DataFrame) -> DataFrame:
-    """Return rows for the sink, keyed CARRIER|HOUR."""
+    """Return rows for the sink, with the key CARRIER|HOUR."""
     from pyspark.sql import functions as f
 
     return as_json(windows, key=f.concat_ws("|", "carrier", "hour"))

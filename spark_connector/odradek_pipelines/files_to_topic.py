@@ -1,8 +1,8 @@
 """Writes files to a topic, one record per line, as they appear in a directory or on an FTP server.
 
-Files must appear complete (written under a name with a leading dot and renamed). From FTP they are copied to a
-spool directory, which Spark reads: a file is fetched when its size is the same in two listings, and only once.
-With --csv the first line of each file names its fields, and a record is a JSON object of them.
+Files must appear complete (written under a name with a leading dot and renamed). From FTP they are copied to a spool
+directory, which Spark reads: a file is fetched when its size is the same in two listings, and only once. With --csv
+the first line of each file names its fields, and each record is a JSON object with these fields.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class Spool:
         directory.mkdir(parents=True, exist_ok=True)
 
     def fetch_new(self, *, must_rest: bool) -> list[str]:
-        """Fetch new files and return their names; with `must_rest` only files as large as at the last call."""
+        """Fetch new files and return their names.
+
+        With `must_rest`, fetch only files whose size has not changed since the last call.
+        """
         sizes = self._remote.sizes()
         before, self._sizes = self._sizes, sizes
         fetched = []
@@ -57,7 +60,7 @@ class Spool:
         return fetched
 
     def follow(self) -> None:
-        """Keep fetching on a daemon thread; a failed call is repeated."""
+        """Keep fetching on a daemon thread. A call that fails is repeated later."""
         threading.Thread(target=self._follow, name="ftp spool", daemon=True).start()
 
     def _follow(self) -> None:
@@ -77,7 +80,10 @@ def lines(
     key: str | None,
     files_max: int | None = None,
 ) -> DataFrame:
-    """Return rows for the sink from a directory's files as they appear, at most `files_max` in a batch."""
+    """Return rows for the sink, one for each line of the files that appear in a directory.
+
+    A batch has at most `files_max` files.
+    """
     from pyspark.sql import functions as f
 
     reader = spark.readStream

@@ -1,4 +1,4 @@
-"""Flights with their airline's name, airports, aircraft and the weather at departure: a stream-static join."""
+"""Joins flights with the airline's name, airports, aircraft and the weather at departure (a stream-static join)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flights, as all pipelines read them: their JSON, and the reference data."""
+"""Code for flights that all pipelines share: parsing their JSON, and the reference data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def parse_flights(records: DataFrame) -> DataFrame:
 
 
 def scheduled_time() -> Column:
-    """Return the scheduled time: `time_hour` has the hour, and the minutes are a column of their own."""
+    """Return the scheduled time, computed from `time_hour`, which has the hour, and from the column with
+    the minutes.
+    """
     from pyspark.sql import functions as f
 
     return f.col("time_hour") + f.make_dt_interval(mins=f.coalesce("minute", f.lit(0)))

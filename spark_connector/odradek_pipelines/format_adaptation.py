@@ -1,4 +1,4 @@
-"""JSON in, another format out, by configuration: Avro, Protobuf, CSV or JSON; fields added, renamed, removed.
+"""Converts JSON to Avro, Protobuf, CSV or other JSON, and adds, renames and removes fields as a configuration says.
 
 The configuration names the format and the fields of the output, in order:
 
@@ -184,7 +184,7 @@ def encoder(adaptation: Adaptation) -> Callable[[dict[str, Any]], bytes]:
 
 
 def adapted(records: DataFrame, adaptation: Adaptation) -> DataFrame:
-    """Return key and value in the new format. Of a record that is not a JSON object only constants are not null."""
+    """Return key and value in the new format. If a record is not a JSON object, all fields but constants are null."""
     from pyspark.sql import functions as f
 
     sources = {field.source: field.type for field in adaptation.fields if field.source is not None}

@@ -1,4 +1,7 @@
-"""Files of a directory on an FTP server. A file has its final name only when it is complete, at both ends."""
+"""Files of a directory on an FTP server.
+
+A file gets its final name only when it is complete, both here and on the server.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ class FtpDirectory:
         return target
 
     def store(self, name: str, content: Iterator[bytes]) -> None:
-        """Write a file; it appears when it is complete, and replaces one of that name."""
+        """Write a file. It becomes visible when it is complete, and replaces a file of that name."""
         with self._connected() as ftp:
             ftp.storbinary(f"STOR {name}.part", _Chunks(content))
             if name in {PurePosixPath(entry).name for entry in _names(ftp)}:
@@ -75,7 +78,7 @@ class FtpDirectory:
 
 
 class _Chunks:
-    """A file object for `storbinary` over chunks of bytes."""
+    """A file object over chunks of bytes, for `storbinary`."""
 
     def __init__(self, content: Iterator[bytes]) -> None:
         self._content = content

@@ -1,12 +1,13 @@
 """`python -m odradek_pipelines.live_delays BOOTSTRAP TOPIC RECORDS TARGET CHECKPOINT`: Spark in `odradek demo`.
 
-The windows of `delay-windows` over a topic while records stream in. Each batch writes the windows that it changed to
-TARGET, exactly once, with its number. A process that is started again with the same checkpoint continues where an
-earlier one was killed.
+It computes the windows of `delay-windows` over a topic while records arrive. Each batch writes the windows that it
+changed to TARGET, exactly once, with its number. A process that is started again with the same checkpoint continues
+where an earlier one was killed.
 
-It prints a line of JSON when a batch is written, and waits for a line on standard input before Spark notes the batch:
-a caller that kills it then knows that Spark runs the batch again. Another line of JSON follows when the batch is noted.
-The process ends when RECORDS records were read. It exits with status 3 and a reason if Spark is missing.
+It prints a line of JSON when a batch is written, and waits for a line on standard input before Spark records that the
+batch is complete: a caller that kills it then knows that Spark will run the batch again. Another line of JSON follows
+when Spark has recorded it. The process ends when RECORDS records were read. It exits with status 3 and a reason if
+Spark is missing.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _POLL_S: Final = 0.2
 def run_live(
     bootstrap: str, topic: str, *, record_count: int, target: str, checkpoint: str
 ) -> None:
-    """Write the windows until `record_count` records were read, by this process or one before it. Blocks.
+    """Write the windows until `record_count` records were read, by this process and those before it. This call
+    blocks.
 
     Raises:
         SparkUnavailable: no JDK or PySpark.
@@ -70,7 +72,7 @@ def run_live(
 
 
 def _follow(query: StreamingQuery, record_count: int) -> None:
-    """Report each batch that Spark has noted, until so many records were read."""
+    """Report each batch that Spark has recorded as complete, until so many records were read."""
     reported: set[int] = set()
     read_count = 0
     deadline_s = time.monotonic() + TIMEOUT_S

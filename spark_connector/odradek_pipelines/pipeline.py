@@ -1,9 +1,9 @@
 """The runner of pipelines: it prints the plan, then the progress, until the queries end or the process is stopped.
 
-A pipeline is a module with a `PIPELINE`: its name, its purpose, its own arguments, its plan in words and a `start`
-that returns the running queries (none: it ran in batch, and is done). The runner knows nothing else about it.
-After SIGTERM or SIGINT queries end with the current batch; a pipeline in batch is cancelled, and starts over as a
-whole when it is run again.
+A pipeline is a module with a `PIPELINE`: its name, its purpose, its own arguments, its plan as text, and a `start`
+that returns the running queries (none if it ran as a batch and is done). The runner knows nothing else about it.
+After SIGTERM or SIGINT, queries end with the current batch; a batch pipeline is cancelled, and starts from the
+beginning when it is run again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def addresses(text: str) -> str:
-    """Parse HOST:PORT,... of brokers."""
+    """Parse HOST:PORT,... (the addresses of brokers)."""
     try:
         return ",".join(parse_bootstrap(text))
     except InvalidConfig as problem:
@@ -283,7 +283,9 @@ def _say(event: str, **fields: Any) -> None:
 
 
 def connection_options(settings: Namespace) -> dict[str, str]:
-    """Return the options of both source and sink: the address, and --option's with a client prefix."""
+    """Return the options for both source and sink: the address, and those --option values that have a
+    client prefix.
+    """
     client = {k: v for k, v in settings.option if k.lower().startswith(("kafka.", "odradek."))}
     return {"kafka.bootstrap.servers": settings.bootstrap} | client
 
@@ -308,7 +310,7 @@ def sink_options(settings: Namespace, *, topic: str | None) -> dict[str, str]:
 def read_topic(
     spark: SparkSession, settings: Namespace, *, schema: str = "key binary, value binary"
 ) -> DataFrame:
-    """Return --from as a stream; only the columns of `schema` are built."""
+    """Return the topic of --from as a stream. Only the columns of `schema` are built."""
     reader = spark.readStream.format("odradek").schema(schema)
     return reader.options(**source_options(settings)).load()
 

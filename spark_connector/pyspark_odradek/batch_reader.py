@@ -1,8 +1,8 @@
 """The reader of `spark.read`: ranges are decided once, on the driver, and pushed filters narrow them first.
 
 Filters on topic, partition and offset are carried out completely by narrowing ranges. A filter on the timestamp is
-not: records need not be in the order of their timestamps. But no record before the first one at or after a time is
-that late, so a lower bound moves the start, and Spark still checks each record.
+not: records need not be in the order of their timestamps. But all records before the first one at or after a time are
+earlier than that time. So a lower bound moves the start, and Spark still checks each record.
 """
 
 from __future__ import annotations

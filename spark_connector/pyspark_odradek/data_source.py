@@ -29,9 +29,9 @@ class OdradekDataSource(DataSource):
         return "odradek"
 
     def schema(self) -> StructType:
-        """Return all columns; headers with includeHeaders. `.schema(...)` may choose fewer.
+        """Return all columns, including headers if includeHeaders is set. `.schema(...)` may choose fewer.
 
-        Spark calls it at `load`, so wrong options are refused there, as by Spark's Kafka source.
+        Spark calls this at `load`, so wrong options are refused there, as by Spark's Kafka source.
         """
         from pyspark_odradek.source_options import check_source_options, source_schema
 

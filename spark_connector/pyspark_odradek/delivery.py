@@ -1,11 +1,10 @@
 """The delivery of written batches: the interface behind which at-least-once and exactly-once delivery differ.
 
-A task *stages* its rows and, at its end, *prepares* them: from then on they are safe even if the task
-fails. When every task of a batch has prepared, the driver *completes* the batch in one call that
-may be repeated with the same outcome: Spark repeats it after a crash between this call and its own commit log.
-`AtLeastOnce` makes records visible as they are acknowledged, so preparing is a flush and completing is nothing;
-a task that is run again writes its rows again. `ExactlyOnce` (`staged_delivery.py`) stages into transactions that the
-completion decides together.
+A task *stages* its rows and, at its end, *prepares* them: from then on they are safe even if the task fails. When
+every task of a batch has prepared, the driver *completes* the batch in one call that may be repeated with the same
+outcome: Spark repeats it after a crash between this call and its own commit log. `AtLeastOnce` makes records visible
+as they are acknowledged, so preparing is a flush and completing does nothing; a task that is run again writes its
+rows again. `ExactlyOnce` (`staged_delivery.py`) stages into transactions that the completion decides together.
 """
 
 from __future__ import annotations
@@ -29,7 +28,10 @@ MARGIN_S: Final = 60.0
 
 
 class OutputRecord(NamedTuple):
-    """A row as a record. Without `partition` the key chooses it, or the producer does in turns."""
+    """A row as a record.
+
+    Without `partition`, the producer chooses one, by the key if there is one and otherwise in turns.
+    """
 
     topic: str
     key: bytes | None

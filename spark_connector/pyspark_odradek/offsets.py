@@ -3,8 +3,8 @@
 The JSON is that of Spark's Kafka source, `{"topic": {"0": 23, "1": -2}}`, so a checkpoint can be
 read by a person and a starting position be copied from one. In options -2 is earliest, -1 latest.
 
-A range becomes one task, or several where options ask for it. The arithmetic is that of Spark's
-KafkaOffsetRangeCalculator, so a job has the tasks it had with Kafka.
+A range becomes one task, or several if options say so. The computation is that of Spark's KafkaOffsetRangeCalculator,
+so a job has the same tasks as with Kafka.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ _DO_FAIL: Final = (
 
 
 class DataLoss(RuntimeError):
-    """Records that should have been read were deleted before."""
+    """Records that should have been read were deleted before they were read."""
 
 
 def report_data_loss(reason: str, *, is_fatal: bool) -> None:

@@ -51,7 +51,7 @@ _QUEUE_MARGIN_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchPlan:
-    """The range that a task reads, and its options. Plain data, as it is pickled to the executor."""
+    """The range that a task reads, and its options. It is plain data, because it is pickled to the executor."""
 
     name: TopicPartition
     topic_id: bytes
@@ -66,7 +66,10 @@ class FetchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Complete batches as fetched. `aborted` has (producer id, first offset); None when reading uncommitted."""
+    """Complete batches as they were fetched.
+
+    `aborted` has (producer id, first offset) of aborted transactions; it is None with read_uncommitted.
+    """
 
     records: memoryview
     start_offset: int
@@ -250,7 +253,7 @@ class PartitionStream:
         return request
 
     async def _skip_deleted_records(self, error: OffsetOutOfRange) -> None:
-        """Continue at the rest of the range after deleted offsets. Raises DataLoss if that is fatal."""
+        """Continue after deleted offsets, with the rest of the range. Raises DataLoss if that is fatal."""
         plan = self._plan
         if self._preferred is not None:
             self._preferred, self._rack = (

@@ -108,7 +108,7 @@ class RecordRows:
                 yield self._flush()
 
     def _last(self, chunk: Chunk, position: int, header: BatchHeader) -> pa.RecordBatch:
-        """Return the part of a batch before the range's end; another task reads the rest."""
+        """Return the part of a batch before the range's end, because another task reads the rest."""
         builder = ColumnBuilder(self._wanted | Column.OFFSET, timestamp_unit="us")
         rows = builder.append_batch(
             chunk.records, position, header, start_offset=chunk.start_offset
@@ -158,7 +158,7 @@ class RecordRows:
 def data_batches(
     records: memoryview, aborted: Sequence[tuple[int, int]] | None
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield the batches with records: no control batches, none of aborted transactions.
+    """Yield the batches with records: neither control batches nor batches of aborted transactions.
 
     A producer's aborted transaction starts at its offset in `aborted` and ends at its abort marker.
     """

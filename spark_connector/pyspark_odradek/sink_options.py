@@ -77,7 +77,7 @@ class SinkOptions:
 
     @property
     def is_exactly_once(self) -> bool:
-        """Whether rows are written in stages, if the cluster has transactions."""
+        """Whether rows are written as staged writes, if the cluster supports transactions."""
         if self.delivery is not None:
             return self.delivery == EXACTLY_ONCE
         options = ProducerOptions(**dict(self.producer))

@@ -1,9 +1,9 @@
 """Options of the source: names, defaults, checks and messages of Spark's Kafka source.
 
-They follow Spark's KafkaSourceProvider and its integration guide. Options without a meaning here are
-refused as there (deserializers, auto.offset.reset, ...) or accepted without effect (groupIdPrefix and
-kafka.group.id: reading uses no consumer group; the prefix names the reader in logs and errors).
-The columns stand here too, so that the driver can check a schema without Arrow.
+They follow Spark's KafkaSourceProvider and its integration guide. Options without a meaning here are refused as there
+(deserializers, auto.offset.reset, ...) or accepted without effect (groupIdPrefix and kafka.group.id: reading uses no
+consumer group; the prefix names the reader in logs and errors). The columns are defined here, too, so that the driver
+can check a schema without Arrow.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class AtOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AtTimestamps:
-    """A bound at the first record at or after a time for each partition, in ms since the epoch."""
+    """A bound at the first record at or after a time, with a time for each partition, in ms since the epoch."""
 
     timestamps_ms: PartitionOffsets
 
@@ -257,7 +257,10 @@ def _subscription(by_name: Mapping[str, str]) -> Subscription:
 
 
 def _bound(by_name: Mapping[str, str], which: str, default: Anchor) -> Bound:
-    """Return the bound: one time for all overrides times by partition, which override offsets."""
+    """Return the bound that the options set.
+
+    One time for all partitions overrides times by partition, which override offsets.
+    """
     if (text := by_name.get(f"{which}timestamp")) is not None:
         try:
             return AtTimestamp(int(text.strip()))

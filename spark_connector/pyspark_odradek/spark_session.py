@@ -1,6 +1,5 @@
-"""A Spark session with the right Python, pushdown on, and keys kept out of plans.
-
-`missing` says what Spark lacks on this machine before Spark fails on it.
+"""Makes a Spark session that uses the right Python, has filter pushdown enabled, and keeps keys out of plans.
+`missing` returns what Spark needs and this machine lacks, before Spark fails on it.
 
 `worker_python` chooses the interpreter for Spark's Python workers. Spark puts its own zips of pyspark and py4j first
 on a worker's path. Modules in a zip without byte code are compiled again by every process that is started: half a
@@ -51,7 +50,7 @@ def missing() -> str | None:
 def session(app_name: str = "odradek", **config: str) -> SparkSession:
     """Return the running session, or a new one whose workers use this Python.
 
-    `config` are Spark's settings with `__` for the dot: `spark__sql__shuffle__partitions="4"`.
+    `config` has Spark's settings, with `__` in place of the dot: `spark__sql__shuffle__partitions="4"`.
 
     Raises:
         SparkUnavailable: a JDK, PySpark or pyarrow is missing, or its version does not fit.

@@ -1,7 +1,6 @@
-"""Exactly-once delivery: the tasks of a batch write in stages, and the driver commits them together.
-
-The query is that of the checkpoint, the step is the number of the batch. A batch that Spark runs again after a crash
-finds in the cluster's ledger that it is complete: its rows are dropped on the executors, and its completion changes
+"""Exactly-once delivery: the tasks of a batch write as staged writes, and the driver commits them together. The name
+of the query comes from the checkpoint, and the step is the number of the batch. If Spark runs a batch again after a
+crash, the cluster knows that it is complete: its rows are dropped on the executors, and its completion changes
 nothing. Attempts that Spark does not list, because they failed or were speculative, are aborted with the completion.
 
 Workers on the executors renew what they prepared. Executors end with their driver, so the cluster gives the batch of a
@@ -43,12 +42,14 @@ class ExactlyOnce:
     needs_identity = True
 
     def __init__(self, options: SinkOptions, *, is_final: bool) -> None:
-        """`is_final`: the query has one batch only, so that the cluster may forget it soon."""
+        """If `is_final` is set, the query has only one batch, so that the cluster may forget it soon."""
         self._options = options
         self._is_final = is_final
 
     def open(self, identity: TaskIdentity) -> Stage:
-        """Return a stage over a slot of the query; one that drops its rows if the batch is complete."""
+        """Return a stage over a slot of the query. If the batch is complete already, return one that
+        drops its rows.
+        """
         link = link_to(self._options.connection)
         link.reach()
         # Attempts of a driver that was killed have the same numbers, and may still write.
@@ -73,7 +74,7 @@ class ExactlyOnce:
         return _Dropped(identity) if task is None else _Staged(link, self._options, identity, task)
 
     def complete(self, batch_id: int, writes: Sequence[PreparedWrite]) -> None:
-        """Commit the tasks of a batch; nothing changes if it is complete."""
+        """Commit the tasks of a batch. Nothing changes if the batch is complete already."""
         staged = [write for write in writes if write.is_staged]
         if len(staged) < len(writes):
             _log.warning(
@@ -102,10 +103,9 @@ class ExactlyOnce:
     def abort(
         self, batch_id: int, writes: Iterable[PreparedWrite], *, query_id: str | None = None
     ) -> None:
-        """Abort the tasks of a failed batch, also those that are prepared and were never reported.
+        """Abort the tasks of a failed batch, including those that are prepared and were never reported.
 
-        Otherwise these would hold up readers of committed records until the cluster gives them up (the option
-        preparedTimeoutMs).
+        Otherwise these would delay readers of committed records until the cluster aborts them, an hour later.
         """
         identities = [write.identity for write in writes if write.task is not None]
         query_ids = (
@@ -137,7 +137,7 @@ class ExactlyOnce:
 
 
 class _Dropped:
-    """The stage of a task whose batch is complete: it was committed before, and Spark runs it again."""
+    """The stage of a task whose batch was committed before, and which Spark runs again."""
 
     def __init__(self, identity: TaskIdentity) -> None:
         self._identity = identity
@@ -149,7 +149,7 @@ class _Dropped:
         return PreparedWrite(identity=self._identity, is_staged=True)
 
     def abandon(self) -> None:
-        """Do nothing: nothing was written."""
+        """Do nothing, because nothing was written."""
 
 
 class _Staged:

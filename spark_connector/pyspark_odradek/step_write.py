@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 def write_step(
     frame: DataFrame, *, step: int, query: str | None = None, **options: str | None
 ) -> None:
-    """Write a batch of `foreachBatch` to topics, once however often Spark runs it.
+    """Write a batch of `foreachBatch` to topics, exactly once even if Spark runs it several times.
 
         frames.writeStream.foreachBatch(lambda frame, batch: write_step(
             frame, step=batch, topic="totals", **{"kafka.bootstrap.servers": "host:9090"}))
 
-    The cluster remembers the last step of a query that is complete. A step that it has already is not written again,
-    and an older one is refused. So each of several writes of one batch needs a `query` of its own. A name that does not
-    come from the checkpoint needs `odradek transaction steps QUERY --forget` when the checkpoint begins again.
+    The cluster remembers the last step of a query that is complete. A step that is complete already is not written
+    again, and an older one is refused. So if one batch has several writes, each needs a different `query`. A name
+    that does not come from the checkpoint needs `odradek transaction steps QUERY --forget` when the checkpoint begins
+    again.
 
     Args:
         frame: The rows, with the columns of the sink.

@@ -1,7 +1,7 @@
 """The reader of `spark.readStream`: the driver decides at each trigger how far to read; checkpoints hold offsets.
 
-One instance lives on the driver as long as the query, another one is made for each plan and pickled to executors.
-So connections belong to the process (`process_link`), and the query's state is made at first use.
+One instance exists on the driver as long as the query; another one is made for each plan and pickled to executors. So
+connections belong to the process (`process_link`), and the query's state is created at first use.
 
 `Admission` decides how much of the available offsets a trigger takes. With maxOffsetsPerTrigger the room is shared
 among partitions in proportion to what each has waiting. With minOffsetsPerTrigger a trigger takes nothing until as
@@ -63,9 +63,9 @@ class Admission:
         now_ms: int,
         is_draining: bool = False,
     ) -> PartitionOffsets:
-        """Return where this trigger ends. `start` covers every partition of `latest`.
+        """Return the offsets at which this trigger ends. `start` covers every partition of `latest`.
 
-        `is_draining` (Trigger.AvailableNow): never wait for more records.
+        With `is_draining` (Trigger.AvailableNow) it never waits for more records.
         """
         if self._least is not None and not is_draining:
             waiting = sum(end - start[name] for name, end in latest.items())
@@ -81,7 +81,10 @@ class Admission:
 def share(
     room: int, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
 ) -> PartitionOffsets:
-    """Return ends that take about `room` offsets, in proportion; no partition with records gets none."""
+    """Return ends that take about `room` offsets, in proportion to what waits.
+
+    Each partition with records gets at least one.
+    """
     sizes = {name: end - start[name] for name, end in latest.items() if end > start[name]}
     total = sum(sizes.values())
     if total < 1:
@@ -120,7 +123,10 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit for Spark's plan only: `latestOffset` uses the options, as both limits may be given."""
+        """Return a limit that is only for Spark's plan.
+
+        `latestOffset` uses the options instead, because both limits may be set.
+        """
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
@@ -128,7 +134,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Make the ends of the next look-up the last ones."""
+        """Make the ends that the next look-up finds the last ones of the query."""
         self._is_draining = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -151,7 +157,10 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if not self._latest else dict(to_json(self._latest))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan the tasks of a trigger. Reports partitions that were deleted, shrank, or started late."""
+        """Plan the tasks of a trigger.
+
+        Report partitions that were deleted, whose end fell, or whose first offsets were deleted.
+        """
         starts, ends = from_json(start), from_json(end)
         is_fatal = self._options.fail_on_data_loss
         deleted = sorted(starts.keys() - ends.keys())
@@ -189,10 +198,10 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan_tasks(ranges, topic_ids | self._topic_ids, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Do nothing: Spark's checkpoint holds the position, the cluster does not."""
+        """Do nothing, because the position is in Spark's checkpoint and not in the cluster."""
 
     def stop(self) -> None:
-        """Do nothing: connections belong to the process, and end with it."""
+        """Do nothing, because connections belong to the process and end with it."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range, on an executor."""

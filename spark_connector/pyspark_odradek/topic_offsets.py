@@ -63,7 +63,7 @@ class TopicOffsets:
         return {name: topic.topic_id for name, topic in cached.items() if topic is not None}
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> PartitionOffsets:
-        """Return the log start offsets."""
+        """Return the log start offset of each partition."""
         return self._look_up_existing(dict.fromkeys(partitions, EARLIEST))
 
     def latest(
@@ -71,7 +71,7 @@ class TopicOffsets:
         partitions: Iterable[TopicPartition],
         reached: Mapping[TopicPartition, int] | None = None,
     ) -> PartitionOffsets:
-        """Return last stable offsets with read_committed, else high watermarks.
+        """Return the end of each partition: the last stable offset with read_committed, otherwise the high watermark.
 
         An end before `reached` is looked up again for BEHIND_S_MAX: a new leader learns its high watermark
         a moment later.

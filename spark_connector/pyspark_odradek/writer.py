@@ -40,7 +40,7 @@ class TaskWritten(WriterCommitMessage):
 
 
 class _Writer:
-    """The part that both writers share. It is pickled to executors, so it holds options only."""
+    """The code that both writers share. It is pickled to executors, so it holds only options."""
 
     def __init__(self, options: SinkOptions, *, is_final: bool) -> None:
         self._options = options
@@ -90,7 +90,10 @@ class OdradekStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 class OdradekBatchWriter(_Writer, DataSourceArrowWriter):
-    """The writer for `df.write`: a step that its options name, or one batch of a query whose id is made here."""
+    """The writer for `df.write`.
+
+    It writes the step that its options name or, without these, one batch of a new query.
+    """
 
     def __init__(self, options: SinkOptions) -> None:
         super().__init__(options, is_final=options.step is None)

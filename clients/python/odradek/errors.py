@@ -1,4 +1,4 @@
-"""The errors of the SDK: one tree with a leaf per remedy.
+"""The errors of the SDK: one tree of classes, with a leaf class for each remedy.
 
 Catch `OdradekError` for all of them, or a leaf for its remedy. Each error has `.retriable` (the same call may
 succeed later; the SDK has retried it already for as long as it was allowed to), `.fatal` (this producer or consumer
@@ -14,7 +14,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 class OdradekError(Exception):
-    """The root of all errors. `str()` names the thing, what happened to it, and the remedy."""
+    """The base class of all errors. `str()` gives what the error is about, what happened, and the remedy."""
 
     retriable: ClassVar[bool] = False
     fatal: ClassVar[bool] = False
@@ -122,7 +122,7 @@ class UnsupportedOperation(OdradekError):
 
 
 class UnknownTopic(OdradekError):
-    """The topic or partition does not exist, or not yet on every broker."""
+    """The topic or partition does not exist, or not every broker knows it yet."""
 
     retriable = True
     default_hint = "create it (`odradek topic create NAME`), or check the name"
@@ -205,7 +205,7 @@ class RecordTooLarge(OdradekError):
 
 
 class SerializationFailed(OdradekError):
-    """A serializer raised an error, which is chained, or did not return bytes."""
+    """A serializer raised an error, which is the cause of this one, or did not return bytes."""
 
 
 class BufferFull(OdradekError):
@@ -228,7 +228,7 @@ class SequenceLost(OdradekError):
 
 
 class ProducerFenced(OdradekError):
-    """Another producer took over this one's identity."""
+    """Another producer has taken over this producer's transactional id or producer id."""
 
     fatal = True
     default_hint = "close this producer; the newer one continues"
@@ -239,7 +239,7 @@ class TransactionFailed(OdradekError):
 
 
 class TransactionAborted(TransactionFailed):
-    """The transaction was aborted: none of its records and offsets count. The cause is chained."""
+    """The transaction was aborted, so none of its records and offsets take effect. The cause is chained."""
 
     retriable = True
     default_hint = "run the block of the transaction again (`producer.run_transaction` does)"
@@ -256,7 +256,7 @@ class TransactionOutcomeUnknown(TransactionFailed):
 
 
 class TransactionInProgress(OdradekError):
-    """This producer has an open transaction. It has one at a time."""
+    """This producer already has an open transaction; it can only have one at a time."""
 
     default_hint = "end it first, or use another producer with its own transactional_id"
 
@@ -311,7 +311,7 @@ class ForkedProcess(OdradekError):
 
 
 class FlushTimedOut(OdradekError):
-    """Records were still unacknowledged at the end of the flush timeout. Sending them continues."""
+    """Some records were still unacknowledged at the end of the flush timeout. The producer continues to send them."""
 
     retriable = True
 
@@ -397,12 +397,12 @@ _LEAVES: Final[dict[ErrorCode, type[OdradekError]]] = {
 
 
 def error_code(number: int) -> ErrorCode:
-    """The code with this number; an unknown number, from a newer broker, is UNKNOWN_SERVER_ERROR."""
+    """Return the code with this number. An unknown number, from a newer broker, becomes UNKNOWN_SERVER_ERROR."""
     return ErrorCode.received(number)
 
 
 def error_of(number: int, subject: str, message: str = "") -> OdradekError:
-    """The error for a code that a broker sent about `subject` (a topic, a partition, a config).
+    """Return the error for a code that a broker sent about `subject` (a topic, a partition, a config).
 
     `message` is the broker's message; without one, the name of the code takes its place.
     """

@@ -9,7 +9,9 @@ _ELSEWHERE = re.compile(r"sys_platform != ")
 
 
 def missing_packages(extra: str) -> list[str]:
-    """The packages of the extra that are not installed; [] if all are, or if odradek itself is not installed."""
+    """Return the packages of the extra that are not installed; [] if all are, or if odradek itself is not
+    installed.
+    """
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -25,7 +27,9 @@ def missing_packages(extra: str) -> list[str]:
 
 
 def what_is_missing(what: str, extra: str) -> str | None:
-    """A sentence that names the packages that `what` needs and how to install them; None if none is missing."""
+    """Return a sentence that names the packages that `what` needs and how to install them; None if none
+    is missing.
+    """
     missing = missing_packages(extra)
     if not missing:
         return None

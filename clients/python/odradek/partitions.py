@@ -1,4 +1,4 @@
-"""Partitions and offsets as values. A partition is a pair, so a plain tuple works wherever one is needed."""
+"""Partitions and offsets as values. A partition is a pair, so a plain tuple works wherever a partition is needed."""
 
 from __future__ import annotations
 

@@ -76,9 +76,10 @@ def from_integer(data: bytes | None) -> int | None:
 
 
 def json(item: Any) -> bytes | None:
-    """Encode compact JSON in UTF-8. None becomes a null, not the JSON `null`. Raises TypeError, ValueError.
+    """Serialize an object as compact JSON in UTF-8. Raises TypeError if the object has no form in JSON.
 
-    NaN and infinities are refused, because JSON has none.
+    None becomes a null key or value (a null value is a tombstone), not the JSON text `null`. NaN and infinities raise
+    ValueError, because JSON does not have them.
     """
     if item is None:
         return None
@@ -88,7 +89,7 @@ def json(item: Any) -> bytes | None:
 
 
 def from_json(data: bytes | None) -> Any:
-    """Decode JSON. Raises ValueError."""
+    """Decode JSON. Raises ValueError if the bytes are not JSON."""
     return None if data is None else json_module.loads(data)
 
 
@@ -116,7 +117,7 @@ def from_csv_row(data: bytes | None) -> list[str] | None:
 
 
 def avro(schema: dict[str, Any]) -> Callable[[Any], bytes | None]:
-    """A serializer with this schema. It writes plain Avro binary, without a header or the schema."""
+    """Return a serializer with this schema. It writes plain Avro binary, without a header or the schema."""
     fastavro = _fastavro()
     parsed = fastavro.parse_schema(schema)
 
@@ -133,7 +134,7 @@ def avro(schema: dict[str, Any]) -> Callable[[Any], bytes | None]:
 def from_avro(
     schema: dict[str, Any], *, reader_schema: dict[str, Any] | None = None
 ) -> Callable[[bytes | None], Any]:
-    """A deserializer of data that `schema` wrote, resolved to `reader_schema` (None: the same).
+    """Return a deserializer of data that was written with `schema`, resolved to `reader_schema` (None: the same).
 
     It raises ValueError for bytes after the datum, and the errors of fastavro for damaged data.
     """
@@ -167,7 +168,9 @@ M = TypeVar("M", bound="Message")
 
 
 def protobuf(message: Message | None) -> bytes | None:
-    """Encode a message, to the same bytes for equal messages. Raises EncodeError for missing required fields."""
+    """Encode a Protobuf message; equal messages give the same bytes. Raises EncodeError for missing
+    required fields.
+    """
     return None if message is None else message.SerializeToString(deterministic=True)
 
 

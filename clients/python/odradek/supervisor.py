@@ -62,10 +62,12 @@ def plan_host(processes: int, arguments: Sequence[str]) -> list[dict[str, Any]]:
 
 
 class SupervisedBroker:
-    """One broker of the host, and when it is to be started again."""
+    """One broker of the host, and the time when it is to be started again."""
 
     def __init__(self, plan: dict[str, Any], arguments: Sequence[str]) -> None:
-        """`plan` is one process of `plan_host`, `arguments` are those that the plan was made of."""
+        """`plan` is one of the processes that `plan_host` returned, and `arguments` are those that `plan_host` was
+        given.
+        """
         self.broker_id: int = plan["id"]
         derived = [f"{name}={value}" for name, value in plan["settings"].items()]
         self.child = ChildProcess(
@@ -88,7 +90,7 @@ class SupervisedBroker:
         self.child.start()
 
     def plan_restart(self, now_s: float) -> float:
-        """Plan the start after an end that nobody asked for, and return the pause before it."""
+        """Plan the start after an unexpected end, and return the pause before it."""
         if now_s - self._started_at_s >= CALM_S:
             self._failures = 0
         pause_s: float = min(BACKOFF_S_MIN * 2.0**self._failures, BACKOFF_S_MAX)
@@ -118,7 +120,10 @@ class SupervisedBroker:
 
 
 class HostSupervisor:
-    """Runs the brokers of a host until `stop` is set. Each time that `roll` is set they are restarted one by one."""
+    """Runs the brokers of a host until `stop` is set.
+
+    Each time that `roll` is set, they are restarted one after the other.
+    """
 
     def __init__(self, brokers: Sequence[SupervisedBroker], *, log_as_text: bool = False) -> None:
         self.stop = threading.Event()
@@ -147,7 +152,10 @@ class HostSupervisor:
         return 0
 
     def _turn(self, now_s: float) -> bool:
-        """Do what is due; return False when a broker refuses its settings, which no repetition changes."""
+        """Do what is due.
+
+        Return False when a broker refuses its settings, because repeating the start would not help.
+        """
         for broker in self._brokers:
             if broker.start_at_s is not None:
                 if now_s >= broker.start_at_s:
@@ -181,7 +189,7 @@ class HostSupervisor:
         print(json.dumps({"event": "ready", "brokers": brokers}), flush=True)
 
     def _roll_on(self, now_s: float) -> None:
-        """Stop the next broker of a roll if all are ready; kill one that takes too long to stop."""
+        """If all brokers are ready, stop the next one of a roll; kill one that takes too long to stop."""
         if self.roll.is_set():
             self.roll.clear()
             self._waiting = deque(self._brokers)
@@ -211,7 +219,7 @@ class HostSupervisor:
                 self._log("error", "Broker did not stop in time", broker_id=broker.broker_id)
 
     def kill_all(self) -> None:
-        """Kill all processes, so that a stop that takes too long ends at once."""
+        """Kill all processes, to end a stop that takes too long."""
         for broker in self._brokers:
             broker.child.signal(signal.SIGKILL)
 
@@ -256,7 +264,7 @@ def serve_probes(supervisor: HostSupervisor, host: str, port: int) -> int:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Write nothing: probes come every few seconds."""
+            """Write nothing to the log, because probes come every few seconds."""
 
     # One request at a time, each for at most 5 s: probes need no more, and a flood of them takes nothing else.
     server = http.server.HTTPServer((host, port), Probes)

@@ -1,1 +1,3 @@
-"""The demo of a cluster: real flights go through a replicated log while its leader and controller are killed."""
+"""A demo of a cluster: it sends real flights through a replicated log while a leader and the controller
+are killed.
+"""

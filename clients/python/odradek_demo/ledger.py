@@ -1,4 +1,4 @@
-"""The accounts of the demo: records sent, acknowledged and read back, and the bytes of all replicas."""
+"""The records of the demo's accounting: what was sent, acknowledged and read back, and the bytes of all replicas."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ class ReadBack:
         )
 
     def sha256(self) -> str:
-        """Checksum of keys and values as first read, in the order of the source."""
+        """Return the checksum of keys and values as they were first read, in the order of the source."""
         return _sha256(self._digests[i] for i in sorted(self._digests))
 
     def source_sha256(self) -> str:
-        """Checksum of keys and values that were to be sent."""
+        """Return the checksum of the keys and values that should have been read."""
         return _sha256(_digest(flight.key, flight.value) for flight in self.flights)
 
 

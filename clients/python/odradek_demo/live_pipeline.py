@@ -1,6 +1,5 @@
-"""The Spark part of the demo: windows over the topic while flights arrive, written back exactly once.
-
-The pipeline's driver is killed on the way. Plain Python computes the same windows.
+"""The Spark part of the demo: it computes windows over the topic while flights arrive, and writes them back exactly
+once. The pipeline's driver is killed meanwhile. Plain Python computes the same windows for comparison.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ class PipelineOutcome:
 
     @property
     def is_well(self) -> bool:
-        """Whether all windows are equal and were written once, or the part was skipped with a reason, which is a
-        failure in CI.
+        """Whether all windows are equal and were written once, or this part was skipped for a reason. In CI, skipping
+        is a failure.
         """
         if self.skipped_because:
             return not os.environ.get("CI")
@@ -57,7 +56,7 @@ class PipelineOutcome:
 
     @property
     def complaint(self) -> str:
-        """The failure in words, if it is not well."""
+        """A description of the failure, if the outcome is a failure."""
         return (
             self.failed_because
             or self.skipped_because
@@ -69,8 +68,8 @@ class PipelineOutcome:
 class LivePipeline:
     """The pipeline, which runs as a process: `start` it, and `finish` after all records are produced.
 
-    Its driver is killed with its JVM when the first batch is written and Spark has not noted it, and is started again
-    from its checkpoint. So Spark runs that batch a second time.
+    Its driver is killed with its JVM after the first batch is written and before Spark has recorded that, and is
+    started again from its checkpoint. So Spark runs that batch a second time.
     """
 
     def __init__(self, bootstrap: str, topic: str, records: int, *, target: str) -> None:
@@ -188,7 +187,7 @@ class LivePipeline:
 
 
 def _last_of_each(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the valid row of each window: that of the last batch that changed it."""
+    """Return the valid row of each window, which is the one from the last batch that changed the window."""
     last: dict[tuple[str, str], dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: int(row["batch"])):
         last[row["carrier"], row["hour"]] = row

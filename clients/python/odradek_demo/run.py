@@ -68,7 +68,7 @@ class Kill:
 
     @property
     def is_real(self) -> bool:
-        """Whether another process runs now and the epochs have grown."""
+        """Whether the kill took effect: another process runs now, and the epochs have grown."""
         return (
             self.pid_after not in (0, self.pid_before)
             and bool(self.epochs_after)
@@ -225,7 +225,9 @@ async def _produce(
 
 
 class _Faults:
-    """Kills the busiest leader when `at_record` is sent, the active controller later, and restarts both."""
+    """Kills the busiest leader when record number `at_record` is sent and the active controller later, and restarts
+    both.
+    """
 
     def __init__(self, cluster: EmbeddedCluster, admin: Admin, *, at_record: int) -> None:
         self.sent = 0

@@ -1,7 +1,7 @@
-"""Copy a pod's own certificate and key to its process, and again whenever they are renewed.
+"""Copy a pod's own certificate and key to where its process reads them, and again whenever they are renewed.
 
 Only this container mounts the volume with the keys of all pods of a set, so an attacker who takes the process over
-gets one identity: the pod's own. A copy appears as a whole: `current` is a link that is replaced.
+gets one identity: the pod's own. A copy becomes visible as a whole, because `current` is a link that is replaced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOOKS_S = 10.0
 
 
 def main(source: Path, target: Path) -> None:
-    """Copy until SIGTERM."""
+    """Copy the files until SIGTERM arrives."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     copied: dict[str, bytes] = {}
     while True:
@@ -31,7 +31,7 @@ def main(source: Path, target: Path) -> None:
 
 
 def read(source: Path) -> dict[str, bytes]:
-    """Return all files of one version of the volume; none while it changes, or before it exists."""
+    """Return all files of one version of the volume. Return none while it changes, or before it exists."""
     version = source.resolve()  # the kubelet replaces a link above the files
     try:
         return {name: (version / name).read_bytes() for name in NAMES}

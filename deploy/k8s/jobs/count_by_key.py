@@ -1,4 +1,5 @@
-"""A Spark job that counts a topic's records by key and writes them to another topic, a JSON object per key.
+"""A Spark job that counts a topic's records by key and writes the counts to another topic, as one JSON object per
+key.
 
 It runs wherever PySpark and the connector are installed: in a plain Job (`local[*]`) or by the Spark operator.
 """

@@ -1,4 +1,4 @@
-"""The identifiers that processes exchange. Each is a type of its own, so that they cannot be confused.
+"""The identifiers that processes exchange. Each kind of identifier has its own type, so that they cannot be confused.
 
 Offsets count records; range ends are exclusive. Epochs only rise. A `TopicId` is the 16 raw bytes
 of a random UUID (KIP-516): a topic created again under an old name has a new id.

@@ -86,25 +86,25 @@ _INT16_MAX: Final = (1 << 15) - 1
 
 
 def read_bytes(buffer: ByteBuffer, offset: int) -> tuple[bytes | None, int]:
-    """Read an int32 length, -1 for null, and the bytes."""
+    """Read an int32 length (-1 for null), and that many bytes."""
     length, offset = _read_int(_INT32, buffer, offset)
     return _take(buffer, offset, length)
 
 
 def read_string(buffer: ByteBuffer, offset: int) -> tuple[str | None, int]:
-    """Read an int16 length, -1 for null, and UTF-8."""
+    """Read an int16 length (-1 for null), and that many bytes of UTF-8."""
     length, offset = _read_int(_INT16, buffer, offset)
     return _text(_take(buffer, offset, length))
 
 
 def read_compact_bytes(buffer: ByteBuffer, offset: int) -> tuple[bytes | None, int]:
-    """Read an unsigned varint of length + 1, 0 for null, and the bytes."""
+    """Read an unsigned varint that is the length + 1 (0 for null), and the bytes."""
     length, offset = read_uvarint(buffer, offset)
     return _take(buffer, offset, length - 1)
 
 
 def read_compact_string(buffer: ByteBuffer, offset: int) -> tuple[str | None, int]:
-    """Read an unsigned varint of length + 1, 0 for null, and UTF-8."""
+    """Read an unsigned varint that is the length + 1 (0 for null), and the bytes of UTF-8."""
     return _text(read_compact_bytes(buffer, offset))
 
 
@@ -117,13 +117,18 @@ def read_array_count(buffer: ByteBuffer, offset: int, item_bytes_min: int = 1) -
 def read_compact_array_count(
     buffer: ByteBuffer, offset: int, item_bytes_min: int = 1
 ) -> tuple[int, int]:
-    """Read an unsigned varint of count + 1, 0 (returned as -1) for a null array; checked like `read_array_count`."""
+    """Read an unsigned varint that is the count + 1; 0, for a null array, is returned as -1.
+
+    The count is checked as by `read_array_count`.
+    """
     count, offset = read_uvarint(buffer, offset)
     return _checked_count(buffer, offset, count - 1, item_bytes_min)
 
 
 def read_tagged_fields(buffer: ByteBuffer, offset: int) -> tuple[dict[int, bytes], int]:
-    """Read tagged fields into a dict from tag to raw bytes. Raises Malformed if the tags do not rise."""
+    """Read tagged fields into a dict from tag to raw bytes. Raises Malformed if the tags are not in
+    ascending order.
+    """
     count, offset = read_uvarint(buffer, offset)
     _checked_count(buffer, offset, count, 2)
     fields: dict[int, bytes] = {}
@@ -173,7 +178,7 @@ def write_array_count(out: bytearray, count: int) -> None:
 
 
 def write_compact_array_count(out: bytearray, count: int) -> None:
-    """Append a count; -1 stands for a null array."""
+    """Append a count in the compact form; -1 stands for a null array."""
     write_uvarint(out, count + 1)
 
 

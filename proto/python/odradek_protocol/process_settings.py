@@ -1,4 +1,5 @@
-"""The names of the settings of every process, so that each can say where a setting belongs that it does not have.
+"""The names of the settings of every process. With them a process that is given a setting of another one can say
+where it belongs.
 
 A process declares its settings with their types, ranges and documentation in its own package, and no process imports
 another. `tests/tidy` compares these names with the declarations.
@@ -17,7 +18,7 @@ from odradek_protocol.metadata.config_definitions import (
 
 
 class Process(StrEnum):
-    """A kind of process, by its command: `odradek broker`."""
+    """A kind of process, named by the command that runs it, such as `odradek broker`."""
 
     BROKER = "broker"
     CONTROLLER = "quorum"

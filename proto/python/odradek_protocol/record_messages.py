@@ -33,7 +33,7 @@ Slices = Sequence[bytes | memoryview]
 
 
 class ProducePart(NamedTuple):
-    """One partition of a produce request; `records` is a view of the request."""
+    """The records for one partition of a produce request; `records` is a view of the request's bytes."""
 
     topic: str
     topic_id: bytes
@@ -57,10 +57,7 @@ class WireError(ValueError):
 
 
 def produce_request_steps(data: bytes) -> Generator[None, None, ProduceMessage]:
-    """Read a ProduceRequest in steps, for turns of other work: one that names many partitions has several.
-
-    Raises WireError.
-    """
+    """Read a ProduceRequest in steps, so that other work can get turns if it has many partitions. Raises WireError."""
     view = memoryview(data)
     numbers = {1: 0, 2: 0, 3: 0}
     partitions: list[ProducePart] = []
@@ -247,8 +244,8 @@ class FetchedPartition:
 def decode_fetch_response(message: bytes) -> list[FetchedPartition]:
     """Read the partitions of a FetchResponse, in order. Raises WireError.
 
-    The fields of a partition but its records are few and small. They are cut out of it (protobuf allows any order of
-    fields, and a message is the concatenation of its fields) and given to the generated class.
+    A partition's fields other than its records are few and small. They are cut out of the message (protobuf allows
+    any order of fields, and a message is the concatenation of its fields) and decoded by the generated class.
     """
     view = memoryview(message)
     partitions = []
@@ -318,7 +315,7 @@ def _skip(message: bytes, position: int, end: int, kind: int) -> int:
 
 
 def varint(value: int) -> bytes:
-    """Encode a length as protobuf does."""
+    """Encode a length as a protobuf varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -381,7 +378,9 @@ class ReplicateResponseBytes:
 def _append_message(
     parts: list[bytes | memoryview], tag: bytes, head: bytes, records: Slices, size_bytes: int
 ) -> None:
-    """Append a length-delimited message: `head`, then `records` as its field 4 unless there are none."""
+    """Append a length-delimited message that consists of `head` and, unless they are empty, `records` as
+    its field 4.
+    """
     if not size_bytes:
         parts += (tag, varint(len(head)), head)
         return

@@ -17,7 +17,7 @@ _PATTERN: Final = re.compile(TOPIC_NAME_PATTERN)
 
 
 def topic_name_error(name: str) -> str | None:
-    """Say what is wrong with the name of a topic, without repeating the name; None if it is allowed."""
+    """Return what is wrong with the name of a topic, without repeating the name; None if the name is allowed."""
     if _PATTERN.fullmatch(name):
         return None
     if not name:

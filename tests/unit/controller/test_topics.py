@@ -61,7 +61,11 @@ def test_names_follow_kafkas_rules(name: str, error: ErrorCode, said: str) -> No
         ),
         ({"partitions": 10_001}, ErrorCode.POLICY_VIOLATION, "one request may add 10000"),
         ({"replicas": 0}, ErrorCode.INVALID_REPLICATION_FACTOR, "1 or more"),
-        ({"replicas": 4}, ErrorCode.INVALID_REPLICATION_FACTOR, "3 are registered"),
+        (
+            {"replicas": 4},
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "the number of registered ones is 3",
+        ),
         ({"assignments": ((1, 1),)}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a different broker"),
         ({"assignments": ((1, 9),)}, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "no broker 9"),
         (

@@ -181,7 +181,7 @@ def test_bytes_after_a_frame_are_corrupt(codec: Compression) -> None:
 
 def test_a_snappy_block_cannot_claim_more_than_it_can_hold() -> None:
     claim = b"\x80\x80\x80\x10" + b"\x00" * 20  # 32 MiB in 24 bytes
-    with pytest.raises(CorruptBatch, match="claims to hold 33554432"):
+    with pytest.raises(CorruptBatch, match="claims to expand to 33554432"):
         expand(claim, Compression.SNAPPY)
 
 

@@ -159,7 +159,7 @@ async def test_voters_that_count_others_learn_each_others_set_and_part() -> None
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (hello("c", 9, 2, short=True), "controller 9 is no voter"),
+        (hello("c", 9, 2, short=True), "controller 9 is not a voter"),
         (hello("other", 1, 2, short=True), "cluster"),
         ({"type": PING, "nonce": 1}, "before hello"),
     ],

@@ -1,1 +1,3 @@
-"""The producer of the SDK. `partition_queue`, `accumulator` and `partitioner` decide without input or output."""
+"""The producer of the SDK. Its modules `partition_queue`, `accumulator` and `partitioner` make decisions
+without I/O.
+"""

@@ -1,8 +1,8 @@
 """The batches of one producer: when each is sent, retried, acknowledged or failed.
 
-When a batch is sent: a broker without an unanswered request of this producer gets the available records at once, so a
-lone record never waits. While requests are in flight, records gather until their batch is full or `linger_ms` old; the
-last response releases the rest. So batches grow with the load, and `linger_ms` bounds the wait under load only. A flush
+If a broker has no unanswered request of this producer, the available records are sent to it at once, so a lone record
+never waits. While requests are in flight, records gather until their batch is full or `linger_ms` old; the last
+response releases the rest. So batches grow with the load, and `linger_ms` bounds the wait under load only. A flush
 and a full buffer release everything.
 
 The buffer is bounded: `append` returns None while `buffered_bytes` is at its bound, and a batch that is done frees
@@ -130,7 +130,7 @@ class Accumulator:
         self.transaction_error = None
 
     def release_all(self, now_ms: int) -> bool:
-        """Have all present records sent without lingering. Returns False if there are none."""
+        """Make all present records ready to be sent without lingering. Return False if there are none."""
         self._release_before_ms = now_ms
         return self.undone_batches > 0
 
@@ -150,7 +150,7 @@ class Accumulator:
     def drain(
         self, queues: Iterable[PartitionQueue], now_ms: int, *, is_idle: bool
     ) -> list[ProducerBatch]:
-        """Take batches for one request to the broker that leads these partitions; they are in flight then.
+        """Take batches for one request to the broker that leads these partitions. The batches are then in flight.
 
         It takes at most one per partition, and at most `request_bytes_max` together unless it is a single one.
         `is_idle` means that the broker has no unanswered request of this producer.
@@ -242,8 +242,8 @@ class Accumulator:
     def leader_changed(self, queue: PartitionQueue) -> None:
         """Send batches in flight to the new leader at once, without waiting for the old leader's responses.
 
-        Those no longer count; sequence numbers prevent that a record which the old leader wrote is written
-        twice. Without idempotence the producer waits for them.
+        Those responses are ignored; sequence numbers prevent that a record which the old leader wrote is written
+        twice. Without idempotence the producer waits for the responses instead.
         """
         queue.not_before_ms = 0
         if self.is_idempotent:
@@ -256,7 +256,7 @@ class Accumulator:
         return self._failed(batch, error)
 
     def note_cause(self, error: OdradekError) -> None:
-        """Record why nothing can be sent at the moment; errors of timeouts mention it."""
+        """Record why nothing can be sent at the moment; timeout errors mention this reason."""
         for queue in self._pending.values():
             for batch in (*queue.waiting, *_one(queue.filling)):
                 batch.last_error = error

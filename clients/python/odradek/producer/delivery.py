@@ -1,7 +1,6 @@
-"""The result of `send`: a light future per record, resolved by its batch.
-
-A future holds two references. An acknowledgement costs nothing per record: the batch keeps its base offset, and each
-future computes its own offset when it is read.
+"""The result of `send`: a light future per record, which is resolved by the record's batch. A future holds two
+references. An acknowledgement costs nothing per record: the batch keeps its base offset, and each future computes its
+own offset when it is read.
 """
 
 from __future__ import annotations
@@ -52,7 +51,10 @@ class DeliveryFuture:
         return False
 
     def result(self) -> RecordMetadata:
-        """The position of the record. Raises its error, or asyncio.InvalidStateError before it is done."""
+        """Return the position of the record.
+
+        Raises the record's error, or asyncio.InvalidStateError before it is done.
+        """
         error = self.exception()
         if error is not None:
             raise error
@@ -62,7 +64,7 @@ class DeliveryFuture:
         return RecordMetadata(queue.topic, queue.partition, offset, batch.log_append_time_ms)
 
     def exception(self) -> OdradekError | None:
-        """The error of the record, or None. Raises asyncio.InvalidStateError before it is done."""
+        """Return the error of the record, or None. Raises asyncio.InvalidStateError before it is done."""
         if not self._batch.is_done:
             raise asyncio.InvalidStateError("the record has no result yet: await it first")
         batch, _ = self._batch.leaf(self._index)

@@ -18,8 +18,8 @@ _ACKS = {"all": -1, -1: -1, "-1": -1, 0: 0, "0": 0, 1: 1, "1": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """The options of a producer. With the defaults, an acknowledged record is on every in-sync replica once, in
-    order.
+    """The options of a producer. With the defaults, an acknowledged record is on every in-sync replica, exactly once
+    and in order.
     """
 
     acks: Acks = "all"

@@ -104,19 +104,19 @@ class ProducerBatch:
         self.log_append_time_ms = -1
 
     def on_done(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when the batch is done, which it must not be yet."""
+        """Call `callback` when the batch is done. The batch must not be done yet."""
         assert not self.is_done
         self._callbacks.append(callback)
 
     def number_as(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """Set the sequence numbers of its records, or clear them (all -1)."""
+        """Set the producer id, producer epoch and base sequence number of the batch. -1 for all three clears them."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
         self._encoded = None
 
     def encode(self, compression: Compression, level: int | None) -> bytes:
-        """The encoded batch; it is encoded once and kept for retries."""
+        """Return the encoded batch, which is encoded once and kept for retries."""
         if self._encoded is None:
             self._encoded = self._builder.build(
                 compression=compression,
@@ -129,7 +129,7 @@ class ProducerBatch:
         return self._encoded
 
     def leaf(self, index: int) -> tuple[ProducerBatch, int]:
-        """Return the half that has record `index` of this batch now, and the record's index in it."""
+        """Return the half of this batch that now has its record `index`, and the record's index there."""
         batch = self
         while batch.halves is not None:
             first, second = batch.halves
@@ -250,13 +250,13 @@ class PartitionQueue:
         return self.filling is None and not self.waiting and not self.in_flight
 
     def open(self, now_ms: int, batch_bytes_max: int) -> ProducerBatch:
-        """Make a new batch, which is not the filling one yet."""
+        """Create a new batch, which is not the filling one yet."""
         self._next_number += NUMBER_STEP
         bytes_max = min(batch_bytes_max, self.batch_bytes_max)
         return ProducerBatch(self, self._next_number, now_ms, bytes_max)
 
     def seal(self) -> None:
-        """Close the filling batch, which then waits to be sent."""
+        """Close the filling batch; from now on it waits to be sent."""
         if self.filling is not None:
             self.waiting.append(self.filling)
             self.filling = None
@@ -316,11 +316,11 @@ class PartitionQueue:
 
     @property
     def is_epoch_used_up(self) -> bool:
-        """Whether no producer epoch is left, so that renumbering needs a new producer id."""
+        """Whether the producer id has no further epoch, so that renumbering needs a new producer id."""
         return self.must_renumber and self.producer_epoch >= PRODUCER_EPOCH_MAX
 
     def number_next(self, batch: ProducerBatch, producer_id: int, producer_epoch: int) -> None:
-        """Give a batch that is about to be sent its sequence numbers, unless it has them."""
+        """Give a batch that is about to be sent its sequence numbers, unless it already has them."""
         if self.must_renumber:
             assert not self.in_flight, self.name
             for waiting in self.waiting:

@@ -2,7 +2,8 @@
 
 With a key it is Kafka's murmur2, so that all clients of a topic agree in every language. Without a key it is sticky
 round robin: records go to one partition until its batch is sent, then to the next, so batches get full and partitions
-get equal shares. Partitions without a leader are skipped, except for records with a key, which wait for theirs.
+get equal shares. Partitions without a leader are skipped. Records with a key are the exception: they wait for the
+leader of their partition.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Partitioner: TypeAlias = Callable[[bytes, int], int]
 
 
 class TopicQueues:
-    """The queues of the partitions of one topic, and the one whose turn it is."""
+    """The queues of the partitions of one topic, and the queue that gets the next records without a key."""
 
     __slots__ = ("_available", "_partitioner", "_turn", "queues", "sticky", "topic")
 
@@ -43,7 +44,7 @@ class TopicQueues:
         self.queues.extend(queues)
 
     def set_available(self, partitions: Sequence[int]) -> None:
-        """Set the partitions that have a leader; if none has, all are used, and their records wait."""
+        """Set the partitions that have a leader. If none has one, all are used, and their records wait."""
         self._available = [self.queues[p] for p in partitions] or list(self.queues)
 
     def next_sticky(self) -> PartitionQueue:

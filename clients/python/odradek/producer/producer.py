@@ -67,8 +67,8 @@ class ProducerArguments(TypedDict, total=False):
 class Producer:
     """Sends records to topics. Use `async with Producer("host:9090") as producer:`, or `client.producer()`.
 
-    It belongs to the event loop of its first use. Records to one partition are written once each, in the order of
-    their `send`s, unless options change that (see `ProducerOptions`).
+    It belongs to the event loop of its first use. Each record is written once, and the records of a partition in the
+    order of their `send`s, unless options change that (see `ProducerOptions`).
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Producer:
         return self._accumulator.buffered_bytes
 
     def explain_waiting(self) -> str:
-        """Say why the oldest unacknowledged records are not acknowledged; "" if there are none."""
+        """Return why the oldest unacknowledged records are not acknowledged yet; "" if there are none."""
         undone = self._accumulator.undone()
         if not undone:
             return ""
@@ -241,8 +241,8 @@ class Producer:
     def transaction(self) -> Transaction:
         """A transaction, for `async with producer.transaction() as transaction:`.
 
-        The records that are sent in the block, to any partitions, count all or not at all for read_committed readers.
-        The block's end commits, an exception aborts. A producer has one transaction at a time.
+        Readers with read_committed see either all records that are sent in the block, to any partitions, or none. The
+        block's end commits, an exception aborts. A producer has one transaction at a time.
 
         Raises:
             InvalidRequest: the producer has no `transactional_id`.
@@ -261,9 +261,9 @@ class Producer:
         return await run_transaction(self.transaction, work, attempts=attempts)
 
     async def init(self) -> None:
-        """Take the transactional id over: fence older producers of it, and abort what they left open.
+        """Take over the transactional id: fence older producers with this id, and abort their open transaction.
 
-        The first transaction does it, too.
+        The first transaction does this, too.
         """
         self._require_open()
         await self._require_transactions().init()

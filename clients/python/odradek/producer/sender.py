@@ -1,7 +1,8 @@
 """The I/O of the producer: it sends the accumulator's batches to the partition leaders and passes their responses on.
 
 A `ProduceStream` is a bidirectional stream to one broker. All partitions that the broker leads share it, several per
-message; unanswered bytes and requests are bounded. When it breaks, all unanswered batches come back at once.
+message; unanswered bytes and requests are bounded. When the stream breaks, all unanswered batches return to the
+accumulator at once.
 
 `Sender.pump` is the only place that sends. It runs on the loop, never waits, and is called (through `kick`) whenever
 something may have become ready: records or a response arrived, a leader moved, time passed.
@@ -101,7 +102,7 @@ class ProduceStream:
 
     @property
     def can_take(self) -> bool:
-        """Whether the bounds allow another request."""
+        """Whether the limits allow another request now."""
         return (
             self._stop_reason is None
             and self._unanswered_bytes < UNANSWERED_BYTES_MAX
@@ -138,7 +139,7 @@ class ProduceStream:
         self._outgoing.put_nowait((request, message))
 
     def stop(self, reason: OdradekError) -> None:
-        """Break the stream: unanswered batches come back with this reason."""
+        """Break the stream. Its unanswered batches return to the accumulator with this reason."""
         if self._stop_reason is None:
             self._stop_reason = reason
             self._stopping.set()
@@ -249,7 +250,7 @@ class Sender:
         await self._tasks.stop()
 
     def queue(self, topic: str, partition: int) -> PartitionQueue:
-        """The queue of a partition, made at its first use."""
+        """Return the queue of a partition, which is created at its first use."""
         queue = self._queues.get((topic, partition))
         if queue is None:
             queue = self._queues[topic, partition] = PartitionQueue(
@@ -312,8 +313,8 @@ class Sender:
     async def _log_loss_at_loop_end(self) -> None:
         """Wait for `asyncio.run` to cancel all tasks at its end, and log the loss of buffered records.
 
-        Nothing can be sent then. Without this, a program that does not close its producer would lose
-        buffered records silently.
+        Nothing can be sent then. Without this method, a program that does not close its producer would lose buffered
+        records silently.
         """
         try:
             await asyncio.Event().wait()

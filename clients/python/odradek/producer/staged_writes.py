@@ -1,4 +1,5 @@
-"""Staged writes: the tasks of one step write in several processes, and their records count all or not at all.
+"""Staged writes: the tasks of one step write in several processes, and their records are committed all together or
+not at all.
 
     writes = client.staged_writes("sales")                       in every process
     async with await writes.open(step=7, name="task-3") as task:   in each task; the name is that of the attempt
@@ -6,9 +7,9 @@
         prepared = await task.prepare()                          goes to the driver, which may be another process
     await writes.complete(7, [prepared, ...])                    in the driver
 
-Steps are numbered and rise. `complete` commits the listed tasks and aborts all others of the query up to that step, in
-one decision. It may be repeated, by another process too: a step that is complete stays as it is. So a driver that does
-not know what became of a step writes it again and completes it again, and `open` says early that nothing need be
+Steps are numbered and rise. `complete` commits the listed tasks and aborts all others of the query up to that step,
+in one decision. It may be repeated, by another process too: a step that is complete stays as it is. So a driver that
+does not know the outcome of a step writes and completes it again, and `open` reports early if nothing needs to be
 written. Readers with isolation_level="read_committed" see each step once.
 
 A task that is silent for the cluster's lease (`transaction.staged.lease.ms`) is aborted. Once it is prepared it waits
@@ -68,7 +69,7 @@ R = TypeVar("R", bound=Message)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTask:
-    """A task that has written everything. It can be pickled, for the process that completes the step."""
+    """A task that has written all its records. It can be pickled, for the process that completes the step."""
 
     query: str
     step: int
@@ -119,17 +120,17 @@ class StagedTask:
         """Buffer one record, as `Producer.send`: `await task.send(...)`.
 
         Raises:
-            TransactionAborted: the cluster gave this task up, because its lease ended or its step was decided.
+            TransactionAborted: the cluster aborted this task, because its lease ended or its step was decided.
         """
         return self._open_producer().send(
             topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
         )
 
     async def prepare(self) -> PreparedTask:
-        """Wait until all records are acknowledged, and leave it to `complete` whether they count.
+        """Wait until all records are acknowledged. `complete` then decides whether they are committed.
 
         Raises:
-            TransactionAborted: a record failed, or the cluster gave this task up; nothing of it counts.
+            TransactionAborted: a record failed, or the cluster aborted this task; none of its records take effect.
         """
         producer = self._open_producer()
         try:
@@ -154,8 +155,8 @@ class StagedTask:
         )
 
     async def abort(self) -> None:
-        """Abort the task, whose records then do not count. If the cluster cannot be reached, the end of the lease
-        aborts it.
+        """Abort the task, so that its records do not take effect. If the cluster cannot be reached, the end of the
+        lease aborts it.
         """
         producer, self._producer = self._producer, None
         if producer is not None:
@@ -214,14 +215,15 @@ class StagedWrites:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no task is open here, or waits for its step."""
+        """Whether no task is open in this process."""
         return not self._open and not self._prepared
 
     def _new_producer(self) -> Producer:
         return Producer(cluster=self._cluster, **self._arguments)
 
     async def open(self, step: int, name: str) -> StagedTask | None:
-        """Begin to write as one attempt of a task. Returns None if the step is complete: nothing need be written.
+        """Begin to write as one attempt of a task. Returns None if the step is complete, so that nothing needs to be
+        written.
 
         `name` is that of the attempt; no two attempts of a step have the same.
 
@@ -262,13 +264,13 @@ class StagedWrites:
     ) -> bool:
         """Commit these tasks of a step, and abort all others. Returns False if the step was complete before.
 
-        An error other than TransactionAborted leaves it open whether the step is complete: repeat the call.
+        After an error other than TransactionAborted it is unknown whether the step is complete: repeat the call.
 
         Args:
             is_final: The query has no further step, and the cluster may soon forget it.
 
         Raises:
-            TransactionAborted: a task is not prepared any more; nothing of the step counts.
+            TransactionAborted: a task is no longer prepared; none of the step's records take effect.
         """
         subject = f"completing step {step} of {self.query!r}"
         request = pb.CompleteStepRequest(query=self.query, step=step, is_final=is_final)
@@ -289,7 +291,7 @@ class StagedWrites:
         self._forget(request.members)
 
     async def abort_step(self, step: int) -> None:
-        """Abort all tasks of a step, also those of other processes, as far as the step is not complete.
+        """Abort all tasks of a step, also those of other processes, unless the step is complete.
 
         A task that is opened later can still write: stop the tasks first.
         """
@@ -304,7 +306,7 @@ class StagedWrites:
             self._forget(members)
 
     async def close(self) -> None:
-        """Abort the tasks that are open here. May be called twice."""
+        """Abort the tasks that are open in this process. May be called twice."""
         self._is_closed = True
         for task in list(self._open.values()):
             await task.abort()

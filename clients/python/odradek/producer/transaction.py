@@ -1,4 +1,5 @@
-"""Transactions of one producer: records of several partitions and offsets of groups that count all or not at all.
+"""Transactions of one producer: records of several partitions and offsets of groups that are committed together or
+not at all.
 
 The transaction's coordinator gives out identities (producer id and epoch), one for each transaction. The producer
 asks for the first one (`InitProducer`), which fences older producers of the same transactional id; the response to
@@ -77,7 +78,8 @@ T = TypeVar("T")
 class Transaction:
     """One transaction: `async with producer.transaction() as transaction:`.
 
-    The block's end commits; an exception aborts and goes on. `commit` and `abort` may be called earlier, and end it.
+    The block's end commits; an exception aborts the transaction and is passed on. `commit` and `abort` may be called
+    earlier, and end it.
     """
 
     def __init__(self, transactions: ProducerTransactions) -> None:
@@ -126,14 +128,14 @@ class Transaction:
         """Wait until all records are acknowledged, and commit.
 
         Raises:
-            TransactionAborted: a record failed, or the transaction timed out; nothing of it counts.
-            ProducerFenced: another producer has the transactional id now.
-            TransactionOutcomeUnknown: no response came within `commit_timeout_ms`.
+            TransactionAborted: a record failed, or the transaction timed out; nothing of it takes effect.
+            ProducerFenced: another producer has the transactional id now. TransactionOutcomeUnknown: no response came
+            within `commit_timeout_ms`.
         """
         await self._transactions.commit(self)
 
     async def abort(self) -> None:
-        """Abort the transaction: none of its records and offsets count."""
+        """Abort the transaction, so that none of its records and offsets take effect."""
         await self._transactions.abort(self)
 
 
@@ -169,7 +171,7 @@ class ProducerTransactions:
             raise NotInTransaction(f"the producer {self._id!r} sends in transactions only")
 
     async def init(self) -> None:
-        """Take the transactional id over: fence older producers, and abort what they left open."""
+        """Take over the transactional id: fence older producers with this id, and abort their open transaction."""
         if self._fatal is not None:
             raise self._fatal
         if not self._needs_init:
@@ -314,7 +316,7 @@ class ProducerTransactions:
         self.open = None
 
     async def _all_acknowledged(self) -> OdradekError | None:
-        """Wait for all records; return the first failure at once, since it dooms the transaction."""
+        """Wait for all records. Return the first failure at once, because it makes the commit impossible."""
         if self._accumulator.release_all(monotonic_ms()):
             self._sender.kick()
         while self._accumulator.transaction_error is None and self._accumulator.undone_batches:
@@ -368,7 +370,9 @@ class ProducerTransactions:
         )
 
     def adopt(self, transactional_id: str, identity: pb.ProducerIdentity) -> None:
-        """Begin a transaction in a slot of a staged write, whose identity the coordinator gave; its step ends it."""
+        """Begin a transaction in a slot of a staged write. The coordinator gave its identity, and its
+        step ends it.
+        """
         assert self.open is None, f"{self.open} is open"
         self._sender.begin_transaction(
             transactional_id, identity.producer_id, identity.producer_epoch
@@ -376,7 +380,7 @@ class ProducerTransactions:
         self.open, self._is_ending = Transaction(self), False
 
     async def finish(self) -> None:
-        """Wait until all records of an adopted transaction are acknowledged, and leave its end to its step.
+        """Wait until all records of an adopted transaction are acknowledged. Its step then ends it.
 
         Raises:
             OdradekError: the first record that failed.
@@ -408,7 +412,7 @@ async def call_until_decided(
     """Repeat a call until a coordinator has decided it, and return its response.
 
     Raises:
-        OdradekError: none did in time, or repeating does not help.
+        OdradekError: no coordinator decided in time, or repeating does not help.
     """
     backoff = Backoff(first_ms=options.retry_backoff_ms, most_ms=options.retry_backoff_max_ms)
     failures, deadline_s = 0, time.monotonic() + timeout_s

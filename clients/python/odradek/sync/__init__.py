@@ -1,4 +1,4 @@
-"""The SDK without `await`: the same client, which runs on a thread of its own.
+"""The SDK without `await`: the same client, which runs on a separate thread.
 
     with odradek.sync.Client("localhost:9090") as client:
         with client.producer() as producer:

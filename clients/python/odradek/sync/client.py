@@ -120,7 +120,7 @@ class Consumer(Facade[AsyncConsumer]):
         self._thread.open_parts.pop(self, None)
 
     def close_at_exit(self) -> None:
-        """Leave the group and stop fetching, after the program ended without `close`."""
+        """Leave the group and stop fetching, because the program ended without calling `close`."""
         self.close()
 
     def __iter__(self) -> Self:
@@ -219,7 +219,7 @@ class Client:
         return self._client.cluster_id
 
     def explain_waiting(self) -> str:
-        """Say why no response comes from the cluster, as far as this client can tell."""
+        """Return why no response comes from the cluster, as far as this client can tell."""
         return self._client.explain_waiting()
 
     def connect(self, timeout_s: float = CONNECT_S_MAX) -> None:
@@ -236,7 +236,10 @@ class Client:
         group: str | GroupOptions | None = None,
         **arguments: Unpack[ConsumerArguments],
     ) -> Consumer:
-        """Like `odradek.Client.consumer`. Listeners of the group run in threads, and may use the consumer."""
+        """Create a consumer, as `odradek.Client.consumer` does.
+
+        Listeners of the group run in threads, and may use the consumer.
+        """
         if isinstance(group, GroupOptions):
             group = with_listeners_in_threads(group)
         return Consumer(
@@ -256,5 +259,5 @@ class Client:
             self._thread.close()
 
     def close_at_exit(self) -> None:
-        """Close the connections, after the program ended without `close`."""
+        """Close the connections, because the program ended without calling `close`."""
         self.close()

@@ -1,4 +1,4 @@
-"""An event loop on a thread of its own, for programs without one.
+"""An event loop on a separate thread, for programs that do not have an event loop.
 
 A program may end without closing its client. So that no record is lost silently, everything that is open on a loop
 thread is closed when the interpreter exits, producers first (see `close_open_threads`).
@@ -56,7 +56,8 @@ class LoopThread:
         """Run a coroutine on the loop and wait for its result. KeyboardInterrupt cancels it.
 
         Raises:
-            ClientClosed, ForkedProcess: the thread was closed, also while this waits, or is the parent's.
+            ClientClosed: the thread was closed before the call or during it. ForkedProcess: the thread belongs to the
+            parent process.
         """
         if not self.is_usable:
             work.close()
@@ -81,11 +82,11 @@ class LoopThread:
 
     @property
     def is_usable(self) -> bool:
-        """Whether `run` can run anything."""
+        """Whether `run` can still run a coroutine."""
         return not (self.is_closed or self.is_forked)
 
     def refuse(self) -> NoReturn:
-        """Raise the reason why nothing runs here any more."""
+        """Raise the error that says why nothing can run here any more."""
         if self.is_forked:
             raise ForkedProcess("this client was made before the process was forked")
         raise ClientClosed("the client is closed")
@@ -169,7 +170,7 @@ class Facade(Generic[C_co]):
 def waits(
     method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Facade[C], P], T]:
-    """Create a method that runs the method of the same name of the async object, and waits for the result."""
+    """Return a method that runs the method of the same name of the async object and waits for the result."""
 
     @functools.wraps(method)
     def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -179,7 +180,7 @@ def waits(
 
 
 def calls(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[Facade[C], P], T]:
-    """Create a method that calls the method of the same name of the async object on the loop's thread."""
+    """Return a method that calls the method of the same name of the async object on the loop's thread."""
 
     @functools.wraps(method)
     def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:

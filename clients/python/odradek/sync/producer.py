@@ -1,8 +1,8 @@
 """The synchronous producer: it collects records in the caller's thread and passes them to the loop together.
 
 A switch to another thread costs more than sending a record. So `send` appends to a queue, and only the first record
-after the loop has emptied it wakes the loop. The queue is bounded: `send` waits while it is full, which it is while the
-producer's own buffer is.
+after the loop has emptied it wakes the loop. The queue is bounded: `send` waits while it is full, which happens while
+the producer's own buffer is full.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Delivery:
 
     @property
     def _is_awaited(self) -> bool:
-        """Whether a thread waits for it, or there is a callback."""
+        """Whether a thread waits for the delivery, or it has a callback."""
         return self._waiter is not None or self._callbacks is not None
 
     def _finish(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
@@ -222,7 +222,7 @@ class Producer:
         raise AssertionError("unreachable")
 
     def init(self) -> None:
-        """Take the transactional id over: fence older producers of it, and abort what they left open."""
+        """Take over the transactional id: fence older producers with this id, and abort their open transaction."""
         self._thread.run(self._producer.init())
 
     def begin_transaction(self, transaction: AsyncTransaction) -> None:
@@ -232,8 +232,9 @@ class Producer:
             self._transaction, self._unsendable = transaction, None
 
     def drain_transaction(self) -> BaseException | None:
-        """Accept no more records, pass all to the producer, and return the error of one that could not be sent, or
-        None.
+        """Accept no more records and pass all queued ones to the producer.
+
+        Return the error of one that could not be sent, or None.
         """
         with self._lock:
             self._transaction = None
@@ -287,7 +288,7 @@ class Producer:
             )
 
     def explain_waiting(self) -> str:
-        """Say why the oldest unacknowledged records are not acknowledged; "" if there are none."""
+        """Return why the oldest unacknowledged records are not acknowledged yet; "" if there are none."""
         return self._thread.call(self._producer.explain_waiting)
 
     def partitions_for(self, topic: str) -> int:
@@ -390,7 +391,7 @@ class Producer:
 
 
 def _remaining_s(deadline_s: float | None) -> float | None:
-    """The time until the deadline on the clock of the running loop."""
+    """Return the seconds until the deadline, on the clock of the running loop."""
     if deadline_s is None:
         return None
     return max(0.0, deadline_s - asyncio.get_running_loop().time())

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Transaction:
-    """`odradek.Transaction` without `await`. One thread sends its records and ends it."""
+    """The synchronous form of `odradek.Transaction`. One thread sends its records and ends it."""
 
     def __init__(self, producer: Producer, core: AsyncTransaction) -> None:
         self._producer = producer
@@ -63,5 +63,5 @@ class Transaction:
         ) from failure
 
     def abort(self) -> None:
-        """Abort the transaction: none of its records and offsets count."""
+        """Abort the transaction, so that none of its records and offsets take effect."""
         self._producer.end_transaction(self._core.abort())

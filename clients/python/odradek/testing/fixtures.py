@@ -1,8 +1,8 @@
 """pytest fixtures for a cluster in memory, and for one of real processes.
 
-Use them by `pytest_plugins = ["odradek.testing.fixtures"]` in the top `conftest.py`. `odradek_memory` needs
-nothing; `odradek_bootstrap` starts `odradek dev` once a session, with one broker and one controller, and
-needs the extra `odradek[server]`.
+Use them by `pytest_plugins = ["odradek.testing.fixtures"]` in the top `conftest.py`. `odradek_memory` needs no other
+package; `odradek_bootstrap` starts `odradek dev` once a session, with one broker and one controller, and needs the
+extra `odradek[server]`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def start_dev_cluster(
 
 
 def stop_dev_cluster(process: subprocess.Popen[bytes]) -> None:
-    """Stop it with its children: close its input, then send SIGTERM and SIGKILL if needed."""
+    """Stop the cluster with all its processes: close its input, then send SIGTERM and SIGKILL if needed."""
     if process.stdin is not None:
         process.stdin.close()
     try:

@@ -1,4 +1,4 @@
-"""The AdminService of the in-memory cluster: topics, configs, records, the cluster."""
+"""The AdminService of the in-memory cluster: requests about topics, configs, records and the cluster."""
 
 from __future__ import annotations
 

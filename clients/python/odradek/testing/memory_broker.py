@@ -30,7 +30,7 @@ MESSAGE_BYTES_MAX = 1 << 20
 def find(
     cluster: MemoryState, broker_id: int, name: str, index: int, client_epoch: int = -1
 ) -> tuple[ErrorCode, MemoryPartition | None]:
-    """The partition, and the error code if this broker must not serve it."""
+    """Return the partition, and the error code if this broker must not serve it."""
     partition = cluster.partition(name, index)
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
@@ -169,7 +169,7 @@ def _init_producer_id(
 
 
 class _Session:
-    """The requests of one fetch stream so far: partitions, credit, settings."""
+    """The state of one fetch stream, from its requests so far: partitions, credit and settings."""
 
     def __init__(self) -> None:
         self.wanted: dict[TopicPartition, pb.FetchPartition] = {}

@@ -102,7 +102,7 @@ class MemoryCluster(MemoryState):
         self.changed()
 
     def start(self, broker_id: int) -> None:
-        """Start a broker again; it leads partitions without a leader, and moves that waited for it end."""
+        """Start a broker again. It leads partitions that have no leader, and moves that waited for it end."""
         self.alive.add(broker_id)
         self.end_moves()
         self.elect()
@@ -155,11 +155,16 @@ class MemoryCluster(MemoryState):
         self.move_leader(name, index, partition.leader_id)
 
     def time_out_transaction(self, transactional_id: str) -> None:
-        """Abort the open transaction of this id, as its time-out does; its producer may go on after an abort."""
+        """Abort the open transaction of this id, as its timeout does.
+
+        Its producer may continue after it has called abort.
+        """
         self.transactions.time_out(transactional_id)
 
     def end_lease(self, query: str, task: str) -> None:
-        """Abort a task of a staged write, as the end of its lease does; `task` is the name that it was opened with."""
+        """Abort a task of a staged write, as the end of its lease does. `task` is the name under which it
+        was opened.
+        """
         self.staged_writes.end_lease(query, task)
 
     def time_out_step(self, query: str, step: int) -> None:

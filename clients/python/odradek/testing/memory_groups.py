@@ -60,7 +60,7 @@ class MemoryMember:
 
     @property
     def held(self) -> frozenset[PartitionId]:
-        """Partitions that no other member may own."""
+        """The partitions that this member may still own, so that no other member may own them."""
         return self.assigned | self.revoking
 
 
@@ -76,7 +76,7 @@ class CommittedOffset:
 
 @dataclass(slots=True)
 class MemoryGroup:
-    """Members by id, and offsets by topic and partition."""
+    """A group: its members by id, and its committed offsets by topic and partition."""
 
     epoch: int = 0
     members: dict[str, MemoryMember] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class MemoryGroup:
     """Subscriptions and partitions that the targets were computed from."""
 
     def remove(self, member: MemoryMember) -> None:
-        """Remove a member, which frees its partitions."""
+        """Remove a member, so that its partitions are free."""
         del self.members[member.member_id]
 
 
@@ -147,7 +147,7 @@ class MemoryGroups:
     def _join(
         self, group: MemoryGroup, beat: pb.GroupHeartbeatRequest, now_s: float
     ) -> MemoryMember | None:
-        """Add a member with epoch 0; None while another member has its static name."""
+        """Add a member with epoch 0. Return None while another member has its static name."""
         instance_id = beat.instance_id if beat.HasField("instance_id") else None
         member = MemoryMember(beat.member_id, instance_id, now_s)
         for other in list(group.members.values()):
@@ -183,7 +183,7 @@ class MemoryGroups:
         self._plan(group)
 
     def _plan(self, group: MemoryGroup) -> None:
-        """Compute targets and raise the epoch, if their basis changed."""
+        """If members, subscriptions or topics changed, compute new target assignments and raise the epoch."""
         readable = {m.member_id: self._readable(m) for m in group.members.values()}
         assignor = next((m.assignor for m in group.members.values() if m.assignor), "uniform")
         basis = (assignor, readable)
@@ -259,7 +259,7 @@ class MemoryGroups:
         return response
 
     def commit_error(self, request: pb.CommitOffsetsRequest, now_s: float) -> ErrorCode:
-        """Whether this member may commit offsets now."""
+        """Return the error code if this member may not commit offsets now, else NONE."""
         group = self._groups.setdefault(request.group_id, MemoryGroup())
         self._expire(group, now_s)
         return _commit_error(group, request)
@@ -430,7 +430,9 @@ def _range(readable: Readable) -> Readable:
 
 
 def _uniform(readable: Readable, previous: Readable) -> Readable:
-    """Keep assignments as far as the loads differ by at most one where subscriptions allow it."""
+    """Keep present assignments, and move partitions until loads differ by at most one where subscriptions
+    allow it.
+    """
     targets: dict[str, set[PartitionId]] = {}
     taken: set[PartitionId] = set()
     for member_id in sorted(readable):

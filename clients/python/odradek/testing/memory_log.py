@@ -102,7 +102,7 @@ class MemoryLog:
     def read(
         self, offset: int, bytes_max: int, *, end_offset: int | None = None
     ) -> Iterator[StoredBatch]:
-        """Read batches from the one that has `offset` on; the first one regardless of its size."""
+        """Read batches, beginning with the one that has `offset`. The first batch is returned whatever its size."""
         remaining_bytes = bytes_max
         for number, batch in enumerate(self.batches[self._find(offset) :]):
             if end_offset is not None and batch.base_offset >= end_offset:
@@ -184,9 +184,10 @@ class MemoryLog:
         return base_offset
 
     def _check_sequence(self, header: BatchHeader) -> tuple[ErrorCode, int]:
-        """Check sequence numbers: NONE and -1 to append; NONE and an offset for a repeat.
+        """Check the sequence numbers of a batch.
 
-        Like brokers, also Kafka's, it accepts any first sequence number of a producer that it does not remember.
+        Returns NONE and -1 if the batch is to be appended, NONE and its offset if it repeats an earlier one. Like
+        brokers, also Kafka's, it accepts any first sequence number of a producer that it does not remember.
         """
         state = self._producers.get(header.producer_id)
         if state is None:
@@ -242,7 +243,7 @@ class MemoryPartition:
         return bool(self.adding or self.removing)
 
     def move_to(self, target: list[int]) -> None:
-        """Begin a move to these brokers; without any, cancel the move in progress."""
+        """Begin a move to these brokers. Without brokers, cancel the move in progress."""
         present = [broker for broker in self.replicas if broker not in self.adding]
         target = target or present
         self.adding = [broker for broker in target if broker not in present]
@@ -250,7 +251,7 @@ class MemoryPartition:
         self.replicas = [*target, *self.removing]
 
     def end_move(self, alive: set[int]) -> None:
-        """End the move if all brokers that it adds are alive; they have the records already."""
+        """End the move if all brokers that it adds are alive. They have the records already."""
         if not self.is_moving or not alive.issuperset(self.adding):
             return
         self.replicas = [broker for broker in self.replicas if broker not in self.removing]

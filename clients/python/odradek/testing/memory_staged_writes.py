@@ -87,7 +87,7 @@ class MemoryStagedWrites:
         member.identity.CopyFrom(self._transactions.ids[name].identity)
 
     def renew(self, request: pb.RenewStagedRequest) -> pb.RenewStagedResponse:
-        """Say which tasks are still open."""
+        """Return which of the tasks are still open."""
         code = self._fault("RenewStaged", request.query)
         if code is not _NONE:
             return pb.RenewStagedResponse(error_code=code)
@@ -96,7 +96,7 @@ class MemoryStagedWrites:
         )
 
     def prepare(self, request: pb.PrepareStagedRequest) -> pb.PrepareStagedResponse:
-        """Leave the end of a task to its step."""
+        """Mark a task as prepared; from now on its step decides how it ends."""
         code = self._fault("PrepareStaged", request.query)
         if code is _NONE:
             code = self._match(request.query, request.member)
@@ -218,7 +218,7 @@ class MemoryStagedWrites:
         return self._transactions.take_fault(method)
 
     def _match(self, query: str, member: pb.StagedMember) -> ErrorCode:
-        """Return NONE if the task is open, or the error that says why not."""
+        """Return NONE if the task is open, or the error code that says why it is not."""
         if not member.transactional_id.startswith(query + SLOT_SEPARATOR):
             return ErrorCode.INVALID_REQUEST
         slot = self._transactions.ids.get(member.transactional_id)

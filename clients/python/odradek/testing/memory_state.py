@@ -105,7 +105,7 @@ class MemoryState:
         return topic.partitions[index]
 
     def take_fault(self, kind: str, partition: TopicPartition) -> ErrorCode:
-        """Take the error code for the next response, NONE if there is no fault."""
+        """Take the planned error code for the next response; NONE if no fault is planned."""
         faults = self._faults.get((kind, partition))
         return faults.popleft() if faults else ErrorCode.NONE
 
@@ -122,7 +122,7 @@ class MemoryState:
         return self._next_producer_id
 
     def changed(self) -> None:
-        """Note a change of the metadata, and wake streams."""
+        """Record a change of the metadata, and wake the streams."""
         self.metadata_offset += 1
         self.wake()
 

@@ -1,7 +1,7 @@
 """The transaction coordinator of the in-memory cluster: identities, open transactions, markers, offsets of groups.
 
-It decides at once, and all markers are written in the same step. Each end of a transaction has an epoch of its own
-(transaction.version 2), so that repeated requests are recognized and late ones are refused.
+It decides at once, and all markers are written in the same step. The producer gets a new epoch at each end of a
+transaction (transaction.version 2), so that repeated requests are recognized and late ones are refused.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class MemoryTransactions:
         self.ids: dict[str, MemoryTransaction] = {}
 
     def take_fault(self, method: str) -> ErrorCode:
-        """Take the error code for the next call of a method, NONE if there is no fault."""
+        """Take the planned error code for the next call of a method; NONE if no fault is planned."""
         faults = self.faults[method]
         return faults.popleft() if faults else _NONE
 
@@ -123,7 +123,7 @@ class MemoryTransactions:
         return pb.InitProducerResponse(identity=known.identity)
 
     def end(self, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
-        """Commit or abort."""
+        """Commit or abort the transaction that the request names."""
         code = self.take_fault("EndTransaction")
         if code is _NONE:
             code = self._decide(request)
@@ -159,7 +159,7 @@ class MemoryTransactions:
     def commit_offsets(
         self, request: pb.CommitTransactionOffsetsRequest, now_s: float
     ) -> pb.CommitTransactionOffsetsResponse:
-        """Note offsets that the group has when the transaction commits."""
+        """Store offsets that the group gets when the transaction commits."""
         code = self.take_fault("CommitTransactionOffsets")
         if code is _NONE:
             code = self._join(request.transactional_id, identity_key(request.identity))
@@ -174,7 +174,10 @@ class MemoryTransactions:
         return response
 
     def admit(self, transactional_id: str, name: TopicPartition, records: bytes) -> ErrorCode:
-        """Register the partition of a transactional batch; refuse one of another producer than the present one."""
+        """Register the partition of a transactional batch.
+
+        Refuse the batch unless it is from the present producer of its id.
+        """
         try:
             header = read_header(records)
         except CorruptBatch:
@@ -200,14 +203,14 @@ class MemoryTransactions:
         return _NONE
 
     def time_out(self, transactional_id: str) -> None:
-        """Abort an open transaction, as its time-out or an operator does."""
+        """Abort an open transaction, as its timeout or an operator does."""
         known = self.ids[transactional_id]
         assert known.is_open or known.task, f"{transactional_id} has no open transaction"
         self.drop(known)
         known.was_timed_out = True
 
     def drop(self, known: MemoryTransaction) -> None:
-        """Abort what the present producer of an id wrote, if anything, and give it the next epoch."""
+        """Abort the open transaction of an id, if it has one, and give its producer the next epoch."""
         if known.is_open:
             self.finish(known, is_commit=False)
         else:

@@ -1,7 +1,5 @@
-"""The Prometheus alerts, those on symptoms first.
-
-Names of jobs are those of the ServiceMonitors' services: quorum, broker, gateway. `critical` means that records are
-refused or in danger now, `warning` that they may be soon.
+"""The Prometheus alerts; those for symptoms come first. The names of jobs are those of the ServiceMonitors' services:
+quorum, broker, gateway. `critical` means that records are refused or in danger now, `warning` that they may be soon.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ class Alert:
 
 
 def of_active(metric: str) -> str:
-    """Return an expression for a cluster-wide metric of the active controller."""
+    """Return an expression that selects a cluster-wide metric as the active controller reports it."""
     return f"max(({QUORUM}{metric}) and on (instance) {ACTIVE})"
 
 

@@ -1,4 +1,6 @@
-"""Grafana dashboards: what a panel shows is a PromQL expression and a unit, all else follows."""
+"""Grafana dashboards. A panel is described by PromQL expressions and a unit; everything else is derived
+from these.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ PROCESSES = '{job=~"quorum|broker|gateway"}'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """`lines` are (expression, legend); a `stat` panel shows the last value, large."""
+    """A panel. `lines` are (expression, legend); a panel of kind `stat` shows the last value in large type."""
 
     title: str
     lines: tuple[tuple[str, str], ...]
@@ -57,7 +59,7 @@ def gauge(title: str, expr: str, legend: str, unit: str = "short") -> Panel:
 
 
 def once_of_gateways(by: str, expr: str) -> str:
-    """A sum over partitions of what each gateway tells alike."""
+    """Return a sum over partitions of a metric that every gateway reports alike, so that it is counted only once."""
     return f"sum by ({by}) (max by ({by}, partition) ({expr}))"
 
 
@@ -263,7 +265,7 @@ DASHBOARDS = (CLUSTER, GROUPS, GATEWAY)
 
 
 def document(dashboard: Dashboard) -> dict[str, Any]:
-    """Grafana's JSON model of it."""
+    """Return the dashboard as Grafana's JSON model."""
     panels: list[dict[str, Any]] = []
     y = 0
     for title, row in dashboard.rows:
@@ -297,7 +299,7 @@ def document(dashboard: Dashboard) -> dict[str, Any]:
 
 
 def _place(row: Sequence[Panel], panels: list[dict[str, Any]], y: int) -> int:
-    """Add a row's panels from left to right; the first free y."""
+    """Add a row's panels from left to right, and return the first free y below them."""
     x = height = 0
     for panel in row:
         if x + panel.width > WIDTH:

@@ -1,8 +1,8 @@
 """Make the cluster's CA and a certificate for each pod, write them as secrets, and renew certificates that end soon.
 
-A certificate is a node's identity, so every ordinal has one of its own. `odradek-admin-tls` belongs to the
-super user, `odradek-client-tls` to the examples: give each client one of its own. The CA is written first and
-read back, so a repeated attempt continues with the same CA.
+A certificate is a node's identity, so every pod of a StatefulSet has its own. `odradek-admin-tls` is for the super
+user and `odradek-client-tls` for the examples: give each of your clients its own certificate. The CA is written first
+and read back, so a repeated attempt continues with the same CA.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Apply topics.toml and access.toml to a cluster: add rights, create topics, add partitions, set configs.
 
-Nothing is deleted and no topic shrinks. Rights come first, since the topics' users need them.
+Nothing is deleted and no topic shrinks. Rights are applied first, because the users of the topics need them.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ async def active_brokers(client: Client) -> int:
 
 
 async def apply_one(client: Client, name: str, topic: dict[str, Any]) -> bool:
-    """Create or change one topic. Returns whether it is as declared now."""
+    """Create or change one topic. Return whether it now is as declared."""
     partitions = int(topic.get("partitions", -1))
     replicas = int(topic.get("replicas", -1))
     configs = {key: str(value) for key, value in topic.get("configs", {}).items()}

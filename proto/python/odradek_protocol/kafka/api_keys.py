@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 
 class ApiKey(IntEnum):
-    """Kafka's numbers of the requests."""
+    """The kinds of requests, with Kafka's numbers."""
 
     PRODUCE = 0
     FETCH = 1

@@ -1,4 +1,6 @@
-"""The table of error codes, used in every protocol: Kafka's numbers (Errors.java), and what each means for a retry."""
+"""The table of error codes, which all protocols use: Kafka's numbers (Errors.java), and whether a request may be
+retried.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,7 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def received(cls, number: int) -> ErrorCode:
-        """Return the code that a peer sent; UNKNOWN_SERVER_ERROR for a code of a newer release."""
+        """Return the code that a peer sent. A code of a newer release becomes UNKNOWN_SERVER_ERROR."""
         try:
             return cls(number)
         except ValueError:

@@ -1,4 +1,4 @@
-"""Fetch, coded by hand: a response is a list of buffers, with the records as the log returned them.
+"""A hand-written codec of Fetch. A response is a list of buffers, in which the records are as the log returned them.
 
 Versions 4 to 18 are read and written. Kafka's FetchRequest.json and FetchResponse.json list their fields:
 
@@ -88,7 +88,10 @@ class ForgottenTopic(NamedTuple):
 
 
 class FetchRequest(Struct, frozen=True, kw_only=True, gc=False):
-    """A Fetch request. `replica_id` is -1 for consumers. Session epoch -1 asks for no session, 0 for a new one."""
+    """A Fetch request. `replica_id` is -1 for consumers.
+
+    Session epoch -1 stands for a request without a session, 0 for one that begins a session.
+    """
 
     API_KEY: ClassVar[int] = ApiKey.FETCH
 
@@ -137,7 +140,9 @@ def decode_fetch(version: int, body: ByteBuffer) -> FetchRequest:
 
 
 def decode_fetch_steps(version: int, body: ByteBuffer) -> Generator[None, None, FetchRequest]:
-    """Like `decode_fetch`, with a step after every `PARTITIONS_A_STEP` topics and partitions."""
+    """Decode like `decode_fetch`, but as a generator with a step after every `PARTITIONS_A_STEP` topics and
+    partitions.
+    """
     try:
         return (yield from _Reader(version, body).request())
     except (struct.error, IndexError):
@@ -298,7 +303,7 @@ def encode_fetch_response(
     session_id: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> tuple[list[Sized], int]:
-    """Encode a Fetch response; return the buffers to write one after the other, and their size.
+    """Encode a Fetch response. Return the buffers, to be written one after the other, and their total size.
 
     Records are not copied. `endpoints` are those of the leaders that partitions name.
     """
@@ -322,7 +327,9 @@ def encode_fetch_steps(
     session_id: int = 0,
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> Generator[None, None, tuple[list[Sized], int]]:
-    """Like `encode_fetch_response`, with a step after every `PARTITIONS_A_STEP` partitions."""
+    """Encode like `encode_fetch_response`, but as a generator with a step after every `PARTITIONS_A_STEP`
+    partitions.
+    """
     flexible = version >= FLEXIBLE
     buffers: list[Sized] = []
     size = since_step = 0

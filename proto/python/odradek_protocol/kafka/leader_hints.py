@@ -29,14 +29,14 @@ class NodeEndpoint(NamedTuple):
 
 
 def write_current_leader(out: bytearray, tag: int, leader: CurrentLeader) -> None:
-    """Append a tagged field: tag, size, and the struct without tags of its own."""
+    """Append a tagged field with the current leader: tag, size, and the struct without tagged fields in it."""
     write_uvarint(out, tag)
     out.append(_LEADER.size)
     out += _LEADER.pack(leader.broker_id, leader.leader_epoch, 0)
 
 
 def write_node_endpoints(out: bytearray, tag: int, endpoints: Sequence[NodeEndpoint]) -> None:
-    """Append a tagged field: tag, size, and the array."""
+    """Append a tagged field with the leaders' endpoints: tag, size, and the array."""
     array = bytearray()
     write_uvarint(array, len(endpoints) + 1)
     for endpoint in endpoints:

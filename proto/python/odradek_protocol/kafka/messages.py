@@ -1,9 +1,9 @@
 """Kafka's messages: one class for each request and response of `api_keys.SUPPORTED`, for all its versions.
 
 kafka-python makes the classes from Kafka's schemas when it is imported. It has no schema of the requests 64, 68 and
-69, of ApiVersions 5 and of DeleteGroups 3; those are in `schemas/`, in the form of Kafka's own files. What a type
-checker knows of the classes is in `messages.pyi`, which `make proto` generates from the same schemas: an API that is
-added to `SUPPORTED` needs nothing here.
+69, of ApiVersions 5 and of DeleteGroups 3; those are in `schemas/`, in the form of Kafka's own files. The types of
+the classes, for type checkers, are in `messages.pyi`, which `make proto` generates from the same schemas. An API that
+is added to `SUPPORTED` needs no change here.
 
 A nested struct is made by the class's attribute of that name, without a version:
 `MetadataResponse.MetadataResponseBroker(node_id=1, ...)`. Fields that a version does not have are left out, and
@@ -47,7 +47,9 @@ class Messages(NamedTuple):
 
 
 def _message(name: str) -> type[Message]:
-    """Return the class of a message: made from `schemas/` if its schema is there, else the library's."""
+    """Return the class of a message, made from its schema in `schemas/` if there is one, otherwise the library's
+    class.
+    """
     if resources.files(_SCHEMAS).joinpath(f"{name}.json").is_file():
         return _own_message(name)
     return next(getattr(module, name) for module in _LIBRARY_MODULES if hasattr(module, name))
@@ -76,5 +78,5 @@ globals().update({message.__name__: message for pair in MESSAGES.values() for me
 
 
 def uuid_of(topic_id: bytes) -> uuid.UUID:
-    """Return 16 raw bytes in the type that the fields of responses have."""
+    """Convert 16 raw bytes to the type that UUID fields of responses have."""
     return uuid.UUID(bytes=bytes(topic_id))

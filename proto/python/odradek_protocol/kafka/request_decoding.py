@@ -88,7 +88,7 @@ def decode_request(key: ApiKey, version: int, body: ByteBuffer) -> Message:
 def decode_request_in_steps(
     key: ApiKey, version: int, body: ByteBuffer
 ) -> Generator[None, None, Message]:
-    """Like `decode_request`, with a step after each item: for long requests."""
+    """Decode like `decode_request`, but as a generator with a step after each item, for long requests."""
     decoder = _decoders_in_steps.get((key, version))
     if decoder is None:
         decoder = _decoders_in_steps[key, version] = compile_decoder_in_steps(
@@ -358,7 +358,7 @@ class _Source:
         )
 
     def _least(self, field: Any) -> int:
-        """Return the fewest bytes that an element can have."""
+        """Return the smallest number of bytes that an element can have."""
         kind = field._type_str
         if field.is_struct():
             fields = field.untagged_fields(self._version)

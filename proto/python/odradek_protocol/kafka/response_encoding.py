@@ -1,4 +1,4 @@
-"""Encodes responses: in one piece, or a long one step by step to the same bytes.
+"""Encodes responses in one piece or, if they are long, in steps. The bytes are the same.
 
 The library encodes a message in one piece: 10,000 topics take some 100 ms. Here a caller can do other
 work between any two items. Arrays of structs are walked item by item; an item that has no long array

@@ -1,5 +1,6 @@
 """Metadata records, and the image that results from replaying them.
 
-`records` has the changes, `codec` their encoding, `image` their sum and what a step changed, `snapshot` the
-encoding of a whole image, `features` the levels, `config_definitions` and `configs` the configs.
+`records` has the changes and `codec` their encoding; `image` has the result of replaying them and the differences
+between images; `snapshot` has the encoding of a whole image, `features` the feature levels, and `config_definitions`
+and `configs` the configs.
 """

@@ -59,7 +59,7 @@ def encode_batch(batch: MetadataBatch, *, level: int) -> bytes:
 
 
 def decode_batch(payload: bytes | memoryview) -> MetadataBatch:
-    """Decode a batch; raises `MetadataDecodeError` for anything else."""
+    """Decode a batch. Raises `MetadataDecodeError` for bytes that are not a batch."""
     steps = batch_steps(payload)
     while True:
         try:
@@ -70,7 +70,9 @@ def decode_batch(payload: bytes | memoryview) -> MetadataBatch:
 
 
 def batch_steps(payload: bytes | memoryview) -> Generator[None, None, MetadataBatch]:
-    """Decode a batch as `decode_batch` does, in steps for turns of the event loop between them."""
+    """Decode a batch like `decode_batch`, but as a generator, so that the event loop can get turns
+    between its steps.
+    """
     value = _unpacked(payload)
     if not isinstance(value, tuple) or len(value) < 3:
         raise MetadataDecodeError("a batch is not an array of three parts")
@@ -91,7 +93,7 @@ def batch_steps(payload: bytes | memoryview) -> Generator[None, None, MetadataBa
 
 
 def encode_record(record: MetadataRecord, *, level: int) -> bytes:
-    """Encode one record, as snapshots hold it."""
+    """Encode one record in the form in which snapshots contain it."""
     return _pack(_rows((record,), level)[0])
 
 
@@ -101,12 +103,12 @@ def encode_records(records: Sequence[MetadataRecord], *, level: int) -> bytes:
 
 
 def decode_record(payload: bytes | memoryview) -> MetadataRecord:
-    """Decode one record; raises `MetadataDecodeError` for anything else."""
+    """Decode one record. Raises `MetadataDecodeError` for bytes that are not a record."""
     return _record(_unpacked(payload))
 
 
 def decode_records(payload: bytes | memoryview) -> tuple[MetadataRecord, ...]:
-    """Decode an array of records; raises `MetadataDecodeError` for anything else."""
+    """Decode an array of records. Raises `MetadataDecodeError` for bytes that are not one."""
     value = _unpacked(payload)
     if not isinstance(value, tuple):
         raise MetadataDecodeError("the records are not an array")
@@ -155,7 +157,7 @@ class _Layout:
         return form
 
     def refusal(self, error: msgspec.ValidationError) -> MetadataDecodeError:
-        """Return what to raise for fields that do not fit."""
+        """Return the error to raise for fields that do not fit the record's layout."""
         if _MORE_FIELDS in str(error):
             return NewerProgramNeeded(f"{self.cls.__name__}: {error}")
         return MetadataDecodeError(f"{self.cls.__name__}: {error}")
@@ -205,7 +207,7 @@ def _record(row: Any) -> MetadataRecord:  # Any: what msgpack returns
 
 
 def _refusal(row: Any) -> MetadataDecodeError:
-    """Return what to raise for a row that is no record of a known version."""
+    """Return the error to raise for a row that is not a record of a known version."""
     if type(row) is not tuple or len(row) < 2:
         return MetadataDecodeError("a record is not an array that begins with its type and version")
     type_id, version = _read_int(row[0]), _read_int(row[1])

@@ -4,11 +4,11 @@ Values are text in every protocol and in every record, as in Kafka; `ConfigDefin
 place that reads them. A value that does not fit is a `ConfigError` whose message names the config,
 the value and what would fit.
 
-Topic configs have Kafka's names, plus `durability`. `broker_name` is the name of the broker config that
-holds the cluster's default for it. A few that programs set by habit are accepted WITHOUT_EFFECT, which their
-documentation says; all others take effect. `INERT_TOPIC_CONFIGS` are Kafka's names for what does not exist here:
-they are accepted, so that a tool can copy a topic's configs, and listed only where they are set. Values that ask
-for something that is missing are refused.
+Topic configs have Kafka's names, plus `durability`. `broker_name` is the name of the broker config that holds the
+cluster's default for it. A few that programs set by habit are accepted WITHOUT_EFFECT, which their documentation
+says; all others take effect. `INERT_TOPIC_CONFIGS` are Kafka's configs of mechanisms that do not exist here. They are
+accepted, so that a tool can copy a topic's configs, and listed only where they are set. Values that would require a
+missing mechanism are refused.
 
 Broker configs can be set at run time. On the resource broker "" a config is the default of all brokers. A
 cluster-wide config is allowed only there: two brokers that disagree about `min.insync.replicas` would be
@@ -31,7 +31,7 @@ LONG_MAX: Final = 2**63 - 1
 
 
 class ConfigError(ValueError):
-    """A config does not exist or does not take this value; the message is for people."""
+    """A config does not exist or does not accept this value. The message is meant for users."""
 
 
 class ConfigType(IntEnum):
@@ -83,11 +83,11 @@ class ConfigDefinition:
 
     @property
     def default_name(self) -> str:
-        """The name of the broker config that is the cluster's default of this topic config."""
+        """The name of the broker config that holds the cluster's default of this topic config."""
         return self.broker_name or self.name
 
     def parse(self, text: str) -> ConfigValue:
-        """Parse a value; raises `ConfigError` naming the config, the value and what fits."""
+        """Parse a value. Raises `ConfigError`, which names the config, the value, and the values that are allowed."""
         if len(text) > _VALUE_CHARACTERS_MAX:
             raise ConfigError(
                 f"{self.name}: the value has {len(text)} characters, but at most 32767 are allowed"
@@ -106,7 +106,7 @@ class ConfigDefinition:
                 return self._ranged(self._whole(text))
 
     def accepts(self) -> str:
-        """Return which values fit, for people: `a whole number (LONG) from -1`."""
+        """Return a text that says which values are allowed: `a whole number (LONG) from -1`."""
         match self.type:
             case ConfigType.BOOLEAN:
                 return " or ".join(self.choices or ("true", "false"))

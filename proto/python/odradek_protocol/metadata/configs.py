@@ -86,7 +86,7 @@ def check_config(resource_type: ConfigResourceType, name: str, value: str) -> Co
 
 
 def check_together(topic_configs: dict[str, str]) -> None:
-    """Check a topic's own configs against each other; raises `ConfigError`."""
+    """Check whether a topic's own configs contradict each other; raises `ConfigError` if they do."""
     lags = [
         topic_configs.get(name, TOPIC_CONFIGS[name].default)
         for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
@@ -98,7 +98,7 @@ def check_together(topic_configs: dict[str, str]) -> None:
 
 
 def check_group_together(group_configs: dict[str, str]) -> None:
-    """Check a group's own configs against each other; raises `ConfigError`."""
+    """Check whether a group's own configs contradict each other; raises `ConfigError` if they do."""
     heartbeat_ms = group_configs.get("consumer.heartbeat.interval.ms")
     session_ms = group_configs.get("consumer.session.timeout.ms")
     if heartbeat_ms and session_ms and int(heartbeat_ms) >= int(session_ms):

@@ -125,7 +125,10 @@ class TopicState:
 
 @dataclass(slots=True, kw_only=True)
 class MetadataImage:
-    """All metadata up to `offset`, inclusive. Any code may read its fields; only `replay` changes them."""
+    """The metadata of the cluster as of `offset`, inclusive.
+
+    Any code may read its fields; only `replay` changes them.
+    """
 
     offset: MetadataOffset = NO_METADATA_OFFSET
     epoch: int = 0
@@ -147,14 +150,15 @@ class MetadataImage:
         return self.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
 
     def feature_level(self, name: str) -> int:
-        """Return the level of a feature that is in use; 0: the feature is off."""
+        """Return the level of a feature that is in use; 0 means that the feature is off."""
         if name == TRANSACTION_VERSION and not self.has_identity:
             return 0  # see `features`
         return self.features.get(name, 0)
 
     @property
     def has_transactions(self) -> bool:
-        """Whether transactions are served: the level is on, and every registered broker takes part in them.
+        """Whether the cluster supports transactions: the feature's level is not 0, and every registered broker
+        supports it.
 
         A broker that is fenced counts too, because it comes back and may lead a partition of a transaction.
         """
@@ -201,7 +205,8 @@ class MetadataImage:
         return _NO_CONFIGS if configs is None else MappingProxyType(configs)
 
     def topic_config(self, topic: str, name: str, *, default_name: str | None = None) -> str | None:
-        """Return a topic's config: its own value, else the cluster's default; None: the built-in default.
+        """Return a topic's config: its own value, else the cluster's default, else None, which stands for the
+        built-in default.
 
         `default_name` is the config's name as a broker default (`log.retention.ms`), when it
         differs from the topic's.
@@ -475,10 +480,10 @@ class MetadataDelta:
     """The changes of a replay, so that a broker applies differences and not whole images.
 
     One delta is passed to any number of `MetadataImage.replay` calls. It holds the former state of everything that
-    changed (None: it did not exist); the image has the present state. What is in no field has not changed.
+    changed (None: it did not exist); the image has the present state. Anything that is in no field has not changed.
 
-    `is_of_snapshot`: the image was replaced by that of a snapshot. What the new image lacks was removed by
-    records that this process has not seen, if both have the same history.
+    `is_of_snapshot`: the image was replaced by that of a snapshot. If both have the same history, anything that the
+    new image lacks was removed by records that this process has not seen.
     """
 
     is_of_snapshot: bool = False
@@ -523,7 +528,7 @@ class MetadataDelta:
 
 
 class _UnreadDelta(MetadataDelta):
-    """A delta that nobody reads, where most changes of a batch are of partitions."""
+    """A delta that nobody reads. It skips the changes of partitions, which are most changes of a batch."""
 
     def partition_changed(
         self, key: tuple[TopicId, PartitionIndex], before: PartitionState | None

@@ -43,7 +43,7 @@ from odradek_protocol.identity import (
 
 
 class RestartClass(IntEnum):
-    """How a broker's last process ended."""
+    """How the last process of a broker ended, which decides whether it may have lost bytes."""
 
     CLEAN = 1  # a controlled shutdown; its marker names the previous broker epoch
     PROCESS = 2  # the process died, but the page cache is whole
@@ -147,12 +147,11 @@ class Topic(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 class Partition(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """A partition exists, in this state; its epochs are 0 unless a snapshot has others.
 
-    `isr`: replicas that have all that is committed, as the leader last reported. `elr`: replicas that
-    left the ISR when it was below its minimum, and still have all that is committed (KIP-966).
-    `lost`: replicas that were in one of both when they lost bytes (KIP-966's last known ELR, as a
-    set): none of them is elected cleanly before it is back in the ISR, and if no other replica is left,
-    all of them must report their log ends. `recovering`: the leader was elected uncleanly and has not
-    yet reported that its recovery is complete.
+    `isr`: replicas that have all that is committed, as the leader last reported. `elr`: replicas that left the ISR
+    when it was below its minimum, and still have all that is committed (KIP-966). `lost`: replicas that were in the
+    ISR or ELR when they lost bytes (KIP-966's last known ELR, as a set). None of them is elected cleanly before it is
+    back in the ISR; if no other replica is left, all of them must report their log ends. `recovering`: the leader was
+    elected uncleanly and has not yet reported that its recovery is complete.
     """
 
     TYPE_ID: ClassVar[int] = 6
@@ -291,8 +290,8 @@ class NoOp(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 class MetadataIncarnation(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     """The identity of this metadata log: 16 random bytes, written once, in its first batch.
 
-    A log that begins again, because the controllers lost their directories, has another incarnation, and
-    brokers that followed the lost log refuse it. A log whose program wrote none gets one when
+    A log that begins again, because the controllers lost their directories, has another incarnation, and brokers that
+    followed the lost log refuse it. A log that an older program began without an incarnation gets one when
     `metadata.version` is raised.
     """
 

@@ -214,8 +214,8 @@ def read_header(buffer: ByteBuffer, offset: int = 0) -> BatchHeader:
 def iter_headers(buffer: ByteBuffer) -> Iterator[tuple[int, BatchHeader]]:
     """Yield each whole batch's position and header, in order.
 
-    An incomplete batch at the end (a fetch cuts there) ends the iteration; the position after the
-    last one is its position + `size_bytes`. Raises as `read_header` does. CRCs are not checked.
+    An incomplete batch at the end, as a fetch may return, ends the iteration. The position after the last whole batch
+    is its position + `size_bytes`. Raises as `read_header` does. CRCs are not checked.
     """
     position = 0
     end = len(buffer)
@@ -232,7 +232,8 @@ def iter_headers(buffer: ByteBuffer) -> Iterator[tuple[int, BatchHeader]]:
 def check_crc(buffer: ByteBuffer, position: int, header: BatchHeader) -> None:
     """Raise ChecksumMismatch unless the bytes of the batch at `position` match its CRC.
 
-    TruncatedBatch if its end is not in `buffer`. No copy with the C codec, one without it.
+    Raises TruncatedBatch if the batch's end is not in `buffer`. The C codec copies nothing, the Python codec makes
+    one copy.
     """
     require_whole(buffer, position, header)
     end = position + header.size_bytes
@@ -245,7 +246,7 @@ def check_crc(buffer: ByteBuffer, position: int, header: BatchHeader) -> None:
 
 
 def require_whole(buffer: ByteBuffer, position: int, header: BatchHeader) -> None:
-    """Raise TruncatedBatch unless `buffer` has the batch at `position` to its end."""
+    """Raise TruncatedBatch unless `buffer` contains the whole batch at `position`."""
     bytes_left = len(buffer) - position
     if header.size_bytes > bytes_left:
         raise TruncatedBatch(

@@ -23,7 +23,10 @@ def expanded_records(
     *,
     bytes_expanded_max: int = BYTES_EXPANDED_MAX,
 ) -> ByteBuffer:
-    """Return the records of the batch at `position`, still encoded: decompressed, or a view."""
+    """Return the records of the batch at `position`, decompressed but still encoded.
+
+    Without compression this is a view.
+    """
     require_whole(buffer, position, header)
     records = memoryview(buffer)[position + RECORDS_AT : position + header.size_bytes]
     if not records:
@@ -97,8 +100,8 @@ def decode_batch(
 ) -> list[Record]:
     """Return all records of the batch at `position`. Arguments and errors are those of `open_batch`.
 
-    The objects of the smallest records (7 bytes each) take 20 times as many bytes: read batches of untrusted
-    clients in pieces where memory is bounded.
+    The objects of the smallest records (7 bytes each) take 20 times as much memory. So where memory is bounded, read
+    batches of untrusted clients in pieces.
     """
     return open_batch(
         buffer,
@@ -122,7 +125,7 @@ def decode_batches(
     topic: str | None = None,
     partition: int = -1,
 ) -> list[Record]:
-    """Return all records of all whole batches in `buffer`, as a fetch returned it.
+    """Return all records of all whole batches in `buffer`, which has the form that a fetch returns.
 
     Control batches are left out unless they are asked for; the caller leaves out aborted transactions.
     `bytes_expanded_max` applies to each batch. Otherwise it works like `decode_batch`.

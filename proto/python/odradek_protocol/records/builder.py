@@ -1,4 +1,4 @@
-"""Builds one record batch: each record is encoded when it is appended, the header at the end."""
+"""Builds one record batch. Each record is encoded when it is appended, and the header when the batch is built."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ def encode_batch(
 ) -> bytes:
     """Encode one batch of these records.
 
-    A record with an offset keeps it (`base_offset` is where the batch begins); one with offset -1
-    gets the next. The other arguments are those of `BatchBuilder.build`.
+    A record that has an offset keeps it (`base_offset` is where the batch begins); a record with offset -1 gets the
+    next one. The other arguments are those of `BatchBuilder.build`.
     """
     builder = BatchBuilder(base_timestamp_ms=base_timestamp_ms)
     for record in records:

@@ -1,4 +1,4 @@
-"""The record codec of this process: C where it was built, else Python. Their results are equal.
+"""The record codec of this process: the C codec if it was built, otherwise the Python codec. Their results are equal.
 
 `ODRADEK_PURE_PYTHON=1` in the environment chooses Python in either case.
 """

@@ -36,7 +36,10 @@ ALL_COLUMNS: Final = Column(31)
 
 @dataclass(frozen=True, slots=True)
 class BinaryColumn:
-    """Arrow `binary`: bit i of `validity` (absent without nulls), `offsets` int32 (rows + 1)."""
+    """A column of Arrow's type `binary`.
+
+    Bit i of `validity` says whether row i is not null (absent without nulls); `offsets` are int32 (rows + 1).
+    """
 
     null_count: int
     validity: bytearray | None
@@ -46,7 +49,8 @@ class BinaryColumn:
 
 @dataclass(frozen=True, slots=True)
 class HeadersColumn:
-    """Arrow `list<struct<key: string, value: binary>>`: `offsets` int32 (rows + 1) into both.
+    """A column of Arrow's type `list<struct<key: string, value: binary>>`; `offsets` are int32 (rows + 1) into keys
+    and values.
 
     In header keys that are not UTF-8, U+FFFD replaces the invalid bytes.
     """
@@ -58,7 +62,7 @@ class HeadersColumn:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Rows as buffers. A column is None if it was not selected. Numbers are int64."""
+    """Rows as Arrow's buffers, one for each column. A column that was not selected is None. Numbers are int64."""
 
     row_count: int
     key: BinaryColumn | None
@@ -107,8 +111,8 @@ class ColumnBuilder:
     ) -> int:
         """Add the records from `start_offset` on, and return their number. The caller skips control batches.
 
-        Raises CorruptBatch (also for a timestamp beyond 64 bits in microseconds), or OverflowError
-        when keys, values and headers together would pass the 2 GiB of 32-bit offsets; they then stay as they were.
+        Raises CorruptBatch (also for a timestamp beyond 64 bits in microseconds), or OverflowError when keys, values
+        and headers together would pass the 2 GiB of 32-bit offsets; the columns then stay unchanged.
         """
         if check_crc_first:
             check_crc(buffer, position, header)

@@ -1,9 +1,10 @@
-"""Compresses and expands the records of a batch. The size of the expanded records is capped before memory is taken.
+"""Compresses and expands the records of a batch. The size of the expanded records is limited before memory is
+allocated.
 
 The formats are those of Kafka's clients: one gzip member; snappy in xerial's framing (written) or raw (read too); one
-LZ4 frame of independent blocks; one zstd frame. LZ4 and zstd frames are chains of blocks with a length in front and a
-fixed maximum for each, so a frame bounds what it can expand to: the output is allocated once, never above the cap, and
-expanding into it fails where it would overflow.
+LZ4 frame of independent blocks; one zstd frame. LZ4 and zstd frames are chains of blocks, each with its length in
+front and a fixed maximum, so the size that a frame can expand to is known before. The output is allocated once, never
+above the limit, and expanding fails if it would overflow the output.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def parse_control_record(record: Record) -> ControlRecord:
 
 
 def read_control(buffer: ByteBuffer, position: int = 0, *, check_crc: bool = True) -> ControlRecord:
-    """Decode the record of the control batch at `position`."""
+    """Decode the only record of the control batch at `position`."""
     records = decode_batch(buffer, position, check_crc=check_crc)
     if len(records) != 1:
         raise CorruptBatch(f"control batch has {len(records)} records instead of one")

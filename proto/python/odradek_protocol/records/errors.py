@@ -1,10 +1,10 @@
-"""Errors in the bytes of a record batch. Each message names the error and its place."""
+"""Errors in the bytes of a record batch. Each message says what is wrong and where."""
 
 from __future__ import annotations
 
 
 class CorruptBatch(ValueError):
-    """The bytes are not a record batch. Not retriable: the same bytes fail again."""
+    """The bytes are not a record batch. Retrying does not help, because the same bytes fail again."""
 
 
 class TruncatedBatch(CorruptBatch):

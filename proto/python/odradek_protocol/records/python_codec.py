@@ -1,4 +1,4 @@
-"""The record codec in Python: the reference that the C codec (`_codec.c`) must equal.
+"""The record codec in Python, which is the reference for the C codec (`_codec.c`).
 
 Both have the same functions and classes, with equal results and errors; tests compare them. Inside a
 batch, after decompression, a record is encoded as
@@ -11,9 +11,9 @@ batch, after decompression, a record is encoded as
     value       varint   length, or -1 for null; bytes
     headers     varint   count; each a key (varint length, UTF-8) and a value (like the record's)
 
-The reader accepts what Kafka's own readers accept: varints that are longer than needed, and any
-attributes. It refuses what would hide damage: lengths below -1, a record that does not end where its
-length says, offsets that do not rise, bytes after the last record. Source: Kafka's DefaultRecord.java.
+The reader accepts what Kafka's own readers accept: varints that are longer than needed, and any attributes. It
+refuses bytes that would hide damage: lengths below -1, a record that does not end where its length says, offsets that
+do not rise, bytes after the last record. Source: Kafka's DefaultRecord.java.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ _COLUMN_BYTES_MAX: Final = (1 << 31) - 1
 
 @dataclass(slots=True)
 class Record:
-    """One record, decoded. Treat it as immutable: the C codec's is, and is no dataclass.
+    """One record, decoded. Treat it as immutable: the class of the same name in the C codec is immutable, and is not
+    a dataclass.
 
     `timestamp_ms` and `offset` are -1 where unknown, as in a record that is yet to be written;
     `topic`, `partition` and `leader_epoch` are those that the reader was given. Header keys that are not
@@ -433,9 +434,10 @@ class RecordColumns:
 
 
 def crc32c(data: ByteBuffer, value: int = 0, /) -> int:
-    """Return the CRC32C of `data`, or of the data that gave `value` followed by `data`.
+    """Return the CRC32C of `data`.
 
-    google-crc32c takes `bytes` only: other buffers are copied in pieces that stay in the cache.
+    If `value` is the CRC32C of earlier data, return that of the earlier data and `data` together. google-crc32c
+    accepts only `bytes`, so other buffers are copied in chunks that are small enough for the CPU's cache.
     """
     if isinstance(data, bytes):
         return google_crc32c.extend(value, data)  # type: ignore[no-any-return]
@@ -494,7 +496,7 @@ def _check_timestamp(timestamp_ms: int) -> None:
 
 
 class _Binary:
-    """One growing Arrow `binary` column."""
+    """A growing column of Arrow's type `binary`."""
 
     __slots__ = ("_nulls", "_offsets", "data")
 
@@ -524,31 +526,40 @@ class _Binary:
 def usual_header(
     frame: ByteBuffer, versions: bytes
 ) -> tuple[int, int, int, str | None, int] | None:
-    """Return the fields of a request's header, and where the message begins; None: decode it in Python.
+    """Return the fields of a request's header, and where the message begins; None means that it must be decoded in
+    Python.
 
-    The functions named `usual_` exist for their speed in C, where they take what is usual and well-formed, and return
-    None for anything else. Their callers then take the way in Python, which knows every form and its errors; without
-    the C codec they always do. `versions` has two bytes for each API key: the lowest flexible and the highest version.
+    The functions named `usual_` exist for their speed in C, where they handle usual and well-formed bytes and return
+    None for all others. Their callers then use the Python code, which handles every form and its errors. Without the
+    C codec they always return None. `versions` has two bytes for each API key: the lowest flexible and the highest
+    version.
     """
     return None
 
 
 def usual_produce(version: int, body: memoryview) -> UsualProduce | None:
-    """Return the transactional id, acks, the timeout in ms and the topics of a Produce; None: decode it in Python."""
+    """Return the transactional id, acks, the timeout in ms and the topics of a Produce request.
+
+    None means that it must be decoded in Python.
+    """
     return None
 
 
 def usual_produced(
     version: int, topics: list[UsualProducedTopic], throttle_ms: int
 ) -> bytes | None:
-    """Return the response to a Produce whose partitions have no messages and hints; None: encode it in Python."""
+    """Return the response to a Produce request whose partitions have no messages and hints.
+
+    None means that it must be encoded in Python.
+    """
     return None
 
 
 def usual_batch(batches: ByteBuffer) -> tuple[int, int, int, int, int] | None:
     """Return the record count, the greatest timestamp in ms, the producer's id and epoch, and the first sequence.
 
-    None: these bytes are anything but one valid batch that is not compressed, not in a transaction and no marker.
+    None means that these bytes are not exactly one valid batch without compression that is neither transactional nor
+    a marker.
     """
     return None
 
