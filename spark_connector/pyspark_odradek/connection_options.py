@@ -1,8 +1,8 @@
 """The connection options of a source or sink: addresses, TLS, certificate or login.
 
-Options have the prefix `kafka.` (so that a query written for Kafka changes only its format and address)
-or `odradek.`. Certificates are PEM, by file or inline. A login's name and password stand in
-`sasl.jaas.config`, as Kafka's Java clients have them, or in `sasl.username` and `sasl.password`.
+Options have the prefix `kafka.` (so that a query written for Kafka changes only its format and address) or
+`odradek.`. Certificates are PEM, by file or inline. The name and password of a login are given in `sasl.jaas.config`,
+as with Kafka's Java clients, or in `sasl.username` and `sasl.password`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def refuse_misspelt(options: Mapping[str, str], known: Iterable[str]) -> None:
 def parse_boolean(text: str) -> bool:
     """Parse true or false, in any case. Raises ValueError."""
     if text.lower() not in ("true", "false"):
-        raise ValueError(f"{text!r} must be true or false")
+        raise ValueError(f"{text!r} is not true or false")
     return text.lower() == "true"
 
 

@@ -32,7 +32,7 @@ def write_step(
             a streaming query.
 
     Raises:
-        ValueError: `query` is missing, and this is no `foreachBatch`, or one through Spark Connect.
+        ValueError: `query` is missing, and this is not called in `foreachBatch`, or is called through Spark Connect.
     """
     named = {"delivery": EXACTLY_ONCE} | options
     named |= {STEP_QUERY: query or _running_query(frame), STEP_NUMBER: str(step)}

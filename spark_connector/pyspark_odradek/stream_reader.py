@@ -3,11 +3,11 @@
 One instance exists on the driver as long as the query; another one is made for each plan and pickled to executors. So
 connections belong to the process (`process_link`), and the query's state is created at first use.
 
-`Admission` decides how much of the available offsets a trigger takes. With maxOffsetsPerTrigger the room is shared
-among partitions in proportion to what each has waiting. With minOffsetsPerTrigger a trigger takes nothing until as
-many offsets wait, or maxTriggerDelay has passed since the last trigger that took something. Both follow Spark's
-KafkaMicroBatchStream. Spark's Python API has no field for the delay, and cannot give both limits at once, so the
-state is kept here: the reader's process lives as long as the query.
+`Admission` decides how much of the available offsets a trigger takes. With maxOffsetsPerTrigger that number is shared
+among partitions in proportion to the offsets that are available in each. With minOffsetsPerTrigger a trigger takes
+nothing until that many offsets are available, or maxTriggerDelay has passed since the last trigger that took
+something. Both follow Spark's KafkaMicroBatchStream. Spark's Python API has no field for the delay, and cannot give
+both limits at once, so the state is kept here: the reader's process lives as long as the query.
 """
 
 from __future__ import annotations

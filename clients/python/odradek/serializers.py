@@ -149,7 +149,7 @@ def from_avro(
         item = fastavro.schemaless_reader(source, written, reader)
         if source.tell() != len(data):
             raise ValueError(
-                f"the record has {len(data) - source.tell()} extra bytes after the Avro datum"
+                f"the record has {len(data) - source.tell()} bytes after the Avro datum"
             )
         return item
 

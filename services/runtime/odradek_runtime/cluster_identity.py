@@ -3,7 +3,7 @@ metadata log.
 
 Callers of the controllers send both in the headers of each call. A controller refuses calls that are meant for
 another cluster, for another metadata log, or for a quorum with other voters: its responses would be wrong for the
-caller. A caller does not send what it does not know, and a missing header is not checked; older programs send none.
+caller. A caller sends only the ids that it knows, and a missing header is not checked; older programs send none.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class TlsServer:
         refusals: RefusalLines,
         handshake_s_max: float = HANDSHAKE_S_MAX,
     ) -> None:
-        """`advice_for` returns a text for a client of another protocol: what this listener is. Failures are logged
-        to `log`.
+        """`advice_for` returns the text for a client of another protocol, which says what this listener expects.
+        Failures are logged to `log`.
         """
         self._listening = listening
         self._context = context
@@ -131,7 +131,10 @@ class TlsServer:
             self._report(host, reason)
 
     async def _refusal(self, client: socket.socket) -> str | None:
-        """Return None for a client that speaks TLS; else close its connection, and return why ("": it has left)."""
+        """Return None for a client that speaks TLS.
+
+        Otherwise close its connection and return the reason ("" if it has left).
+        """
         client.setblocking(False)
         is_tls = False
         try:
@@ -201,7 +204,9 @@ async def _peek(client: socket.socket) -> bytes:
 
 
 def _words(error: ssl.SSLError) -> str:
-    """Return OpenSSL's reason in words: "CERTIFICATE_VERIFY_FAILED" says little to who meets it first."""
+    """Return OpenSSL's reason as a readable text, because codes such as "CERTIFICATE_VERIFY_FAILED"
+    explain little.
+    """
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate is not accepted: {error.verify_message}"
     reason = error.reason or str(error)

@@ -46,7 +46,7 @@ def test_help_imports_nothing_heavy(words: list[str]) -> None:
     ("words", "said"),
     [
         (["consume", "t", "--from-beginning", "--offset", "3"], "can be used"),
-        (["consume", "t", "-f", "%x"], "there is no %x"),
+        (["consume", "t", "-f", "%x"], "unknown placeholder %x"),
         (["produce", "t", "/no/such/file"], "cannot read /no/such/file"),
         (["produce", "t", "--acks", "2"], "must be 0, 1 or all"),
         (["produce", "t", "--key-separator", ""], "--key-separator must not be empty"),

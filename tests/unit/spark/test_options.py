@@ -96,7 +96,7 @@ def test_names_of_options_are_case_insensitive_and_both_prefixes_work() -> None:
         ({"kafka.enable.auto.commit": "true"}, "'enable.auto.commit' is not supported"),
         ({"kafka.interceptor.classes": "x"}, "'interceptor.classes' is not supported"),
         ({"startingOffsetsByTimestampStrategy": "guess"}, "allowed: error, latest"),
-        ({"failOnDataLoss": "maybe"}, "option failOnDataLoss: 'maybe' must be true or false"),
+        ({"failOnDataLoss": "maybe"}, "option failOnDataLoss: 'maybe' is not true or false"),
         ({"kafkaConsumer.pollTimeoutMs": "0"}, "kafkaConsumer.pollTimeoutMs must be positive"),
         ({"startingOfsets": "earliest"}, "'startingOfsets'; did you mean startingOffsets?"),
         ({"failOnDataLos": "false"}, "did you mean failOnDataLoss?"),

@@ -56,7 +56,10 @@ def test_options_go_to_the_source_or_to_the_sink_or_to_both() -> None:
     ("arguments", "sentence"),
     [
         (("dead-letters",), "required: --bootstrap"),
-        (("dead-letters", "--bootstrap", "host"), "'host': it has no port; write HOST:PORT"),
+        (
+            ("dead-letters", "--bootstrap", "host"),
+            "'host' is not valid: it has no port; write HOST:PORT",
+        ),
         (("dead-letters", *HERE, "--spark", "master"), "'master' is not NAME=VALUE"),
         (("dead-letters", *HERE, "--option", "=x"), "'=x' is not NAME=VALUE"),
         (("dead-letters", *HERE, "--batch-offsets-max", "0"), "not an integer of at least 1"),
@@ -94,7 +97,10 @@ def test_arguments_that_make_no_sense_are_refused(
             ("topic-to-files", *HERE, "--ftp", "sftp://me:secret@h/"),
             "'sftp://h' is not an ftp:// or ftps:// address",
         ),
-        (("flight-enrichment", *HERE, "--data", "/"), "/ has no airlines.csv, airports.csv"),
+        (
+            ("flight-enrichment", *HERE, "--data", "/"),
+            "files are missing in /: airlines.csv, airports.csv",
+        ),
         (("format-adaptation", *HERE, "--config", "/no/such"), "No such file"),
     ],
 )

@@ -343,11 +343,7 @@ class Admin:
     async def list_offsets(
         self, timestamps_ms: ByPartition[int], *, read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Look up offsets by timestamp.
-
-        The timestamp -1 stands for the latest offset, -2 for the earliest, -3 for the offset of the largest
-        timestamp.
-        """
+        """Look up offsets by timestamp: -1 is the latest, -2 the earliest, -3 that of the largest timestamp."""
         return await look_up_offsets(
             self._cluster,
             {as_partition(p): at for p, at in timestamps_ms.items()},

@@ -187,7 +187,7 @@ class TransactionAdmin:
         )
 
     async def abort(self, transactional_id: str, *, force: bool = False) -> None:
-        """Abort the open transaction of an id, whose producer may go on with another one.
+        """Abort the open transaction of an id. Its producer may then begin another one.
 
         Args:
             force: Abort a transaction that is prepared and waits for its step, too.

@@ -56,7 +56,7 @@ async def change_configs(
             if name not in configs:
                 near = get_close_matches(name, configs, 1)
                 fail(
-                    f"{name} is no {resource.type.name.lower()} config"
+                    f"there is no {resource.type.name.lower()} config {name}"
                     + (f"; did you mean {near[0]}?" if near else "")
                 )
     await client.admin.alter_configs(resource, set=changes, delete=deleted)
@@ -64,7 +64,7 @@ async def change_configs(
 
 
 def note_inert(resource_type: int, names: Iterable[str]) -> None:
-    """Say on stderr which of these configs have no effect."""
+    """Report on stderr which of these configs have no effect."""
     from odradek_protocol.metadata.config_definitions import WITHOUT_EFFECT
     from odradek_protocol.metadata.configs import definitions
     from odradek_protocol.metadata.records import ConfigResourceType

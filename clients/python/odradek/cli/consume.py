@@ -288,7 +288,7 @@ async def _matching_topics(client: Client, patterns: Iterable[str]) -> list[str]
 async def _unread(
     consumer: Consumer, stops: dict[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Return the stops that the consumer has not reached.
+    """Return the partitions in which the consumer has not reached its stop offset yet.
 
     Offsets without records (markers, compaction) count as read.
     """

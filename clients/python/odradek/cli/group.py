@@ -92,7 +92,7 @@ async def group_lags(
 ) -> dict[str, tuple[int | None, int | None]]:
     """Return how many members each group has, and how many records it is behind in the partitions where it committed.
 
-    None stands for what a coordinator does not tell, because it is down or refuses the caller.
+    None stands for a number that a coordinator does not return, because it is down or refuses the caller.
     """
     import asyncio
 

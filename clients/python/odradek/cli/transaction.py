@@ -113,7 +113,7 @@ def abort(
 ) -> None:
     """Abort the open transaction of an id.
 
-    Its records are skipped by read_committed readers, which go on. Its producer may begin another transaction.
+    Readers with read_committed skip its records and continue. Its producer may begin another transaction.
     """
 
     async def work(client: Client) -> list[dict[str, Any]]:

@@ -251,10 +251,10 @@ class Cluster:
     ) -> pb.MetadataResponse:
         """Ask any broker for metadata that has the changes that this client has made (`require_metadata`).
 
-        A broker that is behind waits a moment and then responds with what it has; another one is asked
-        then. If none has the changes within `OWN_CHANGES_S_MAX`, the last response is returned and the
-        changes are no longer required: the cluster may have been replaced by another one, and later
-        requests must not wait for changes that it will never have.
+        A broker that does not have them yet waits a moment and then responds with its own metadata; another broker is
+        asked then. If none has the changes within `OWN_CHANGES_S_MAX`, the last response is returned and the changes
+        are no longer required: the cluster may have been replaced by another one, and later requests must not wait
+        for changes that it will never have.
         """
         required = request.min_metadata_offset = self._metadata_offset_min
         deadline_s = time.monotonic() + timeout_s

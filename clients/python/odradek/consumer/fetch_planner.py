@@ -17,9 +17,9 @@ A partition has two offsets: `position`, of the next record to return, and `fetc
 the records between them are in `chunks`. Each time a partition is put on a stream it gets a new `fetch_id`, which the
 broker repeats: a response with another id was sent before a seek, a pause or a move, and is dropped.
 
-Memory is bounded by credit: a broker may send as many bytes as it was granted, over all of its streams, and is
-granted again those that were read or dropped. A paused partition is taken off its stream and its chunks are dropped,
-so it cannot hold credit that other partitions need. It does no I/O.
+Memory is bounded by credit: a broker may send only as many bytes as it was granted, over all of its streams, and
+bytes that were read or dropped are granted to it again. A paused partition is taken off its stream and its chunks are
+dropped, so it cannot hold credit that other partitions need. It does no I/O.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class Accumulator:
         return chosen
 
     def rotate(self, queues: Iterable[PartitionQueue]) -> None:
-        """Move these queues behind the others, so that a full request starves no queue."""
+        """Move these queues to the end of the order, so that no queue is left out for long when requests are full."""
         for queue in queues:
             if self._pending.pop(queue.name, None) is not None:
                 self._pending[queue.name] = queue

@@ -134,7 +134,7 @@ def create_secret(namespace: str, name: str, content: dict[str, bytes]) -> bool:
 
 
 def replace_secret(namespace: str, name: str, content: dict[str, bytes]) -> None:
-    """Replace key and certificate at once: the kubelet shows pods both or neither."""
+    """Replace key and certificate at once, so that the kubelet gives pods either both new files or none."""
     call("PUT", f"/api/v1/namespaces/{namespace}/secrets/{name}", secret_of(name, content))
 
 

@@ -103,7 +103,8 @@ async def apply(wanted: dict[str, dict[str, Any]], entries: list[Acl]) -> int:
 
 
 async def wait_for_brokers(client: Client, count: int, *, timeout_s: float = BROKERS_S) -> None:
-    """Wait for as many brokers as a topic has replicas: on a first start they register one after the other.
+    """Wait until there are as many brokers as the topic has replicas: on a first start they register one after the
+    other.
 
     It gives up after `timeout_s`, so that the creation names the topic that cannot be placed.
     """

@@ -142,9 +142,7 @@ class ConfigDefinition:
             raise self._refuse(text)
         low, high = _WHOLE_BOUNDS[self.type]
         if len(digits) > 20 or not low <= int(digits) <= high:
-            raise ConfigError(
-                f"{self.name}: {text!r} is out of range for the type {self.type.name}"
-            )
+            raise ConfigError(f"{self.name}: {text!r} does not fit {self.type.name}")
         return int(digits)
 
     def _number(self, text: str) -> float:

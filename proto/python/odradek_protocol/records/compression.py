@@ -175,7 +175,8 @@ _BLOCKS_MAX: Final = 1 << 16
 
 
 def lz4_bytes_max(data: ByteBuffer, cap: int) -> int:
-    """Return an upper bound of one LZ4 frame's content in bytes; above `cap` it only means "more".
+    """Return an upper bound of one LZ4 frame's content in bytes. Any result above `cap` means only that it is more
+    than `cap`.
 
     Raises CorruptBatch when the frame's headers are wrong, or when bytes are missing or too many.
     """
@@ -209,7 +210,8 @@ def lz4_bytes_max(data: ByteBuffer, cap: int) -> int:
 
 
 def zstd_bytes_max(data: ByteBuffer, cap: int) -> int:
-    """Return an upper bound of one zstd frame's content in bytes; above `cap` it only means "more".
+    """Return an upper bound of one zstd frame's content in bytes. Any result above `cap` means only that it is more
+    than `cap`.
 
     Raises CorruptBatch as `lz4_bytes_max` does, and for a window of more than 8 MiB.
     """

@@ -110,7 +110,7 @@ def filters_per_piece(image: MetadataImage, count_max: int) -> int:
 
 
 def create_acls(work: Workspace, entries: Sequence[AclEntry]) -> tuple[Outcome, ...]:
-    """Add entries; an entry that exists already is no error and is not added again."""
+    """Add entries; an entry that exists already is not an error, and is not added again."""
     records = _Records.of(work)
     present = records.by_content
     outcomes = []

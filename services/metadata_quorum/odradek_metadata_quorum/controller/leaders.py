@@ -6,8 +6,9 @@ moves them back: every `leader.imbalance.check.interval.seconds`, for each broke
 is left out until a minute has passed without fencing.
 
 Unclean recovery (rule R22) is for a partition without a leader that no clean election can help. It stays without one
-while a replica of its ISR or ELR that lost no bytes may come back. In two cases the controller goes on:
-it asks replicas for their (last epoch, log end), by its responses to heartbeats, and elects the greatest.
+while a replica of its ISR or ELR that lost no bytes may come back. In two cases the controller elects one
+nevertheless: it asks replicas for their (last epoch, log end), by its responses to heartbeats, and elects the
+greatest.
 
     all lost     Every member of ISR and ELR has lost bytes (`lost`: the power failed at all copies). Once
                  all of ISR, ELR and `lost` are live again and have reported, the greatest leads. No other

@@ -13,8 +13,9 @@ partitions. What follows, as long as the same brokers are live:
 - A topic that is deleted takes at most one leadership more from one broker than from another, so k deletions raise D by
   at most k. Topics created afterwards go to the brokers that lead least, and D falls again.
 
-*Followers.* The live brokers stand on a ring on which racks alternate, and hosts within a rack. Followers are the next
-ones after the leader, from a start that shifts with each lap. Of several that could come next, the one wins that has
+*Followers.* The live brokers are ordered in a ring, in which racks alternate, and hosts within a rack. Followers are
+the next ones after the leader, from a start that shifts with each lap. Of several that could come next, the one wins
+that has
 
 1. the fewest replicas of this partition on its host: two replicas share a host only when every host has one;
 2. a live process: a fenced broker comes in when only it is on an unused host, or there are too few live brokers;

@@ -1,11 +1,11 @@
 """The state that all handlers of an active controller share: the working image, and the soft state, which is not in
 the log.
 
-There are two images. `committed` is what the quorum has committed, on every controller. `image` adds
-what this active controller has decided and what is not committed yet. Decisions are validated against
-`image`, so two requests that are in flight together cannot both take a topic's name. `write` adds a
-record to the decision under way and replays it into `image` at once. (KRaft's QuorumController uses
-timeline data structures for this; two images cost a few MiB and are simpler.)
+There are two images. `committed` is what the quorum has committed, on every controller. `image` adds the changes that
+this active controller has decided and that are not committed yet. Decisions are validated against `image`, so two
+requests that are in flight together cannot both take a topic's name. `write` adds a record to the decision under way
+and replays it into `image` at once. (KRaft's QuorumController uses timeline data structures for this; two images cost
+a few MiB and are simpler.)
 
 Events are handled one after the other. Decisions are proposed in the order in which they were made, the
 Raft log keeps that order, and no other member may append in this term. So the working image is exactly

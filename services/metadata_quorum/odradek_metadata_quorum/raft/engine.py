@@ -1,8 +1,8 @@
 """An adapter that gives the Raft library pysyncobj 0.3.17 typed names. No other file imports it or uses its private
 names.
 
-The library does what it is good at: it decides when to campaign, counts votes, sends entries by next index, and has
-the commit rule. `Engine` gives its private fields typed names and replaces the rules that are too weak by hooks
+The library does part of the work: it decides when to campaign, counts votes, sends entries by next index, and has the
+commit rule. `Engine` gives its private fields typed names and replaces the rules that are too weak by hooks
 (`EngineHooks`); the objects beside this file (elections, log matching, replication, state, snapshots, joining) hold
 an `Engine` and fill those hooks. `RaftNode` puts them together.
 
@@ -258,7 +258,9 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     # Driving the library.
 
     def tick(self) -> None:
-        """Do what is due by the clock: campaign, advance the commit index, apply entries, send heartbeats."""
+        """Do all work that is due by the clock: campaign, advance the commit index, apply entries, send
+        heartbeats.
+        """
         _library.monotonicTime = self.now_s
         self._onTick(0.0)
 

@@ -10,10 +10,9 @@ Until one of the following is known it stores and acknowledges entries, but neit
   three wiped, one never started and one down, a majority of empty voters would found a new cluster
   beside the old one's last copy.
 - *It has caught up*: every other voter reported its term; a candidate raises its own term, durably,
-  before it asks for a vote, so the highest of these terms (the *floor*) is at or above every term
-  this voter may have voted in. After that, a leader sent it a commit index of its own term, and
-  this voter's log reaches there: what it had once helped to commit is in its log again. It then
-  refuses every vote up to the floor.
+  before it asks for a vote, so the highest of these terms (the *floor*) is at or above every term this voter may have
+  voted in. After that, a leader sent it a commit index of its own term, and this voter's log reaches there: all
+  entries that it once helped to commit are in its log again. It then refuses every vote up to the floor.
 
 Asking all voters has a price: a wiped voter does not vote while another one is lost for good. Of five voters with one
 dead and one wiped three are left that may vote: a majority, which bears no further loss until the dead one is

@@ -221,8 +221,9 @@ class ReplicatedState:
         return snapshot.offset <= self._engine.applied
 
     def decode(self, snapshot: SnapshotId, data: bytes) -> Callable[[], None]:
-        """Decode a snapshot, on the snapshots' thread. Return the function that replaces the state, or one that
-        raises the error.
+        """Decode a snapshot, on the snapshots' thread.
+
+        Return a function that replaces the state or, if decoding failed, raises.
         """
         try:
             return self._state_machine.restore(snapshot.offset, snapshot.epoch, data)

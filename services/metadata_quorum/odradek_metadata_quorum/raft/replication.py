@@ -172,7 +172,7 @@ class Replication:
                 engine.tell(peer_id, {**heartbeat, "prevLogIdx": last_sent, "prevLogTerm": term})
 
     def _beat(self) -> None:
-        """Send heartbeats in addition to the engine's, whose next ones may all wait behind new entries."""
+        """Send extra heartbeats, because those of the engine may all be queued behind new entries."""
         engine = self._engine
         now_s = engine.now_s()
         if now_s < self._beat_due_s:

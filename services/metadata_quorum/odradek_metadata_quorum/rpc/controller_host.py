@@ -151,8 +151,8 @@ class ControllerHost:
     ) -> list[Decision[T]]:
         """Decide the pieces of a large request one by one, as `decide` does. Other tasks get a turn after each piece.
 
-        Each piece is a batch of its own, atomic by itself: if this member is deposed on the way, the first
-        pieces may be committed and the others not.
+        Each piece is a separate atomic batch: if this member is deposed meanwhile, the first pieces may be committed
+        and the others not.
         """
         decisions: list[Decision[T]] = []
         first_epoch: int | None = None

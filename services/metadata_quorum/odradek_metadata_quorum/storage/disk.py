@@ -1,12 +1,12 @@
 """The interface between the quorum and its disk: one flat directory of files, and a queue of writes.
 
-Everything that must survive a crash goes through `Disk` and `DiskFile`. `DirectoryDisk` is the real
-one. The simulator has another, which forgets what was not synced, tears pages and fails any call.
-Names are plain file names in the quorum's own directory.
+Everything that must survive a crash goes through `Disk` and `DiskFile`. `DirectoryDisk` is the real one. The
+simulator has another one, which loses bytes that were not synced, tears pages and lets any call fail. Names are plain
+file names in the quorum's own directory.
 
 What callers may rely on, and no more: bytes survive a power cut once `sync` has returned; a name (created, renamed,
-removed) survives once `sync_directory` has returned; a failed call leaves both in doubt, so a caller that gets an
-exception must not go on. Bytes that can be read from a file may not be durable: an earlier process may have been
+removed) survives once `sync_directory` has returned; after a failed call neither is certain, so a caller that gets an
+exception must not continue. Bytes that can be read from a file may not be durable: an earlier process may have been
 killed before its sync, or its sync may have failed. A caller that opens a file and acts on its contents makes them
 durable first.
 

@@ -4,8 +4,8 @@ A snapshot, taken here or received from the leader, is written under another nam
 and only then renamed; the older one is removed after the directory is synced. So a crash leaves the old
 one or the new one, a damaged transfer leaves the current one alone, and a stale one never gets a name.
 
-A full disk fails only the snapshot, with `SnapshotNotWritten`, and what was written of it is removed.
-The log has room of its own, and the old snapshot stays. Any other failure ends the process.
+A full disk fails only the snapshot, with `SnapshotNotWritten`, and the part that was written is removed. The log has
+room of its own, and the old snapshot stays. Any other failure ends the process.
 
 All methods wait for the disk and run on one disk queue; `current` may be read at any time.
 """

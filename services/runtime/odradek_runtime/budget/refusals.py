@@ -78,9 +78,10 @@ class RefusalLines:
         self._owners: dict[str, _Lines] = {}
 
     def admit(self, owner: str, entry: Hashable, now_s: float) -> int | None:
-        """Return None if a refusal must not be written, else the number of earlier ones that were not.
+        """Decide about one refusal. If it must be written, return how many earlier refusals were left out; else
+        return None.
 
-        A refusal that repeats within a minute is not written, and not counted as unwritten.
+        A refusal that repeats within a minute is not written, and is not counted among those left out.
         """
         owner = shortened(owner)
         lines = self._owners.get(owner)
