@@ -186,25 +186,25 @@ def test_nothing_is_lost_in_either_direction_and_groups_go_on_where_they_were(
             for source, target, topic in ways
         )
 
+    def translated() -> bool:
+        return all(
+            len(committed(clusters[target], f"{source}.{topic}", "readers")) == PARTITIONS
+            for source, target, topic in ways
+        )
+
     with frameworks.java(jars, tmp_path, "mirror-1", MAIN_CLASS, config):
         frameworks.until(begun, "the first copies", tmp_path)
         for source, _, topic in ways:
-            write(clusters[source], topic, range(half, RECORDS))
             commit_half(clusters[source], topic, "readers")
+        frameworks.until(translated, "the offsets of the groups", tmp_path)
+        for source, _, topic in ways:
+            write(clusters[source], topic, range(half, RECORDS))
     # The block ended it with SIGKILL, in the middle of what was written last.
     killed_at = {
         topic: length(clusters[target], f"{source}.{topic}") for source, target, topic in ways
     }
     with frameworks.java(jars, tmp_path, "mirror-2", MAIN_CLASS, config):
         frameworks.until(copied, "all copies", tmp_path)
-
-        def translated() -> bool:
-            return all(
-                len(committed(clusters[target], f"{source}.{topic}", "readers")) == PARTITIONS
-                for source, target, topic in ways
-            )
-
-        frameworks.until(translated, "the offsets of the groups", tmp_path)
     report = {"records": RECORDS, "killed at": killed_at}
     for source, target, topic in ways:
         copy = f"{source}.{topic}"
