@@ -74,9 +74,12 @@ class FollowerLinks:
             now_s=clock.monotonic_ms() / 1000,
         )
         self._by_session: dict[int, FollowerStream] = {}
-        self._ending: weakref.WeakSet[FollowerStream] = (
-            weakref.WeakSet()
-        )  # until they have lingered
+        self._ending_ids = itertools.count(1)
+        # Those that linger, oldest first: a WeakSet would have them in the order of their addresses,
+        # and no run of the simulator could be repeated.
+        self._ending: weakref.WeakValueDictionary[int, FollowerStream] = (
+            weakref.WeakValueDictionary()
+        )
         self._is_closed = False
 
     def limit_catch_up(self, bytes_per_s: int) -> None:
@@ -125,7 +128,7 @@ class FollowerLinks:
         """End all streams; from now on no host follows a leader."""
         # While one stream ends, data that another receives could open a stream that nobody ends.
         self._is_closed = True
-        streams, self._streams = [*self._streams.values(), *self._ending], {}
+        streams, self._streams = [*self._streams.values(), *self._ending.values()], {}
         for stream in streams:
             await stream.close()
 
@@ -187,5 +190,5 @@ class FollowerLinks:
     def _close_if_empty(self, stream: FollowerStream) -> None:
         if stream.is_empty and self._streams.get((stream.leader, stream.lane)) is stream:
             del self._streams[stream.leader, stream.lane]
-            self._ending.add(stream)
+            self._ending[next(self._ending_ids)] = stream
             stream.end()
