@@ -45,7 +45,12 @@ class BrokerNode:
         self.life = BrokerProcess(self.cluster, self)
 
     def restart_later(self, delay_us: int) -> None:
-        self.cluster.scheduler.after(delay_us, self.start)
+        """Restart the broker that died now; it may be started before, and end again for another reason."""
+        self.cluster.scheduler.after(delay_us, self._restart, self.life)
+
+    def _restart(self, ended: BrokerProcess | None) -> None:
+        if self.life is ended:
+            self.start()
 
     def restart_when_gone(self, delay_us: int) -> None:
         """Restart the broker like `restart_later`, but wait if the old process is stalled and still
