@@ -54,7 +54,7 @@ class PushedFilters:
     _taken: list[Filter] = field(default_factory=list)
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Use the filters that narrow ranges. Returns those that Spark must still carry out."""
+        """Narrow the offset ranges by the filters that allow it. Return those that Spark must still evaluate."""
         return [candidate for candidate in filters if not self._push_one(candidate)]
 
     def is_wanted(self, name: TopicPartition) -> bool:

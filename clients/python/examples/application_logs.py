@@ -73,7 +73,7 @@ def main() -> None:
             while len(lines) < 330:
                 records = consumer.getmany(timeout_ms=30_000)
                 if not records:
-                    raise SystemExit(f"only {len(lines)} lines came back")
+                    raise SystemExit(f"only {len(lines)} of 330 lines could be read from {TOPIC}")
                 lines += [json.loads(record.value) for record in records]
     errors = [line for line in lines if line["level"] == "ERROR"]
     print(f"{len(lines)} lines, {len(errors)} errors, {handler.dropped} dropped")

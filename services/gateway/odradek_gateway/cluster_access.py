@@ -26,7 +26,7 @@ from odradek_runtime.lifecycle import bounded
 
 
 class Waits:
-    """Bounds for waits that must end when the process stops. Used only on the event loop."""
+    """Limits how long coroutines wait, and ends their waits when the process stops. Used only on the event loop."""
 
     def __init__(self, *, shutdown_s: float) -> None:
         """`shutdown_s` is the time that running requests have to end."""

@@ -96,8 +96,8 @@ def fold(log: PartitionLog) -> Fold:
 
 
 def differences(log: PartitionLog) -> list[str]:
-    """Check T6, T7 and T12: return the differences between the broker's view of a log and what its
-    batches say.
+    """Return the differences between the broker's view of a log (its last stable offset, its aborted
+    transactions, its producers) and what its batches say: the invariants T6, T7 and T12.
     """
     folded = fold(log)
     wrong = folded.violations

@@ -14,11 +14,11 @@ from tests.sim.transactions.log_fold import batches
 
 
 class FoldedOffsets:
-    """The committed and pending offsets of a partition, computed from the order of its records
-    alone.
+    """The committed and pending offsets that one partition of __consumer_offsets holds, computed from
+    the order of its records alone.
 
-    A record counts unless a later one has the same group and partition: that is what compaction
-    keeps.
+    The record of an offset counts unless a later one has the same key (group, topic, partition):
+    that is what compaction keeps.
     """
 
     def __init__(self, log: PartitionLog) -> None:

@@ -447,8 +447,8 @@ def test_a_gap_behind_an_empty_log_does_not_move_its_start(is_clean: bool) -> No
 
 
 def test_times_of_a_segment_that_ended_at_the_recovery_point_outlive_the_power() -> None:
-    """Its indexes were last written while it was active, and not synced, so either may be cut
-    short.
+    """The indexes of the segment were written while it was active, and not synced. A power loss may
+    cut either one short, and recovery must still find the times.
     """
     broker = memory_broker(LogConfig(segment_bytes=700, index_interval_bytes=0))
     while broker.log.segment_count == 1:

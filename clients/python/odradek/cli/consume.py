@@ -106,7 +106,7 @@ def consume(
         str | None,
         typer.Option(
             metavar="PATTERN",
-            help="Print only records whose key or value has text that matches this pattern.",
+            help="Print only records whose key or value contains a match of this regular expression.",
         ),
     ] = None,
     form: Annotated[str, typer.Option("-f", "--format", help=FORMAT_HELP)] = "%v\\n",

@@ -131,9 +131,9 @@ def adopt_metadata(
         str,
         typer.Option(
             metavar="ID",
-            help="Incarnation id of the metadata log that the broker shall follow from now on. "
-            "The broker names it in the error with which it refuses to start. none: the broker "
-            "follows the first metadata log that it finds.",
+            help="Id of the metadata log that the broker must follow from now on; a broker that "
+            "refuses to start names it in its error message. With 'none', the broker follows the "
+            "first metadata log that it finds.",
         ),
     ],
     output: Output = OutputFormat.TABLE,

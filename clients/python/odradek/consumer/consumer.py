@@ -292,8 +292,8 @@ class Consumer:
         arrive.
 
         The result is empty if none arrive within `timeout_ms` (None: no limit). Records of a partition are in
-        order. With `min_bytes` it waits for batches of that size, at most half of what is fetched ahead from
-        one broker, until the timeout.
+        order. With `min_bytes` the call waits until batches of that total size have arrived, or until the timeout;
+        more than half of what is fetched ahead from one broker counts as half of it.
 
         Raises:
             OffsetOutOfRange: with auto_offset_reset="error".

@@ -133,9 +133,9 @@ class Membership:
             "Opened the partition logs",
             partitions=report.partitions,
             scanned_bytes=report.scanned_bytes,
-            cut_bytes=report.cut_bytes,
-            lost=len(report.power_loss),
-            restart_class=self._directory.restart_class.value,
+            truncated_bytes=report.cut_bytes,
+            partitions_with_lost_data=len(report.power_loss),
+            previous_end=self._directory.restart_class.value,
         )
         await _patiently(
             self.image_shows(self.is_registered), "the metadata to show this registration"

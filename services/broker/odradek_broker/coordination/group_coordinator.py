@@ -500,15 +500,15 @@ class GroupKind:
         return record_codec.encode(record)
 
     def state_key(self, record: GroupRecord) -> None:
-        """Return None, because every record of a group is written: one turn may write several different records of
-        a group.
+        """Return None: no record of a group replaces another one that is still to be written, because one request
+        may write several different records of a group.
         """
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:
         """Log a transaction whose marker was lost."""
         assert isinstance(order, OrphanEnded), f"order {order!r} in {partition}"
         _log.error(
-            "Ended an orphaned transaction of committed offsets: its marker was lost",
+            "Completed a hanging transaction in a partition of __consumer_offsets, because its marker was lost",
             partition=partition,
             producer_id=order.producer_id,
             producer_epoch=order.producer_epoch,

@@ -1,4 +1,4 @@
-"""The services of the broker that handlers of Kafka requests use, as one object, and the protocols of some of them."""
+"""The object with the broker's services that handlers of Kafka requests use, and the interfaces of some services."""
 
 from __future__ import annotations
 

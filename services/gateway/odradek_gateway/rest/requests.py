@@ -47,7 +47,9 @@ INT32_MAX: Final = 2**31 - 1
 
 
 class JsonBody(Generic[T]):
-    """Reads the body of a route by `await BODY.read(request)`; `BODY.openapi` is the route's `openapi_extra`."""
+    """Parses and checks the JSON body of a request. A route makes one, `BODY`: its handler calls
+    `await BODY.read(request)`, and `BODY.openapi` is its `openapi_extra`.
+    """
 
     def __init__(
         self,

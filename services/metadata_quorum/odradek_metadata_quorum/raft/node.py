@@ -1,17 +1,19 @@
-"""One voter: it combines the Raft engine with the objects that make its decisions. It does no I/O itself.
+"""One voter: the Raft engine, and the objects that decide for it. It does no I/O itself.
 
     receive(peer, message) ---+                       +--> outbox --(write barrier)--> network
     propose(payload, epoch) --+--> step() -- engine --+--> barrier.start_write() -----> disk
     a write became durable ---+                       +--> apply --> events.applied, active, ...
 
-`step` is the only place where the engine ticks; every caller of `receive` or `propose` makes sure that it follows
-soon (`events.wake`). All changes of one step leave in one write to the disk and one message to each peer.
+Time advances for the engine in `step` only; `events.wake` asks for a step soon after each `receive` or `propose`.
+All changes of one step leave in one write to the disk and one message to each peer.
 
-The states of an entry: *noted* in memory and in the log's buffer, *durable* when the barrier says so,
-*sent* then, *committed* when a majority acknowledged it in this term, *applied* in order.
+An entry is first *noted*: it is in memory and in the log's buffer. It is *durable* when the write barrier reports
+that it is on the disk, and is *sent* to the peers only then. It is *committed* when a majority has acknowledged it
+in this term, and then *applied* in the order of the log.
 
-The states of a leadership: elected; *active* once the no-op of its term is committed and applied, and
-proposals are taken; ended by a higher term or by silence, when everything pending fails as unknown.
+A leader that was elected becomes *active*, and takes proposals, when the no-op of its term is committed and
+applied. Its leadership ends when it sees a higher term or hears from no majority for too long; each pending
+proposal then fails with an unknown outcome.
 """
 
 from __future__ import annotations

@@ -447,7 +447,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         return results, max(decision.offset for decision in decisions)
 
     async def _bounded(self, context: Context, count: int, count_max: int = ITEMS_MAX) -> None:
-        """Refuse a caller that is not a member and a request with too many items, before its items are read."""
+        """Refuse the request if its caller is no broker or controller of the cluster, or if it has too many items."""
         await self._peers.require_member(context)
         if count > count_max:
             message = (
