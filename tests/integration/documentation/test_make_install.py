@@ -41,7 +41,8 @@ def checkout(tmp_path: Path) -> Path:
 
 def install(checkout: Path, python: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["make", "install", f"PYTHON={python}", "UV="],
+        # `make test` runs this make below its own, which would then print the directories that it enters.
+        ["make", "--no-print-directory", "install", f"PYTHON={python}", "UV="],
         cwd=checkout,
         capture_output=True,
         text=True,
