@@ -94,7 +94,7 @@ BootstrapForAll = Annotated[
     typer.Option(
         "--bootstrap",
         metavar="HOST:PORT,...",
-        help="gRPC addresses of brokers by which to find the cluster.",
+        help="gRPC addresses of brokers that are asked first.",
     ),
 ]
 Timeout = Annotated[
