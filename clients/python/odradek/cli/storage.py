@@ -90,9 +90,9 @@ def strays(
     ] = False,
     output: Output = OutputFormat.TABLE,
 ) -> None:
-    """List or remove stray logs: logs that the cluster's metadata does not have. A broker sets a log aside as a stray
-    if the metadata has no such topic, or no replica of it on this broker, and no record deleted it. The log becomes a
-    replica again when the metadata has it again. The broker may be running.
+    """List or remove stray logs, which the metadata does not have. A broker sets a log aside as a stray if the
+    cluster's metadata has no such topic, or no replica of it on this broker, and no record deleted it. The log becomes
+    a replica again when the metadata has it again. The broker may be running.
     """
     if missing := what_is_missing("odradek storage strays", "server"):
         fail(missing)
