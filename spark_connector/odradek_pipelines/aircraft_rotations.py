@@ -59,7 +59,7 @@ def rotation_processor(gap_hours: float, ttl_hours: float) -> Any:
             self._current = handle.getValueState("rotation", _STATE, ttl_ms)
 
         def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-            # Spark passes a batch's rows of a key in any order; departures are sorted by time.
+            # Spark passes the rows of a key in any order, and the departures must be in the order of their times.
             departures = sorted(rows, key=lambda row: (row.scheduled_s, row.seq))
             current = self._current.get() if self._current.exists() else None
             changed: dict[int, tuple[int, int, int, int, str]] = {}
@@ -136,8 +136,8 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
     first = f.date_format("first_departure", "yyyy-MM-dd'T'HH:mm:ss'Z'")
     rows = as_json(rotations, key=f.concat_ws("|", "tailnum", first))
     target = target_of(settings, TARGET)
-    # With processing time Spark runs empty batches for ever, in case state expires, so --available-now
-    # would never end. A query reads the setting when it starts.
+    # With processing-time timeouts, Spark runs empty batches for ever because state may expire, so --available-now
+    # would never end. A query reads this setting when it starts.
     spark.conf.set(_EMPTY_BATCHES, str(not settings.available_now).lower())
     try:
         return [write_topic(rows, settings, PIPELINE.name, topic=target, mode="update")]

@@ -29,7 +29,9 @@ _REQUIRED: Final = ("carrier", "flight", "origin", "dest", "time_hour")
 
 
 def sorted_out(records: DataFrame, *, clean: str, dead: str) -> DataFrame:
-    """Return rows for the sink: each record unchanged, with its topic; dead ones with headers that name the reason."""
+    """Return rows for the sink: each record unchanged, with its topic. Invalid records have headers that contain the
+    reason.
+    """
     from pyspark.sql import functions as f
 
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}

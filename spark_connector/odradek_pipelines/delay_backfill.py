@@ -62,7 +62,7 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
     }
     wanted = f.col("timestamp") >= f.lit(settings.since)
     if settings.until is not None:
-        # No endingTimestamp: records after the first one at that time may be earlier.
+        # endingTimestamp is not used, because records after the first one at that time may have earlier timestamps.
         wanted &= f.col("timestamp") < f.lit(settings.until)
     records = spark.read.format("odradek").schema("value binary, timestamp timestamp")
     chosen = records.options(**options).load().where(wanted)

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Spool:
-    """Copies new files of an FTP directory to a local one; files that exist there were fetched before."""
+    """Copies new files of an FTP directory to a local one. Files that exist locally count as fetched."""
 
     def __init__(self, remote: FtpDirectory, directory: Path) -> None:
         self._remote = remote
@@ -60,7 +60,7 @@ class Spool:
         return fetched
 
     def follow(self) -> None:
-        """Keep fetching on a daemon thread. A call that fails is repeated later."""
+        """Continue to fetch files, on a daemon thread. A call that fails is repeated later."""
         threading.Thread(target=self._follow, name="ftp spool", daemon=True).start()
 
     def _follow(self) -> None:
@@ -100,7 +100,8 @@ def lines(
     with first.open(newline="", encoding="utf-8") as file:
         names = next(csv.reader(file))
     schema = ", ".join(f"`{name}` string" for name in names)
-    # With enforceSchema off a file with other columns, or in another order, fails instead of being misread.
+    # With enforceSchema off, a file with other columns, or with columns in another order, fails instead of being
+    # misread.
     rows = reader.schema(schema).csv(str(directory), header=True, enforceSchema=False)
     value = f.to_json(f.struct(*(f"`{name}`" for name in names)), {"ignoreNullFields": "false"})
     columns = [] if key is None else [f.col(f"`{key}`").alias("key")]

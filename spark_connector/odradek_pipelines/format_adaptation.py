@@ -143,7 +143,7 @@ def protobuf_class(adaptation: Adaptation) -> Any:
     )
     message = file.message_type.add(name=adaptation.name)
     for number, field in enumerate(adaptation.fields, 1):
-        # proto3's `optional` is a oneof with one field, so that null differs from zero
+        # An `optional` field of proto3 is a oneof with one field, so that null differs from zero.
         message.oneof_decl.add(name=f"_{field.name}")
         message.field.add(
             name=field.name,

@@ -23,7 +23,8 @@ class FtpDirectory:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("ftp", "ftps") or not parts.hostname:
-            address = f"{parts.scheme}://{parts.hostname or ''}"  # without the login
+            # The address without user name and password.
+            address = f"{parts.scheme}://{parts.hostname or ''}"
             raise ValueError(f"{address!r} is not an ftp:// or ftps:// address")
         self._is_tls = parts.scheme == "ftps"
         self._host = parts.hostname
@@ -39,7 +40,8 @@ class FtpDirectory:
         """Return the size in bytes of each complete file by name; `.name` and `name.part` are incomplete."""
         with self._connected() as ftp:
             names = _names(ftp)
-            ftp.voidcmd("TYPE I")  # a listing leaves the connection in ASCII, where SIZE is refused
+            # The listing left the connection in ASCII mode, in which servers refuse SIZE.
+            ftp.voidcmd("TYPE I")
             return {
                 name: size
                 for entry in names
@@ -91,7 +93,7 @@ def _names(ftp: ftplib.FTP) -> list[str]:
     try:
         return ftp.nlst()
     except ftplib.error_perm as error:
-        if str(error).startswith("550"):  # some servers respond so to an empty directory
+        if str(error).startswith("550"):  # some servers respond with 550 for an empty directory
             return []
         raise
 
@@ -103,5 +105,5 @@ def _is_whole(name: str) -> bool:
 def _size(ftp: ftplib.FTP, name: str) -> int | None:
     try:
         return ftp.size(name)
-    except ftplib.error_perm:  # a directory, or deleted meanwhile
+    except ftplib.error_perm:  # it is a directory, or was deleted in the meantime
         return None

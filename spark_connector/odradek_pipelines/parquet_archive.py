@@ -37,7 +37,7 @@ def _start(spark: SparkSession, settings: Namespace) -> Sequence[StreamingQuery]
 
     flights = parse_flights(read_topic(spark, settings, schema="value binary"))
     dated = flights.withColumn("date", f.to_date("scheduled"))
-    by_date = dated.repartition("date")  # one file per date and batch
+    by_date = dated.repartition("date")  # so that each batch writes one file per date
     writer = start_query(by_date, settings, PIPELINE.name).format("parquet").partitionBy("date")
     return [writer.option("path", target_of(settings, TARGET)).start()]
 

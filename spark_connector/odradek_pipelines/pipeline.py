@@ -175,7 +175,7 @@ def run(pipeline: Pipeline, settings: Namespace) -> int:
         if pipeline.is_batch:
             return _run_batch(pipeline, spark, settings, stopping)
         return _follow(pipeline.start(spark, settings), stopping)
-    except Exception as error:  # the root of the process
+    except Exception as error:  # the main function of the process
         print(f"{pipeline.name} failed: {reason_of(error)}", file=sys.stderr)
         _say("failed")
         return 1
@@ -195,7 +195,8 @@ def _run_batch(
 
     def cancel() -> None:
         stopping.wait()
-        while not over.wait(_LOOK_S):  # repeated, as the next job may not have started yet
+        # This is repeated, because the next job may not have started yet.
+        while not over.wait(_LOOK_S):
             spark.sparkContext.cancelAllJobs()
 
     threading.Thread(target=cancel, name="cancel on stop", daemon=True).start()

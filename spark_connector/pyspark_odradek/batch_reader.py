@@ -127,7 +127,7 @@ class PushedFilters:
             return
         if isinstance(candidate, EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual):
             at = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-            at_ms = int(at.timestamp() * 1000) - 1  # one ms early, as floats round
+            at_ms = int(at.timestamp() * 1000) - 1  # one ms earlier, because floats are rounded
             self.timestamp_ms = max(at_ms, self.timestamp_ms or 0, 0)
 
 
@@ -187,6 +187,7 @@ class OdradekBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range, on an executor."""
-        from pyspark_odradek.record_rows import read_range  # Arrow, which the driver does not need
+        # Imported late, because it loads Arrow, which the driver does not need.
+        from pyspark_odradek.record_rows import read_range
 
         return read_range(partition, self._options, self._schema)

@@ -116,7 +116,7 @@ def parse_connection(options: Mapping[str, str], *, role: str = "consumer") -> C
     cert = _credential(client, _CERT, _CERT_INLINE)
     key = _credential(client, _KEY, _KEY_INLINE)
     if key is None and isinstance(cert, str):
-        key = cert  # Kafka's PEM key store: one file with the key and the chain
+        key = cert  # a PEM key store of Kafka is one file with the key and the certificate chain
     if (cert is None) != (key is None):
         raise ValueError("only one of client certificate and key is given: give both, or neither")
     return ConnectionOptions(
@@ -134,7 +134,7 @@ def _login(client: Mapping[str, str], protocol: str) -> SaslCredentials | None:
     """Return name, password and mechanism; None without a login. Messages never show the password."""
     sasl = {name for name in client if name.startswith("sasl.")}
     if protocol in ("PLAINTEXT", "SSL") or (not protocol and not sasl):
-        return None  # Kafka ignores sasl. options here too
+        return None  # Kafka ignores the sasl. options in this case, too
     for name in sorted(sasl - _LOGIN):
         raise ValueError(f"Kafka option '{name}' is not supported")
     mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", MECHANISMS[0])).upper()

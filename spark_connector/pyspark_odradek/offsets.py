@@ -140,7 +140,7 @@ def _split(r: OffsetRange, parts: int) -> list[OffsetRange]:
     made: list[OffsetRange] = []
     start, rest = r.start_offset, r.size
     for part in range(parts):
-        size = rest // (parts - part)  # the last part takes the rest of rounding
+        size = rest // (parts - part)  # the last part gets what the rounding left over
         rest -= size
         if size:
             made.append(OffsetRange(r.name, start, start + size))

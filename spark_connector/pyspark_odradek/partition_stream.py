@@ -142,7 +142,7 @@ class PartitionStream:
             self._queue.put(None)
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # the root of this side's task: the reader raises the error
+        except BaseException as error:  # this is the root of the task: the reader raises the error
             self._queue.put(error)
 
     async def _is_over(self, problem: OdradekError) -> bool:
@@ -274,7 +274,7 @@ class PartitionStream:
             self._position = min(earliest, plan.end_offset)
             self._progress_s = time.monotonic()
             return
-        # Beyond the end: a newly elected leader may not know its high watermark yet.
+        # The offset is above the end: a newly elected leader may not know its high watermark yet.
         if time.monotonic() - self._progress_s >= SILENCE_S_MAX * 2:
             report_data_loss(
                 f"Partition {plan.name} offset was changed from {plan.end_offset} to"
@@ -300,7 +300,7 @@ class PartitionStream:
             try:
                 await stream.send(pb.FetchRequest(credit_bytes=credit))
             except OdradekError:
-                return  # the receiving side raises the reason
+                return  # the receiving task raises the reason
 
     def _no_progress(self, last: OdradekError | None) -> TimeoutError:
         cause = "" if last is None else f"; last error: {last}"

@@ -72,7 +72,8 @@ class ProcessLink:
 
     def close(self) -> None:
         """Close the connections."""
-        with contextlib.suppress(Exception):  # the process ends: no one could handle the error
+        # The process is ending, and nothing could handle the error.
+        with contextlib.suppress(Exception):
             self.run(self.cluster.close(), timeout_s=CLOSE_S_MAX)
 
 

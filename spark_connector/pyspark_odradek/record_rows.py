@@ -59,7 +59,7 @@ def read_range(
 
 
 class RecordRows:
-    """Turns chunks of one partition's range into record batches."""
+    """Converts fetched chunks of one partition's range to Arrow record batches."""
 
     def __init__(self, schema: StructType, name: TopicPartition, end_offset: int) -> None:
         self._schema = to_arrow_schema(schema, timezone="UTC")

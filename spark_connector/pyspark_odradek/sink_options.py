@@ -36,7 +36,7 @@ EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 STEP_QUERY: Final = "stepquery"
 STEP_NUMBER: Final = "stepnumber"
-"""The options by which `write_step` names its step."""
+"""The names of the options in which `write_step` passes the number of its step."""
 PREPARED_TIMEOUT_MS: Final = 300_000
 _OPTIONS: Final = (
     "topic",
@@ -69,11 +69,11 @@ class SinkOptions:
     delivery: str | None = None
     """EXACTLY_ONCE or AT_LEAST_ONCE; None: exactly once if the cluster and the producer's options allow it."""
     transactional_id_prefix: str = ""
-    """What comes before the id of the query in transactional ids, so that a right can name them."""
+    """The prefix of transactional ids, before the id of the query, for which an ACL can grant a right."""
     prepared_timeout_ms: int = PREPARED_TIMEOUT_MS
     """How long written rows wait for the driver after the last sign of life of the executors."""
     step: tuple[str, int] | None = None
-    """The query and the number of the step that a batch write is; None: it is a query of its own."""
+    """The query and the number of the step that a batch write is. None: the batch write is a query of its own."""
 
     @property
     def is_exactly_once(self) -> bool:
@@ -110,7 +110,7 @@ def parse_sink_options(options: Mapping[str, str], schema: StructType) -> SinkOp
         raise ValueError(
             f"Invalid value {delivery} for option 'delivery': it must be {EXACTLY_ONCE} or {AT_LEAST_ONCE}"
         )
-    # Raises InvalidConfig for what is out of range, and for what exactly-once delivery does not allow.
+    # This raises InvalidConfig for values that are out of range, or that exactly-once delivery does not allow.
     ProducerOptions(**producer, transactional_id="any" if delivery == EXACTLY_ONCE else None)
     _check_schema(schema, topic)
     return SinkOptions(

@@ -56,7 +56,7 @@ OPTIONS: Final = (
     *("minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger", "minOffsetsPerTrigger"),
     *("maxTriggerDelay", "kafkaConsumer.pollTimeoutMs", "rack", "groupIdPrefix"),
 )
-"""Names of options without a prefix."""
+"""The names of the options that have no prefix."""
 _STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
 _DURATION_MS: Final = {
     "us": 0.001,
@@ -78,7 +78,7 @@ class Anchor(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """A bound by offsets; -2 and -1 are the ends of the log."""
+    """A bound by an offset for each partition; -2 and -1 stand for the beginning and the end of the log."""
 
     offsets: PartitionOffsets
 

@@ -52,7 +52,7 @@ class ExactlyOnce:
         """
         link = link_to(self._options.connection)
         link.reach()
-        # Attempts of a driver that was killed have the same numbers, and may still write.
+        # Task attempts of a driver that was killed have the same numbers, and may still be writing.
         attempt = f"{identity.partition_id}/{identity.attempt}/{uuid.uuid4().hex}"
         query = self._query(identity)
         try:
@@ -116,7 +116,7 @@ class ExactlyOnce:
         async def abort(query: str) -> None:
             writes = await _writes_of(link, self._options, query)
             if self._is_final:
-                # Tasks that Spark has not stopped yet find the step complete, and write nothing more.
+                # Tasks that Spark has not stopped yet find that the step is complete, and write nothing more.
                 await writes.complete(batch_id, (), is_final=True)
             else:
                 await writes.abort_step(batch_id)
@@ -186,7 +186,9 @@ class _Staged:
 
 
 _queries: OrderedDict[tuple[int, SinkOptions, str], StagedWrites] = OrderedDict()
-"""The staged writes of this process by query, the last used last. Only the links' loop touches them."""
+"""The staged writes of this process by query, the last used one at the end. Only the event loop of the connections uses
+it.
+"""
 
 
 async def _writes_of(link: ProcessLink, options: SinkOptions, query: str) -> StagedWrites:

@@ -44,7 +44,7 @@ def _running_query(frame: DataFrame) -> str:
     """Return the id of the streaming query that calls `foreachBatch` in this thread."""
     try:
         query_id = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-    except AttributeError:  # Spark Connect has no context here
+    except AttributeError:  # with Spark Connect there is no context
         query_id = None
     if query_id is None:
         raise ValueError(

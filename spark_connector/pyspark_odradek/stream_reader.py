@@ -53,7 +53,7 @@ class Admission:
         self._least = least
         self._most = most
         self._delay_ms_max = delay_ms_max
-        self._last_trigger_ms = now_ms - delay_ms_max  # the first trigger waits for nothing
+        self._last_trigger_ms = now_ms - delay_ms_max  # so that the first trigger does not wait
 
     def end(
         self,
@@ -81,9 +81,8 @@ class Admission:
 def share(
     room: int, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
 ) -> PartitionOffsets:
-    """Return ends that take about `room` offsets, in proportion to what waits.
-
-    Each partition with records gets at least one.
+    """Return ends that include about `room` offsets, in proportion to the offsets that wait in each partition. Each
+    partition with records gets at least one.
     """
     sizes = {name: end - start[name] for name, end in latest.items() if end > start[name]}
     total = sum(sizes.values())
@@ -116,7 +115,9 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._drain_ends: PartitionOffsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query starts. Spark calls it twice; `latest` must not move in between."""
+        """Return the offsets at which a new query starts. Spark calls this twice, so `latest` must not change in
+        between.
+        """
         if self._initial is None:
             starts = self._lookup.resolve(self._options.starting, is_start=True)
             self._initial = to_json(starts)
@@ -134,7 +135,7 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Make the ends that the next look-up finds the last ones of the query."""
+        """Make the offsets that the next look-up finds the end of the whole query."""
         self._is_draining = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -205,7 +206,8 @@ class OdradekStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one range, on an executor."""
-        from pyspark_odradek.record_rows import read_range  # Arrow, which the driver does not need
+        # Imported late, because it loads Arrow, which the driver does not need.
+        from pyspark_odradek.record_rows import read_range
 
         return read_range(partition, self._options, self._schema)
 

@@ -30,7 +30,8 @@ async def main(topic: str, path: str) -> None:
             for record in await consumer.getmany(max_records=BATCH_RECORDS):
                 await ship(shipped, record.value)
             try:
-                await consumer.commit()  # last: committed records have been processed
+                # Commit last, so that all committed records have been processed.
+                await consumer.commit()
             except OdradekError as error:
                 print(f"processed again by the next owner: {error}", file=sys.stderr)
 

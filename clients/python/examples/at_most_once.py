@@ -28,7 +28,8 @@ async def main(topic: str, path: str) -> None:
         while True:
             records = await consumer.getmany(max_records=BATCH_RECORDS)
             try:
-                await consumer.commit()  # first: the next reader continues after these records
+                # Commit first, so that the next reader continues after these records.
+                await consumer.commit()
             except OdradekError:
                 continue  # another member owns the partition and gets these records
             for record in records:

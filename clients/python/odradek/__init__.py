@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from odradek.producer.producer import Producer
     from odradek.producer.transaction import Transaction
 
-# The fork handlers of gRPC crash one child in five of a busy process before its exec(), for instance a subprocess with
-# `preexec_fn`, as Spark starts its JVM. No call works after a fork anyway (ForkedProcess). gRPC reads the variable when
-# it is imported.
+# When a busy process forks, for instance for a subprocess with `preexec_fn`, as Spark does to start its JVM, the fork
+# handlers of gRPC crash one child in five before its exec(). No call works after a fork anyway (ForkedProcess). gRPC
+# reads this variable when it is imported.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 _HOMES: Final = {
@@ -199,5 +199,5 @@ def _version() -> str:
 
     try:
         return version(_DISTRIBUTION)
-    except PackageNotFoundError:  # a source tree on the path, never installed
+    except PackageNotFoundError:  # the code runs from a source tree that was never installed
         return "0+unknown"

@@ -43,7 +43,7 @@ class Client:
         on_state: Callable[[LinkState], None] | None = None,
     ) -> None:
         self.admin_timeout_s = ADMIN_TIMEOUT_S
-        """Seconds that a call of `admin` may take. Set it before the first use of `admin`."""
+        """Seconds that one call of `admin` may take. Set it before `admin` is used for the first time."""
         self._cluster: Cluster = connect(
             bootstrap, tls, credentials=credentials, transport=transport, on_state=on_state
         )
@@ -73,15 +73,18 @@ class Client:
         return self._cluster.cache.cluster_id
 
     async def connect(self, timeout_s: float = CONNECT_S_MAX) -> None:
-        """Wait until a broker has responded.
+        """Wait until a broker has responded, for at most `timeout_s` seconds.
 
         Raises:
-            BrokersUnavailable: none did; the error lists those tried and the last error.
+            BrokersUnavailable: no broker responded; the error lists the addresses that were tried, and the last error.
         """
         await self._cluster.wait_connected(timeout_s)
 
     def producer(self, **arguments: Unpack[ProducerArguments]) -> Producer:
-        """A producer that uses the connections of this client. The arguments are the fields of `ProducerOptions`."""
+        """Create a producer that uses the connections of this client.
+
+        The arguments are the fields of `ProducerOptions`.
+        """
         from odradek.producer.producer import Producer
 
         return Producer(cluster=self._cluster, **arguments)
@@ -93,10 +96,11 @@ class Client:
         prepared_timeout_ms: int | None = None,
         **arguments: Unpack[ProducerArguments],
     ) -> StagedWrites:
-        """Create the staged writes of a query: several tasks write the records of one step, and all records or none
-        take effect.
+        """Create the staged writes of a query, by which several processes write the records of one step. All records of
+        a step become visible together, or none.
 
-        The arguments are those of a producer, without `transactional_id`.
+        `prepared_timeout_ms` bounds the wait for the end of a step (see `StagedWrites`); None: as long as the cluster
+        allows. The other arguments are those of a producer, without `transactional_id`.
         """
         from odradek.producer.staged_writes import StagedWrites
 
@@ -113,10 +117,10 @@ class Client:
         group: str | GroupOptions | None = None,
         **arguments: Unpack[ConsumerArguments],
     ) -> Consumer:
-        """A consumer of these topics: of all their partitions, or of its share as a member of `group`.
+        """Create a consumer that reads all partitions of these topics, or, with `group`, its share of them as a member
+        of that consumer group.
 
-        Without topics, call `assign` or `subscribe` later. The other arguments are the fields of
-        `ConsumerOptions`.
+        Without topics, call `assign` or `subscribe` later. The other arguments are the fields of `ConsumerOptions`.
         """
         from odradek.consumer.consumer import Consumer
 
@@ -130,7 +134,7 @@ class Client:
         return Admin(cluster=self._cluster, timeout_s=self.admin_timeout_s)
 
     def explain_waiting(self) -> str:
-        """Return why no response comes from the cluster, as far as this client can tell."""
+        """Return, in words, why the cluster does not respond, as far as this client can tell."""
         if self.state is LinkState.CONNECTED:
             return "connected, but the cluster has not responded yet"
         return str(self._cluster.unavailable(None))

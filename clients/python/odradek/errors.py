@@ -1,8 +1,9 @@
 """The errors of the SDK: one tree of classes, with a leaf class for each remedy.
 
-Catch `OdradekError` for all of them, or a leaf for its remedy. Each error has `.retriable` (the same call may
-succeed later; the SDK has retried it already for as long as it was allowed to), `.fatal` (this producer or consumer
-can no longer be used; make a new one), `.code` (Kafka's code, if a broker sent it) and `.hint` (the remedy in words).
+Catch `OdradekError` for all of them, or a leaf class to apply its remedy. Each error has these attributes: `.retriable`
+(the same call may succeed later; the SDK has already retried it for as long as it was allowed to), `.fatal` (this
+producer or consumer can no longer be used; create a new one), `.code` (Kafka's error code, if a broker sent one) and
+`.hint` (the remedy in words).
 """
 
 from __future__ import annotations
@@ -41,19 +42,21 @@ class BrokerUnreachable(OdradekError):
 
 
 class WrongListener(BrokerUnreachable):
-    """The address is not a gRPC listener but, for instance, a Kafka listener or an HTTP server."""
+    """The address is not that of a gRPC listener but, for instance, of a Kafka listener or an HTTP server."""
 
     default_hint = "use the gRPC address of a broker (listener GRPC, port 9090 by default)"
 
 
 class NameUnresolvable(BrokerUnreachable):
-    """The name of a broker has no address on this machine."""
+    """The host name of a broker cannot be resolved on this machine."""
 
     default_hint = "check the spelling, DNS, or /etc/hosts"
 
 
 class AdvertisedNameUnresolvable(NameUnresolvable):
-    """The cluster was reached, but the name that one of its brokers advertises has no address here."""
+    """The cluster responded, but the host name that one of its brokers advertises cannot be resolved on
+    this machine.
+    """
 
     def __init__(self, broker_id: int, endpoint: str, reason: str) -> None:
         self.broker_id = broker_id
@@ -67,7 +70,7 @@ class AdvertisedNameUnresolvable(NameUnresolvable):
 
 
 class BrokersUnavailable(OdradekError):
-    """No known broker could be reached in time. `tried` lists them, in order."""
+    """No known broker responded in time. `tried` lists the addresses that were tried, in order."""
 
     retriable = True
     default_hint = (
@@ -90,14 +93,16 @@ class BrokersUnavailable(OdradekError):
 
 
 class NoActiveController(OdradekError):
-    """The brokers respond, but no controller is active: topics, configs and users cannot be read or changed."""
+    """The brokers respond, but there is no active controller, so topics, configs and users can be neither read nor
+    changed.
+    """
 
     retriable = True
     default_hint = "start the controllers that are down: a majority of them must be up (`odradek quorum status`)"
 
 
 class RequestTimedOut(OdradekError):
-    """A request got no response in time. Whether it was carried out is unknown."""
+    """A request got no response in time. It is not known whether it was carried out."""
 
     retriable = True
 
@@ -110,7 +115,7 @@ class AuthenticationFailed(OdradekError):
 
 
 class AuthorizationFailed(OdradekError):
-    """This client has no right to do this."""
+    """This client does not have the right that the call needs."""
 
     default_hint = "ask for an ACL that allows it"
 
@@ -122,28 +127,28 @@ class UnsupportedOperation(OdradekError):
 
 
 class UnknownTopic(OdradekError):
-    """The topic or partition does not exist, or not every broker knows it yet."""
+    """The topic or partition does not exist, or was created so recently that not every broker knows it."""
 
     retriable = True
     default_hint = "create it (`odradek topic create NAME`), or check the name"
 
 
 class TopicExists(OdradekError):
-    """A topic of that name exists already."""
+    """A topic of this name already exists."""
 
     default_hint = "choose another name, or use the existing topic"
 
 
 class InvalidTopic(OdradekError):
-    """The name, the number of partitions or the replicas of a topic are not allowed."""
+    """The name, the number of partitions or the replicas of a topic are not valid."""
 
 
 class InvalidConfig(OdradekError):
-    """A config, or an option of this SDK, is unknown or has a value that is not allowed."""
+    """A config, or an option of this SDK, is unknown or has a value that is not valid."""
 
 
 class InvalidRequest(OdradekError):
-    """The request is not valid."""
+    """The arguments of a call are not valid, or do not fit together."""
 
 
 class LeaderNotAvailable(OdradekError):
@@ -166,7 +171,9 @@ class OffsetOutOfRange(OdradekError):
 
 
 class LogTruncated(OdradekError):
-    """Records that were read are no longer in the log after an unclean leader election (KIP-320)."""
+    """Records that this consumer has read were lost in an unclean leader election, and are no longer in the log
+    (KIP-320).
+    """
 
     default_hint = "seek to `truncated_to` to read the records that replaced them"
 
@@ -176,77 +183,83 @@ class LogTruncated(OdradekError):
 
 
 class CorruptRecords(OdradekError):
-    """Bytes are not a record batch, or were damaged."""
+    """The fetched bytes are damaged, or are not a record batch."""
 
 
 class StorageFailed(OdradekError):
-    """The broker's disk failed; another replica will lead."""
+    """The disk of the broker failed. Another replica becomes the leader."""
 
     retriable = True
 
 
 class ThrottlingQuotaExceeded(OdradekError):
-    """A quota is used up."""
+    """The client has used up a quota."""
 
     retriable = True
     default_hint = "slow down, or ask for a larger quota"
 
 
 class ServerFault(OdradekError):
-    """The broker failed unexpectedly. Its log has the details."""
+    """The broker failed because of an internal error; its log has the details."""
 
     default_hint = "look into the broker's log"
 
 
 class RecordTooLarge(OdradekError):
-    """One record is larger than the producer, the topic or the broker allows."""
+    """A record is larger than the producer, the topic or the broker allows."""
 
     default_hint = "raise request_bytes_max here and max.message.bytes of the topic, or split it"
 
 
 class SerializationFailed(OdradekError):
-    """A serializer raised an error, which is the cause of this one, or did not return bytes."""
+    """A serializer raised an exception, which is the cause of this error, or did not return bytes."""
 
 
 class BufferFull(OdradekError):
-    """The producer's buffer stayed full for `max_block_ms`: brokers are slower than the sender."""
+    """The producer's buffer stayed full for `max_block_ms`, because the program sends faster than the brokers accept
+    records.
+    """
 
     retriable = True
     default_hint = "send slower, raise buffer_bytes_max, or look at why the brokers are slow"
 
 
 class DeliveryTimedOut(OdradekError):
-    """The record was not acknowledged within `delivery_timeout_ms`. Whether it was written is unknown."""
+    """The record was not acknowledged within `delivery_timeout_ms`. It is not known whether it was written."""
 
     default_hint = "whether it was written is unknown; sending it again may write it twice"
 
 
 class SequenceLost(OdradekError):
-    """The leader lacks records that it had acknowledged (an unclean election, or a lost disk)."""
+    """The leader has lost records that it had acknowledged, because of an unclean leader election or a lost disk."""
 
     default_hint = "compare the log with the records that were sent"
 
 
 class ProducerFenced(OdradekError):
-    """Another producer has taken over this producer's transactional id or producer id."""
+    """A newer producer uses this producer's transactional id or producer id."""
 
     fatal = True
     default_hint = "close this producer; the newer one continues"
 
 
 class TransactionFailed(OdradekError):
-    """The transaction cannot be completed."""
+    """The coordinator refused a request about a transaction, or the transaction cannot be completed."""
 
 
 class TransactionAborted(TransactionFailed):
-    """The transaction was aborted, so none of its records and offsets take effect. The cause is chained."""
+    """The transaction was aborted, so none of its records and offsets take effect. The error that caused this is
+    chained.
+    """
 
     retriable = True
     default_hint = "run the block of the transaction again (`producer.run_transaction` does)"
 
 
 class TransactionOutcomeUnknown(TransactionFailed):
-    """The coordinator did not respond to the commit in time. The transaction is committed or will be aborted."""
+    """The coordinator did not respond to the commit in time, so it is not known whether the transaction is committed or
+    aborted.
+    """
 
     fatal = True
     default_hint = (
@@ -256,31 +269,31 @@ class TransactionOutcomeUnknown(TransactionFailed):
 
 
 class TransactionInProgress(OdradekError):
-    """This producer already has an open transaction; it can only have one at a time."""
+    """This producer already has an open transaction; it can have only one at a time."""
 
     default_hint = "end it first, or use another producer with its own transactional_id"
 
 
 class NotInTransaction(OdradekError):
-    """This producer is transactional, and no transaction is open."""
+    """This producer is transactional, but no transaction is open."""
 
     default_hint = "send within `async with producer.transaction():`"
 
 
 class UnknownGroup(OdradekError):
-    """No group of that name has members or offsets."""
+    """No group of this name has members or committed offsets."""
 
     default_hint = "check the name (`odradek group list`); a group begins with its first member"
 
 
 class GroupInUse(OdradekError):
-    """The group has members."""
+    """The group has members, so the call is not possible."""
 
     default_hint = "stop its members first (`odradek group describe NAME` lists them)"
 
 
 class MemberFenced(OdradekError):
-    """The group removed this member; its partitions and their offsets belong to other members."""
+    """The group removed this member, and other members now own its partitions."""
 
     default_hint = (
         "another member reads again what was not committed; read and commit more often, or raise"
@@ -304,26 +317,28 @@ class WrongLoop(OdradekError):
 
 
 class ForkedProcess(OdradekError):
-    """This process was forked from one with open connections, which only work in the parent."""
+    """This process was forked from one with open connections, which work only in the parent process."""
 
     fatal = True
     default_hint = "make clients after the fork, or start processes by multiprocessing's 'spawn' or 'forkserver'"
 
 
 class FlushTimedOut(OdradekError):
-    """Some records were still unacknowledged at the end of the flush timeout. The producer continues to send them."""
+    """Some records were neither acknowledged nor failed when the timeout of `flush` passed. The producer continues to
+    send them.
+    """
 
     retriable = True
 
 
 class NotAssigned(OdradekError):
-    """This consumer does not read the partition."""
+    """The partition is not assigned to this consumer, or the consumer is in no group."""
 
     default_hint = "assign it first"
 
 
 class MissingDependency(OdradekError):
-    """An optional package is not installed."""
+    """An optional package that the call needs is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(
@@ -402,7 +417,7 @@ def error_code(number: int) -> ErrorCode:
 
 
 def error_of(number: int, subject: str, message: str = "") -> OdradekError:
-    """Return the error for a code that a broker sent about `subject` (a topic, a partition, a config).
+    """Return the SDK's error for an error code that a broker sent about `subject`, such as a topic or a config.
 
     `message` is the broker's message; without one, the name of the code takes its place.
     """

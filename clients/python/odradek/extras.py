@@ -16,7 +16,7 @@ def missing_packages(extra: str) -> list[str]:
 
     try:
         requirements = requires("odradek") or []
-    except PackageNotFoundError:  # run from a source tree that was never installed
+    except PackageNotFoundError:  # the code runs from a source tree that was never installed
         return []
     matches = (_REQUIREMENT.match(line) for line in requirements if not _ELSEWHERE.search(line))
     return sorted(

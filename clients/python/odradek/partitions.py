@@ -37,7 +37,7 @@ def as_partitions(partitions: Iterable[PartitionLike]) -> list[TopicPartition]:
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """The result of an offset look-up. All fields are -1 if there is no such record."""
+    """The result of a search for an offset by timestamp. All fields are -1 if there is no such record."""
 
     offset: int
     timestamp_ms: int

@@ -44,7 +44,7 @@ _INT64: Final = struct.Struct(">q")
 
 
 def raw(item: bytes | bytearray | memoryview | None) -> bytes | None:
-    """Return bytes unchanged. Raises TypeError for anything else, including text."""
+    """Return bytes unchanged. Raises TypeError for every other type, including str."""
     if item is None or isinstance(item, bytes):
         return item
     if isinstance(item, bytearray | memoryview):
@@ -58,17 +58,19 @@ def text(item: str | None) -> bytes | None:
 
 
 def from_text(data: bytes | None) -> str | None:
-    """Decode UTF-8. Raises UnicodeDecodeError."""
+    """Decode UTF-8. Raises UnicodeDecodeError if the bytes are not UTF-8."""
     return None if data is None else data.decode()
 
 
 def integer(item: int | None) -> bytes | None:
-    """Encode 8 bytes, big-endian and signed, as Kafka's LongSerializer. Raises struct.error beyond 64 bits."""
+    """Encode an integer as 8 bytes, big-endian and signed, as Kafka's LongSerializer does. Raises struct.error if it
+    does not fit into 64 bits.
+    """
     return None if item is None else _INT64.pack(item)
 
 
 def from_integer(data: bytes | None) -> int | None:
-    """Decode 8 bytes, big-endian and signed. Raises struct.error for another length."""
+    """Decode an integer of 8 bytes, big-endian and signed. Raises struct.error if there are not exactly 8 bytes."""
     if data is None:
         return None
     number: int = _INT64.unpack(data)[0]
@@ -94,7 +96,7 @@ def from_json(data: bytes | None) -> Any:
 
 
 def csv_row(row: Iterable[Any] | None) -> bytes | None:
-    """Encode one row of CSV (RFC 4180) in UTF-8, without a line end."""
+    """Encode the fields of one row as CSV (RFC 4180) in UTF-8, without a line end."""
     if row is None:
         return None
     line = io.StringIO(newline="")
@@ -104,7 +106,9 @@ def csv_row(row: Iterable[Any] | None) -> bytes | None:
 
 
 def from_csv_row(data: bytes | None) -> list[str] | None:
-    """Decode the fields of one row; a quoted field may have line breaks. Raises ValueError for several rows."""
+    """Decode the fields of one CSV row; a quoted field may have line breaks. Raises ValueError if there are several
+    rows.
+    """
     if data is None:
         return None
     try:
@@ -117,7 +121,7 @@ def from_csv_row(data: bytes | None) -> list[str] | None:
 
 
 def avro(schema: dict[str, Any]) -> Callable[[Any], bytes | None]:
-    """Return a serializer with this schema. It writes plain Avro binary, without a header or the schema."""
+    """Return a serializer with this Avro schema. It writes plain Avro binary, with neither a header nor the schema."""
     fastavro = _fastavro()
     parsed = fastavro.parse_schema(schema)
 
@@ -134,9 +138,10 @@ def avro(schema: dict[str, Any]) -> Callable[[Any], bytes | None]:
 def from_avro(
     schema: dict[str, Any], *, reader_schema: dict[str, Any] | None = None
 ) -> Callable[[bytes | None], Any]:
-    """Return a deserializer of data that was written with `schema`, resolved to `reader_schema` (None: the same).
+    """Return a deserializer of Avro data that was written with `schema`. It converts the data to `reader_schema`; None:
+    no conversion.
 
-    It raises ValueError for bytes after the datum, and the errors of fastavro for damaged data.
+    The deserializer raises ValueError if bytes follow the datum, and the errors of fastavro for damaged data.
     """
     fastavro = _fastavro()
     written = fastavro.parse_schema(schema)
@@ -168,14 +173,14 @@ M = TypeVar("M", bound="Message")
 
 
 def protobuf(message: Message | None) -> bytes | None:
-    """Encode a Protobuf message; equal messages give the same bytes. Raises EncodeError for missing
-    required fields.
+    """Encode a Protobuf message; equal messages give the same bytes. Raises EncodeError if required fields
+    are missing.
     """
     return None if message is None else message.SerializeToString(deterministic=True)
 
 
 def from_protobuf(kind: type[M]) -> Callable[[bytes | None], M | None]:
-    """A deserializer of messages of this class. It raises DecodeError for damaged bytes."""
+    """Return a deserializer of Protobuf messages of this class. It raises DecodeError for damaged bytes."""
 
     def deserialize(data: bytes | None) -> M | None:
         return None if data is None else kind.FromString(data)

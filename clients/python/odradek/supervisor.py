@@ -48,10 +48,11 @@ _PROBE_TIMEOUT_S: Final = 2.0
 
 
 def plan_host(processes: int, arguments: Sequence[str]) -> list[dict[str, Any]]:
-    """Ask the broker's program for the settings of each process; `arguments` are those of one broker.
+    """Return the settings of each process of this host, which the broker's program computes. `arguments` are those of
+    one broker.
 
     Raises:
-        ChildProcessFailed: the program refused the settings; the message is its own.
+        ChildProcessFailed: the program refused the settings; the error has its message.
     """
     command = [sys.executable, "-m", PROGRAM, *arguments, "--processes", str(processes), "--plan"]
     planned = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -76,7 +77,7 @@ class SupervisedBroker:
             arguments=[*arguments, *(word for each in derived for word in ("--set", each))],
             log_path=None,
         )
-        self.start_at_s: float | None = 0.0  # None: it was started
+        self.start_at_s: float | None = 0.0  # None: the broker is running
         self._failures = 0
         self._started_at_s = 0.0
         self._metrics_host: str = plan["metrics_host"]
@@ -129,7 +130,8 @@ class HostSupervisor:
         self.stop = threading.Event()
         self.roll = threading.Event()
         self._brokers = list(brokers)
-        self._waiting: deque[SupervisedBroker] = deque()  # the roll has not reached them yet
+        # The brokers that the roll has not reached yet.
+        self._waiting: deque[SupervisedBroker] = deque()
         self._rolled: SupervisedBroker | None = None
         self._kill_at_s: float | None = None
         self._is_announced = False
@@ -266,7 +268,8 @@ def serve_probes(supervisor: HostSupervisor, host: str, port: int) -> int:
         def log_message(self, format: str, *args: Any) -> None:
             """Write nothing to the log, because probes come every few seconds."""
 
-    # One request at a time, each for at most 5 s: probes need no more, and a flood of them takes nothing else.
+    # The server handles one request at a time, each for at most 5 s: health checks need no more, and many of them at
+    # once take no more.
     server = http.server.HTTPServer((host, port), Probes)
     threading.Thread(target=server.serve_forever, name="probes", daemon=True).start()
     return int(server.server_address[1])

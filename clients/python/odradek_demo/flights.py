@@ -47,7 +47,7 @@ class Flight:
 
     sequence: int
     key: bytes | None  # tail number; None if the source has none
-    value: bytes  # JSON, with "seq"
+    value: bytes  # JSON, which contains "seq"
     carrier: str
     arrival_delay_min: int | None
 

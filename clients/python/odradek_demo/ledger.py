@@ -52,7 +52,7 @@ class ReadBack:
     duplicates: int = 0
     foreign: int = 0  # records that match no flight
     damaged: int = 0  # key or value differ from what was sent
-    out_of_order: int = 0  # within a key
+    out_of_order: int = 0  # records that are out of order within their key
     _seen: bytearray = field(init=False)
     _last_of_key: dict[bytes, int] = field(init=False)
     _digests: dict[int, bytes] = field(init=False)
@@ -99,7 +99,7 @@ class ReadBack:
 
 
 def carrier_delays(values: Iterable[bytes]) -> list[tuple[str, int, float]]:
-    """(carrier, flights, mean arrival delay in minutes) from JSON values, most flights first."""
+    """Return (carrier, flights, mean arrival delay in minutes) from JSON values, most flights first."""
     flights: dict[str, int] = defaultdict(int)
     delays: dict[str, list[int]] = defaultdict(list)
     for value in values:
@@ -137,10 +137,10 @@ class ReplicaComparison:
 
     partition: int
     high_watermark: int
-    bytes_compared: int  # of one replica
+    bytes_compared: int  # number of bytes compared, of one replica
     replicas: int
     is_identical: bool
-    segments: int  # of the first replica
+    segments: int  # number of segments of the first replica
 
 
 def compare_replicas(
@@ -168,7 +168,7 @@ def compare_replicas(
 
 
 def batches_until(folder: Path, end_offset: int) -> Iterator[bytes]:
-    """The batches in the folder of a partition with offsets below `end_offset`, in order."""
+    """Yield the batches in the folder of a partition with offsets below `end_offset`, in order."""
     for segment in sorted(folder.glob("*.log")):
         data = segment.read_bytes()
         position = 0

@@ -167,7 +167,7 @@ class LivePipeline:
                 self._target, auto_offset_reset="earliest", isolation_level="read_committed"
             ) as reader,
         ):
-            # Markers of transactions have offsets, too, and no records.
+            # Transaction markers have offsets as well, but are not records.
             for partition, end in (await every.end_offsets(every.assignment())).items():
                 while await reader.position(partition) < end:
                     records = await reader.getmany(timeout_ms=500)

@@ -78,7 +78,7 @@ class Kill:
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """The results that the report shows."""
+    """The results of the demo that the report shows."""
 
     acknowledgements: AcknowledgementLog
     read_back: ReadBack
@@ -388,7 +388,7 @@ async def run_group(admin: Admin, bootstrap: str, topic: str, partitions: int) -
 
 
 async def _shares(admin: Admin, members: int, partitions: int) -> list[int]:
-    """The partitions per member once this many members own all of them, or at the deadline."""
+    """Return the partitions of each member when this many members own all of them, or at the deadline."""
     deadline_s = time.monotonic() + _SETTLE_S
     shares: list[int] = []
     while time.monotonic() < deadline_s:

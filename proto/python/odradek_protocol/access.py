@@ -99,7 +99,7 @@ OPERATIONS_OF: Final[dict[ResourceType, tuple[Operation, ...]]] = {
 }
 
 IMPLIED_BY: Final[dict[Operation, tuple[Operation, ...]]] = {
-    # Each of these operations includes the right to describe the resource (Kafka's AclAuthorizer).
+    # A right to any of these operations includes the right to describe the resource (Kafka's AclAuthorizer).
     Operation.DESCRIBE: (Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER),
     Operation.DESCRIBE_CONFIGS: (Operation.ALTER_CONFIGS,),
 }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, NewType
 
 TopicName = NewType("TopicName", str)
-TOPIC_NAME_BYTES_MAX: Final = 249  # a directory has the name, with a suffix
+TOPIC_NAME_BYTES_MAX: Final = 249  # the name of a partition's directory contains it, with a suffix
 TopicId = NewType("TopicId", bytes)
 PartitionIndex = NewType("PartitionIndex", int)
 BrokerId = NewType("BrokerId", int)

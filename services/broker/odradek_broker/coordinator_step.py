@@ -23,7 +23,9 @@ R = TypeVar("R")
 
 
 class NothingApplied(Exception):
-    """A handler failed on an internal error before it applied any part of a request: the state is unchanged."""
+    """A handler failed because of an internal error before it applied any part of a request, so the state is
+    unchanged.
+    """
 
 
 def judges(function: Callable[P, T]) -> Callable[P, T]:
@@ -46,7 +48,7 @@ class Response(Struct, frozen=True, gc=False):
     """The response to the request with this id, which the host chose."""
 
     request_id: RequestId
-    response: Any  # the class depends on the request
+    response: Any  # its class depends on the request
 
 
 class TransactionalRecords(Struct, Generic[R], frozen=True, gc=False):
@@ -80,9 +82,7 @@ class Step(Struct, Generic[R], frozen=True, gc=False):
 
     records: tuple[R, ...] = ()
     responses: tuple[Response, ...] = ()
-    orders: tuple[
-        Any, ...
-    ] = ()  # the class depends on the kind of the coordinator, which obeys them
+    orders: tuple[Any, ...] = ()  # their class depends on the kind of coordinator
     writes: tuple[IdentityWrite[R], ...] = ()
 
     def __add__(self, other: Step[R]) -> Step[R]:

@@ -19,7 +19,7 @@ from odradek_runtime.lifecycle import ProcessRefused, bounded
 from odradek_runtime.logs import event_log
 from odradek_runtime.open_files import descriptors_wanted
 
-# At a stop. The Kubernetes manifests allow 90 s for the whole stop.
+# How long a stop may sync logs. The Kubernetes manifests allow 90 s for the whole stop.
 _SYNC_S_MAX: Final = 60.0
 _log = event_log(__name__)
 
@@ -53,7 +53,7 @@ def open_data_directory(
 
 
 def warn_of_few_descriptors(directory: LogDirectory, settings: BrokerSettings) -> None:
-    """Log a warning if the limit of open files is lower than what the logs and all connections may need."""
+    """Log a warning if connections may find too few descriptors, or logs have to open their files again and again."""
     partitions = sum(1 for _ in directory.logs())
     needed = descriptors_wanted(partitions=partitions, connections_max=settings.connections_max)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -51,7 +51,8 @@ class HeldRequests(Generic[K, Q]):
         """Remove and return the requests of this key, in the order of their arrival."""
         taken = list(self._by_key.pop(key, {}).values())
         self._count -= len(taken)
-        # Deadlines of requests that were taken stay behind until they pass, or until they are the most.
+        # The deadlines of requests that were taken out stay in the heap until they pass, or until they are the
+        # majority.
         if len(self._deadlines) > 2 * self._count + 1_000:
             self._deadlines = [
                 entry for entry in self._deadlines if entry[1] in self._by_key.get(entry[2], {})

@@ -26,7 +26,7 @@ class LeaderEpochs:
         self._epochs: list[LeaderEpoch] = []
         self._starts: list[Offset] = []
         self.changes = 0
-        """How often the entries changed. A checkpoint that was written at a lower count is stale."""
+        """How many times the entries have changed. A checkpoint that was written at a lower count is outdated."""
         for epoch, start_offset in entries:
             self.enter(LeaderEpoch(epoch), Offset(start_offset))
 
@@ -38,12 +38,12 @@ class LeaderEpochs:
 
     @property
     def earliest(self) -> LeaderEpoch:
-        """The epoch of the first entry; NO_LEADER_EPOCH without entries."""
+        """The epoch of the first entry; NO_LEADER_EPOCH if there are none."""
         return self._epochs[0] if self._epochs else NO_LEADER_EPOCH
 
     @property
     def latest(self) -> LeaderEpoch:
-        """The epoch of the last entry, with or without records; NO_LEADER_EPOCH without entries."""
+        """The epoch of the last entry, with or without records; NO_LEADER_EPOCH if there are none."""
         return self._epochs[-1] if self._epochs else NO_LEADER_EPOCH
 
     def enter(self, epoch: LeaderEpoch, start_offset: Offset) -> None:
@@ -60,11 +60,11 @@ class LeaderEpochs:
         self.changes += 1
 
     def end_of(self, epoch: LeaderEpoch, log_end: Offset) -> tuple[LeaderEpoch, Offset]:
-        """Return the largest known epoch at or below `epoch`, and its exclusive end offset.
+        """Return the greatest known epoch that is not above `epoch`, and its end offset, which is exclusive.
 
-        The result is that of Kafka's LeaderEpochFileCache.endOffsetFor: (`epoch`, the first start offset)
-        when `epoch` is below all entries, because its records were deleted; (NO_LEADER_EPOCH,
-        NO_OFFSET) for NO_LEADER_EPOCH, for an epoch above the latest one, and without entries.
+        The result is that of Kafka's LeaderEpochFileCache.endOffsetFor: (`epoch`, the first start offset) if `epoch` is
+        below all entries, because its records were deleted; (NO_LEADER_EPOCH, NO_OFFSET) for NO_LEADER_EPOCH, for an
+        epoch above the latest one, and if there are no entries.
         """
         if epoch == NO_LEADER_EPOCH or epoch > self.latest:
             return NO_LEADER_EPOCH, NO_OFFSET
@@ -75,7 +75,7 @@ class LeaderEpochs:
         return self._epochs[following - 1], end
 
     def at(self, offset: int) -> LeaderEpoch:
-        """Return the epoch under which `offset` was or will be written; NO_LEADER_EPOCH if unknown."""
+        """Return the epoch in which `offset` was or will be written; NO_LEADER_EPOCH if it is not known."""
         following = bisect_right(self._starts, offset)
         return self._epochs[following - 1] if following else NO_LEADER_EPOCH
 

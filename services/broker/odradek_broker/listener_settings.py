@@ -265,7 +265,7 @@ class ListenerSettings(LogSettings):
         )
 
     def token_rules(self) -> TokenRules:
-        """Return the rules that tokens are checked by.
+        """Return the rules by which tokens are checked.
 
         Raises:
             SettingsError: the keys, the issuer or the audience is not set.

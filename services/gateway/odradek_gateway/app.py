@@ -54,7 +54,7 @@ _SECURITY_HEADERS = (
 _HTTPS_ONLY = (b"strict-transport-security", b"max-age=31536000")
 _ALWAYS = (monitoring, openapi)
 _V2 = (v2_topics, consumers, consumer_records, consumer_offsets)
-# Routes of all (`-`) come before those of one: configs before topics.
+# Routes for all items (`-`) come before those for one item, so configs come before topics.
 _V3 = (clusters, configs, topics, partitions, groups, access, records, transactions)
 Asgi = Callable[..., Awaitable[None]]
 
@@ -98,7 +98,7 @@ class Limits:
         try:
             await self._app(scope, receive, send_with_headers)
         except Exception:
-            # A bug. The server logs it; the client only learns that there is one.
+            # This is an internal error. The server logs it; the client learns only that there is one.
             if not status:
                 body = error_body(500, "internal error: see the gateway's log")
                 await JSONResponse(body, 500)(scope, receive, send_with_headers)
@@ -138,9 +138,10 @@ def create_app(
         title="Odradek REST gateway",
         version="0.1.0",
         description="Topics, records, consumers and groups over HTTP: the shapes of Confluent's REST API v2 and v3.",
-        docs_url=None,  # FastAPI's page loads scripts from another site; openapi.docs replaces it
+        # FastAPI's page loads scripts from another site, so openapi.docs replaces it.
+        docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # Limits takes a trailing slash off
+        redirect_slashes=False,  # Limits removes a trailing slash
     )
     app.state.cluster = cluster
     app.state.instances = instances

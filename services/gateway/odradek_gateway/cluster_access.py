@@ -32,7 +32,7 @@ class Waits:
         """`shutdown_s` is the time that running requests have to end."""
         self.is_stopping = False
         self._shutdown_s = shutdown_s
-        self._polls_end_s = self._streams_end_s = math.inf  # on the loop's clock
+        self._polls_end_s = self._streams_end_s = math.inf  # times on the event loop's clock
         self._polls: set[asyncio.Timeout] = set()
         self._streams: set[asyncio.Timeout] = set()
 
@@ -47,7 +47,7 @@ class Waits:
     async def stream_read(self, idle_s_max: float) -> AsyncIterator[None]:
         """Bound the wait for more bytes of a stream within a `with` block.
 
-        Raises TimeoutError when no bytes arrive in time or the gateway stops.
+        Raises TimeoutError if no bytes arrive in time, or the gateway stops.
         """
         until_s = min(asyncio.get_running_loop().time() + idle_s_max, self._streams_end_s)
         async with asyncio.timeout_at(until_s) as waiting, _among(self._streams, waiting):

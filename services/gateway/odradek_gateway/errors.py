@@ -44,7 +44,7 @@ class RestError(Exception):
     def __init__(
         self, status: int, error_code: int, message: str, *, ends_connection: bool = False
     ) -> None:
-        """If `ends_connection` is set, the rest of the request is not read and the connection is closed."""
+        """If `ends_connection` is set, the rest of the request is not read, and the connection is closed."""
         super().__init__(message)
         self.ends_connection = ends_connection
         self.status = status
@@ -77,7 +77,7 @@ def rest_error_of(error: errors.OdradekError) -> RestError:
 
 
 def errors_of(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return a route's `responses` for these statuses: each comes with the usual body."""
+    """Return a route's `responses` for these statuses. Each of them has the usual body of an error."""
     return {status: {"model": ErrorBody} for status in statuses}
 
 

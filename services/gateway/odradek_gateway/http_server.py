@@ -1,9 +1,10 @@
 """The HTTP server: uvicorn, with renewed TLS certificates, access to the peer's certificate, and limits for each
 peer.
 
-A connection is closed if its TLS handshake takes longer than HANDSHAKE_S_MAX, if the whole head of its first request
-does not arrive within HEAD_S_MAX, or that of a later request within as long after its first byte (slowloris), or if
-the client reads nothing of a response for STALLED_S_MAX. The response to a head above HEAD_BYTES_MAX is 431. When the
+A connection is closed if its TLS handshake takes longer than HANDSHAKE_S_MAX, if the head of its first request (its
+request line and headers) does not arrive within HEAD_S_MAX, or that of a later request within HEAD_S_MAX after its
+first byte (slowloris), or if the client reads nothing of a response for STALLED_S_MAX. The response to a head above
+HEAD_BYTES_MAX is 431. When the
 server stops, idle connections are closed at once, the others after their response. If a client does not end its TLS
 session within GOODBYE_S_MAX, its connection is aborted (clients with a connection pool do not send close_notify).
 """
@@ -57,20 +58,22 @@ def _advice_with_tls(protocol: str) -> str:
 
 
 class _HeadTooLarge(Exception):
-    """Raised within the parser to stop it, because the head of a request is larger than HEAD_BYTES_MAX."""
+    """Raised within the parser to stop it, because the headers of a request are larger than HEAD_BYTES_MAX."""
 
 
 class _Protocol(HttpToolsProtocol):
-    """One connection. It counts the bytes of each head itself, because uvicorn's parser has no limit."""
+    """One connection of a client. It counts the bytes of a request's headers itself, because uvicorn's parser has no
+    limit.
+    """
 
     def connection_made(self, transport: Any) -> None:
-        """Remember the client's certificate, and start the timer for the first head."""
+        """Store the client's certificate, and start the timer for the first request."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
-        self._is_new = True  # no bytes were received yet
-        self._head_bytes = 0  # of this request, with trailers
-        self._unparsed_bytes = 0  # since the parser last reported an element
+        self._is_new = True  # whether no bytes were received yet
+        self._head_bytes = 0  # bytes of this request's headers and trailers
+        self._unparsed_bytes = 0  # bytes since the parser last reported an element
         self._is_in_head = False
         self._is_last_response = False
         self._head_timer: asyncio.TimerHandle | None = None
@@ -86,7 +89,7 @@ class _Protocol(HttpToolsProtocol):
         self._head_timer = None
         if self.cycle is None or self.cycle.response_complete:
             self.transport.abort()
-        else:  # an earlier request of this connection is running, and this one is read after it
+        else:  # an earlier request of this connection is still handled; this one is read after it
             self._expect_head()
 
     def _head_ends(self) -> None:
@@ -102,7 +105,7 @@ class _Protocol(HttpToolsProtocol):
                 return
         self._unparsed_bytes += len(data)
         super().data_received(data)
-        if self._is_in_head:  # rare: most heads arrive in one piece
+        if self._is_in_head:  # this is rare, because most headers arrive in one piece
             self._expect_head()
         if self._unparsed_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
             self._refuse_head()
@@ -124,7 +127,7 @@ class _Protocol(HttpToolsProtocol):
         return True
 
     def on_message_begin(self) -> None:
-        """Begin counting a request's head."""
+        """Begin to count the bytes of a request's headers."""
         self._head_bytes = self._unparsed_bytes = 0
         self._is_in_head = True
         super().on_message_begin()
@@ -281,7 +284,7 @@ class HttpServer(uvicorn.Server):
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen like uvicorn, but with a bound on TLS handshakes; uvicorn's is the event loop's 60 s."""
+        """Listen as uvicorn does, but with a time limit for TLS handshakes; uvicorn's is the event loop's 60 s."""
         assert sockets is not None, "the process takes the port"
         config, loop = self.config, asyncio.get_running_loop()
         await self.lifespan.startup()
@@ -294,7 +297,7 @@ class HttpServer(uvicorn.Server):
         self.servers = [
             await loop.create_server(new_connection, sock=listening, backlog=config.backlog)
             if config.ssl is None
-            # uvicorn closes its servers and waits for them, which a TlsServer can do as well.
+            # uvicorn closes its servers and waits for them. A TlsServer supports that, too.
             else cast(
                 "asyncio.Server",
                 TlsServer(

@@ -58,7 +58,7 @@ class GroupProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The result of one scrape. A part that is None could not be read in time."""
+    """What one scrape has read from the cluster. A part that is None could not be read in time."""
 
     brokers: list[Broker]
     topics: list[TopicDescription]
@@ -111,7 +111,7 @@ class ClusterMetrics:
             except OdradekError as error:
                 if error.retriable:
                     raise
-                return  # deleted meanwhile, or not visible to the gateway
+                return  # the topic was deleted, or the gateway may not describe it
             progress[listing.group] = GroupProgress(members=len(described.members), offsets=offsets)
 
         await ask_for_each(await admin.list_groups(), ask)

@@ -107,7 +107,8 @@ class GatewayProcess:
             stopping = asyncio.create_task(stop.wait(), name="stop")
             _log.info("Serving", url=url, bootstrap=settings.bootstrap)
             gc.collect()
-            gc.freeze()  # objects made so far live as long as the process: the collector can skip them
+            # The objects that exist now live as long as the process, so the garbage collector can skip them.
+            gc.freeze()
             announce_ready(id=os.getpid(), pid=os.getpid(), ports={"HTTP": bound_port})
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
             cluster.waits.stop()

@@ -15,11 +15,11 @@ from odradek.producer.producer import Producer
 PRODUCERS_MAX: Final = 4
 COMMIT_TIMEOUT_MS: Final = 20_000
 ID_PREFIX: Final = "gateway/"
-"""What the transactional ids begin with; with ACLs, callers need WRITE on it."""
+"""The prefix of the transactional ids. With ACLs, callers need WRITE on it."""
 
 
 class TransactionalProducers:
-    """A pool of at most PRODUCERS_MAX producers. A request that finds none free waits."""
+    """A pool of at most PRODUCERS_MAX producers. A request waits if none of them is free."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -8,7 +8,7 @@ class QuorumError(Exception):
 
 
 class NotLeader(QuorumError):
-    """The proposal was not appended, because this node does not lead in that epoch. Send it to
+    """The proposal was not appended, because this node is not the leader of that epoch. Send it to
     `leader_id` instead.
     """
 
@@ -18,7 +18,9 @@ class NotLeader(QuorumError):
 
 
 class OutcomeUnknown(QuorumError):
-    """The proposal was appended here, but it is unknown whether it will be committed. Read before you retry."""
+    """The proposal was appended here, but it is not known whether it will be committed. Read the state before you
+    repeat it.
+    """
 
 
 class ProposalTooLarge(QuorumError):
@@ -34,7 +36,9 @@ class LeadershipUnconfirmed(QuorumError):
 
 
 class StorageMismatch(QuorumError):
-    """The data directory cannot be used: it is of another cluster, node or later release, unformatted, or in use."""
+    """The data directory cannot be used: it is not formatted, is in use, or is of another cluster, another node or a
+    later release.
+    """
 
 
 class CorruptStorage(QuorumError):
@@ -49,12 +53,12 @@ class CorruptStorage(QuorumError):
 
 
 def is_newer(version: int, known: int) -> bool:
-    """Return whether the format is of a later program. An absurdly high number is taken for damage instead."""
+    """Return whether a format number is of a later release. A very high number is treated as damage instead."""
     return known < version < 100
 
 
 def newer_format(what: str, version: int, known: int) -> StorageMismatch:
-    """Return the error for a file whose format is above `known`, which means a later program and not damage."""
+    """Return the error for a file whose format number is above `known`, because a later release wrote it."""
     return StorageMismatch(
         f"{what} has format {version}, this program reads up to {known}: a newer program wrote it."
         " Start this controller with that program; nothing in the directory was changed"
@@ -66,4 +70,4 @@ class InsecureListener(QuorumError):
 
 
 class WireError(QuorumError):
-    """A peer sent bytes that are not a message of this protocol, so its connection is closed."""
+    """Another voter sent bytes that are not a message of this protocol, so its connection is closed."""

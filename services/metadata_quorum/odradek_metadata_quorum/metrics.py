@@ -38,7 +38,7 @@ class QuorumMetrics:
         )
 
     def render(self) -> tuple[str, bytes]:
-        """Return (content type, body) of a scrape."""
+        """Return the content type and the body of the response to a scrape."""
         import prometheus_client as prometheus
 
         if self._registry is None:

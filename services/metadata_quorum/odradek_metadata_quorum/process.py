@@ -55,7 +55,7 @@ from odradek_runtime.tls import CertificateExpiry, TlsFiles
 _SERVER_GRACE_S: Final = 0.2
 _STOP_TIMEOUT_S: Final = 5.0
 _TRANSFER_TIMEOUT_S: Final = 1.0
-_IDLE_MS_MAX: Final = 600_000  # a connection without a call is closed after this
+_IDLE_MS_MAX: Final = 600_000  # a connection without calls is closed after this time
 _RPCS_MAX: Final = 2_000
 _DISK_WAIT_S_MAX: Final = 5.0  # a disk write that takes longer may never end
 _log = event_log(__name__)
@@ -103,7 +103,7 @@ class QuorumProcess:
                 group.create_task(probes.run(), name="probes"),
             ]
             try:
-                await asyncio.sleep(0)  # the host runs before the quorum can call it
+                await asyncio.sleep(0)  # lets the host start to run before the quorum can call it
                 await self._start(server, admin_http)
                 registration = self._own_registration()
                 tasks.append(group.create_task(registration.run(), name="registration"))
@@ -189,7 +189,7 @@ class QuorumProcess:
         settings = self._settings
         open_port(
             settings.listener(RAFT)
-        ).close()  # the error names a port that is in use, and the way out
+        ).close()  # if the port is in use, the error names it and says what to do
         try:
             await self._quorum.start()
         except (StorageMismatch, CorruptStorage) as error:
@@ -258,9 +258,10 @@ class QuorumProcess:
         )
 
     def _why_not_ready(self) -> str:
-        """Return why this controller could not be part of a majority if another one stopped now; empty if it could.
-        It can be part once it has applied an entry of the current leader's term, and so everything that was committed
-        before.
+        """Return why this controller could not be part of a majority if another one stopped now; "" if it could.
+
+        It can be part of one when it has applied an entry of the current leader's term, and so all entries that were
+        committed before.
         """
         if not self._is_serving:
             return "still starting, or stopping"

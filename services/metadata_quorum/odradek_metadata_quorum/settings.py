@@ -15,7 +15,7 @@ from odradek_runtime.listeners import ListenerAddress, parse_endpoints, parse_li
 from odradek_runtime.settings import NodeSettings, SettingsError, setting
 
 SNAPSHOT_LIMIT_SETTING: Final = "metadata.log.max.snapshot.bytes"
-"""The setting behind `snapshot_bytes_max`; Kafka has no such limit, hence no name for it."""
+"""The name of the setting for `snapshot_bytes_max`. Kafka has no such limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,8 @@ class QuorumTimers:
 
     election_timeout_min_ms: int = 500
     election_timeout_max_ms: int = 1_000
-    lost_leader_timeout_min_ms: int = 100  # after the connection to the leader broke
+    # Election timeout after the connection to the leader broke.
+    lost_leader_timeout_min_ms: int = 100
     lost_leader_timeout_max_ms: int = 300
     heartbeat_interval_ms: int = 100  # at most a third of the smallest election timeout
     leader_fallback_ms: int = 1_000  # a leader without a majority's responses steps down
@@ -69,9 +70,8 @@ class QuorumTimers:
 class QuorumSettings:
     """The settings of one voter.
 
-    `voters` maps every voter's id, this node's included, to the (host, port) at which others dial it;
-    names are resolved again at each dial. Without `tls` the listener must be on loopback, unless
-    `insecure` is set.
+    `voters` maps the id of every voter, including this node, to the (host, port) to which others connect; names are
+    resolved again for each connection. Without `tls` the listener must be on loopback, unless `insecure` is set.
     """
 
     node_id: int
@@ -84,18 +84,23 @@ class QuorumSettings:
     insecure: bool = False
     timers: QuorumTimers = field(default_factory=QuorumTimers)
 
-    proposal_bytes_max: int = 1 << 20  # one proposal's payload
-    pending_proposals_max: int = 10_000  # appended here, not applied yet
+    proposal_bytes_max: int = 1 << 20  # largest payload of one proposal
+    pending_proposals_max: int = 10_000  # most proposals that are appended here and not applied yet
     pending_bytes_max: int = 64 << 20
-    snapshot_interval_entries: int = 20_000  # applied since the last snapshot
-    snapshot_interval_bytes: int = 64 << 20  # or this many bytes of entries applied since then
-    snapshot_entries_min: int = 20_000  # kept in the log behind a snapshot, for slow followers
-    snapshot_entries_bytes_max: int = 64 << 20  # fewer are kept when they are larger than this
+    snapshot_interval_entries: int = 20_000  # a snapshot is taken after this many applied entries
+    snapshot_interval_bytes: int = 64 << 20  # or after this many bytes of applied entries
+    # Entries kept in the log before a snapshot, for slow followers.
+    snapshot_entries_min: int = 20_000
+    # Fewer entries are kept if they are larger than this.
+    snapshot_entries_bytes_max: int = 64 << 20
     snapshot_chunk_bytes: int = 256 << 10
-    snapshot_bytes_max: int = 1 << 30  # larger ones are neither stored nor taken from a leader
-    segment_bytes_max: int = 8 << 20  # of the write-ahead log: trimming removes whole segments
-    frame_bytes_max: int = 16 << 20  # one message between voters
-    peer_queue_bytes_max: int = 4 << 20  # waiting for one peer; more is dropped, Raft sends again
+    # Larger snapshots are neither stored nor accepted from a leader.
+    snapshot_bytes_max: int = 1 << 30
+    # Size of a segment of the write-ahead log; trimming removes whole segments.
+    segment_bytes_max: int = 8 << 20
+    frame_bytes_max: int = 16 << 20  # largest message between two voters
+    # Most bytes that wait for one peer; more are dropped, and Raft sends them again.
+    peer_queue_bytes_max: int = 4 << 20
 
     def __post_init__(self) -> None:
         if self.node_id not in self.voters:
@@ -137,7 +142,7 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumProcessSettings(_ClusterDefaults):
-    """Every setting of a controller process."""
+    """All settings of a controller process."""
 
     node_id: int = setting(
         "node.id",

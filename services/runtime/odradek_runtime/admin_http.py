@@ -18,7 +18,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 class AdminHttp:
-    """Serves GET on one port: metrics in Prometheus' text format, liveness, readiness."""
+    """Serves GET requests on one port: metrics in the text format of Prometheus, liveness, and readiness."""
 
     def __init__(
         self,

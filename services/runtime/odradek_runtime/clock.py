@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
-# CLOCK_MONOTONIC stands still while a machine is suspended, so a lease on it would outlive the
-# suspension; CLOCK_BOOTTIME goes on. Other systems than Linux have no such clock.
+# CLOCK_MONOTONIC stops while a machine is suspended, so a lease would last longer than it should; CLOCK_BOOTTIME
+# continues. Only Linux has this clock.
 _BOOTTIME: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -20,12 +20,12 @@ def wall_ms() -> int:
 
 
 def monotonic_ms() -> int:
-    """Return ms for deadlines and intervals within the lifetime of one process."""
+    """Return ms of the monotonic clock, for deadlines and intervals within the lifetime of one process."""
     return time.monotonic_ns() // 1_000_000
 
 
 def boottime_ms() -> int:
-    """Return ms for leases. This clock continues while the machine is suspended."""
+    """Return ms of the boot-time clock, for leases. This clock continues while the machine is suspended."""
     return time.clock_gettime_ns(_BOOTTIME) // 1_000_000
 
 
@@ -36,15 +36,15 @@ class Clock:
     """
 
     def wall_ms(self) -> int:
-        """Return `wall_ms()`."""
+        """Return ms since the Unix epoch, as the function `wall_ms` does."""
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        """Return `monotonic_ms()`."""
+        """Return ms of the monotonic clock, as the function `monotonic_ms` does."""
         return time.monotonic_ns() // 1_000_000
 
     def boottime_ms(self) -> int:
-        """Return `boottime_ms()`."""
+        """Return ms of the boot-time clock, as the function `boottime_ms` does."""
         return time.clock_gettime_ns(_BOOTTIME) // 1_000_000
 
 

@@ -17,7 +17,7 @@ _CLUSTER: Final = "odradek-cluster-bin"
 _METADATA: Final = "odradek-metadata-bin"
 _CONTROLLERS: Final = "odradek-controllers-bin"
 _CONTROLLERS_MAX: Final = 100
-STRANGER: Final = "NOT OF THIS CLUSTER: "  # how the refusal's text begins
+STRANGER: Final = "NOT OF THIS CLUSTER: "  # the beginning of the refusal's text
 Headers = tuple[tuple[str, bytes], ...]
 
 

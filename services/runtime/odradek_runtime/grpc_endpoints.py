@@ -25,18 +25,20 @@ from odradek_runtime.tls import TlsFiles
 
 MESSAGE_BYTES_MAX: Final = 64 << 20
 CLIENT_MESSAGE_BYTES_MAX: Final = 33 << 20  # a batch of 32 MiB, and the message around it
-_PROBE_BYTES_MAX: Final = 4096  # a probe sends the name of a service; any client may send one
+# A health check has only the name of a service, and any client may send one.
+_PROBE_BYTES_MAX: Final = 4096
 Options = list[tuple[str, Any]]
 
 SERVER_OPTIONS: Final[Options] = [
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_concurrent_streams", 10_000),  # of one connection
-    ("grpc.server_handshake_timeout_ms", 5_000),  # the default of two minutes helps a slow attacker
+    ("grpc.max_concurrent_streams", 10_000),  # most calls of one connection
+    # The default of two minutes would help an attacker who sends slowly.
+    ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.so_reuseport", 0),  # two brokers must not share a port without noticing
     ("grpc.keepalive_time_ms", 1000),
     ("grpc.keepalive_timeout_ms", 1000),
-    ("grpc.http2.ping_timeout_ms", 1000),  # the default of a minute would override keepalive
+    ("grpc.http2.ping_timeout_ms", 1000),  # the default of one minute would override keepalive
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
@@ -48,9 +50,10 @@ SERVER_OPTIONS: Final[Options] = [
 
 CLIENT_SERVER_OPTIONS: Final[Options] = [
     ("grpc.max_receive_message_length", CLIENT_MESSAGE_BYTES_MAX),
-    ("grpc.max_concurrent_streams", 1000),  # of one connection: a gateway's carries many consumers
-    # The bytes that the server buffers for a call that it does not read: one request of a producer, as the
-    # SDK sends it by default. A message that is read takes as much as it needs.
+    # Most calls of one connection; that of a gateway serves many consumers.
+    ("grpc.max_concurrent_streams", 1000),
+    # The bytes that the server buffers for a call whose messages it does not read: one request of a producer, as the
+    # SDK sends it by default. A message that is read may be larger.
     ("grpc.http2.lookahead_bytes", 1 << 20),
 ]
 """Options of listeners for clients, which get narrower bounds than the cluster's own processes."""
@@ -60,11 +63,12 @@ INTERNAL_CHANNEL_OPTIONS: Final[Options] = [
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", 1000),
     ("grpc.keepalive_timeout_ms", 1000),
-    ("grpc.http2.ping_timeout_ms", 1000),  # the default of a minute would override keepalive
+    ("grpc.http2.ping_timeout_ms", 1000),  # the default of one minute would override keepalive
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 2000),  # the length of an attempt, not of the pause
+    # Despite its name, this bounds an attempt to connect, and not the pause.
+    ("grpc.min_reconnect_backoff_ms", 2000),
     ("grpc.max_reconnect_backoff_ms", 500),
     # A restarted pod has another address, and gRPC would resolve it again only every 30 s.
     ("grpc.dns_min_time_between_resolutions_ms", 200),
@@ -146,8 +150,8 @@ def bind(
     server: grpc.aio.Server, listener: ListenerAddress, tls: TlsFiles | None, *, mutual: bool
 ) -> int:
     """Bind the server before its start, and return the port. Raises ListenRefused."""
-    # gRPC reports a taken port as a bare RuntimeError after logging its own lines. So the port is first
-    # opened by the operating system, whose error names the reason.
+    # If a port is in use, gRPC writes log lines of its own and raises a bare RuntimeError. So the port is opened first
+    # with a plain socket, whose error names the reason.
     open_port(listener).close()
     try:
         if tls is None:
@@ -217,7 +221,7 @@ def enable_reflection(server: grpc.aio.Server, service_names: Iterable[str]) -> 
     reflection.enable_server_reflection([*service_names, reflection.SERVICE_NAME], server)
 
 
-REPLACED_GRACE_S: Final = 10.0  # longer than any unary call; streams reconnect
+REPLACED_GRACE_S: Final = 10.0  # longer than any unary call takes; streams reconnect
 
 
 @dataclass(frozen=True, slots=True)

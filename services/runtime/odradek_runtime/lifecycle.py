@@ -37,11 +37,11 @@ _log = event_log(__name__)
 
 
 class ProcessRefused(RuntimeError):
-    """The process cannot start or continue; the message names the reason and the way out."""
+    """The process cannot start or continue; the message names the reason and the remedy."""
 
 
 class StopRequest:
-    """A request to stop. It is set once, with a reason, and endless tasks wait for it."""
+    """A request to stop the process. It is set once, with a reason; tasks that run for ever wait for it."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -111,7 +111,7 @@ async def _supervise(
     def on_thread_failed(failed: threading.ExceptHookArgs) -> None:
         name = failed.thread.name if failed.thread is not None else "(unnamed)"
         _log.error("Thread failed; the process stops", thread=name, exc=failed.exc_value)
-        with contextlib.suppress(RuntimeError):  # the loop ended first
+        with contextlib.suppress(RuntimeError):  # the event loop may have ended before
             reason = f"thread {name} failed"
             loop.call_soon_threadsafe(lambda: stop.set(reason, failure=failed.exc_value))
 
@@ -123,23 +123,21 @@ async def _supervise(
 
 
 def _watch_parent(on_gone: Callable[[], object], orphan_s_max: float) -> None:
-    """Call `on_gone` at end of file on standard input, which means that the parent has ended, normally or
-    by a crash.
-    """
+    """Call `on_gone` at the end of standard input, which means that the parent has ended, normally or by a crash."""
 
     def wait() -> None:
         with contextlib.suppress(OSError):
             while os.read(0, 4096):
                 pass
         faulthandler.dump_traceback_later(orphan_s_max, exit=True)
-        with contextlib.suppress(RuntimeError):  # the loop ended first
+        with contextlib.suppress(RuntimeError):  # the event loop may have ended before
             on_gone()
 
     threading.Thread(target=wait, name="parent-watch", daemon=True).start()
 
 
 def announce_ready(**fields: object) -> None:
-    """Report to the parent that the process serves, in one line of JSON on standard output."""
+    """Tell the parent process that this process serves, by one line of JSON on standard output."""
     sys.stdout.buffer.write(orjson.dumps({"event": "ready", **fields}) + b"\n")
     sys.stdout.buffer.flush()
 
@@ -160,7 +158,7 @@ async def bounded(work: Awaitable[object], timeout_s: float, what: str) -> bool:
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     try:
         import uvloop
-    except ImportError:  # not on Windows
+    except ImportError:  # the module does not exist on Windows
         return asyncio.new_event_loop
     return uvloop.new_event_loop
 

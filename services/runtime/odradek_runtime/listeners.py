@@ -18,7 +18,7 @@ from typing import Final
 
 
 class ListenRefused(RuntimeError):
-    """The process must not, or cannot, listen there; the message names the reason and the way out."""
+    """The process must not, or cannot, listen at an address; the message names the reason and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ def split_host_port(text: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether `host` is on the loopback interface. Of names, only localhost counts."""
+    """Return whether `host` is an address of the loopback interface, or localhost."""
     if host == "localhost":
         return True
     try:
@@ -128,7 +128,7 @@ def refuse_open_without_authentication(
 
 
 def open_port(listener: ListenerAddress, *, backlog: int = 1024) -> socket.socket:
-    """Return a listening TCP socket. Raises ListenRefused, whose message names the port and the way out."""
+    """Return a listening TCP socket. Raises ListenRefused, whose message names the port and the remedy."""
     host = listener.host or "0.0.0.0"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     opened = socket.socket(family, socket.SOCK_STREAM)
@@ -144,7 +144,7 @@ def open_port(listener: ListenerAddress, *, backlog: int = 1024) -> socket.socke
 
 
 _SETTING_OF: Final = {"METRICS": "metrics.port", "HTTP": "listen"}
-"""The setting with the port of a listener that is not among `listeners`."""
+"""The name of the setting that has the port of a listener which is not in `listeners`."""
 
 
 def port_refused(listener: ListenerAddress, error: OSError | None = None) -> ListenRefused:
@@ -191,7 +191,8 @@ def recognize(first: bytes) -> str | None:
 
 
 def farewell(protocol: str, advice: str) -> bytes:
-    """Return bytes for a client of that protocol, sent before closing, so that its error shows `advice`.
+    """Return bytes for a client of that protocol. They are sent before the connection is closed, so that the client's
+    error shows `advice`.
 
     gRPC shows the debug data of a GOAWAY; TLS and Kafka have no place for a text.
     """

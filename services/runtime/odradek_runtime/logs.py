@@ -19,7 +19,7 @@ LOG_FORMATS: Final = ("auto", "json", "text")
 
 
 class EventLog:
-    """A source of events. `bound` fields are added to each of its events."""
+    """A source of log events. Each of its events has the fields `bound` as well."""
 
     __slots__ = ("_bound", "_logger")
 
@@ -117,7 +117,7 @@ class _TextFormatter(logging.Formatter):
         fields: dict[str, object] = {**getattr(record, _FIELDS, {}), **self._bound}
         trace = self.formatException(record.exc_info) if record.exc_info else ""
         text = " ".join(f"{name}={_visible(_plain(value))}" for name, value in fields.items())
-        # Indented: a line that begins with a time is an event.
+        # The trace is indented, because a line that begins with a time is an event.
         trace = "\n".join(f"    {_visible(line)}" for line in trace.rstrip().split("\n"))
         time, event = _timestamp(record).replace("T", " "), _visible(record.getMessage())
         line = f"{time} {record.levelname:<7} {event}  {text}".rstrip()

@@ -26,13 +26,13 @@ from odradek_runtime.logs import LOG_FORMATS
 T = TypeVar("T")
 _METADATA_KEY: Final = "odradek"
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
-# Every file of Kafka's has one of them, and no file of this program.
+# Every configuration file of Kafka has one of these settings, and none of this program has.
 _KAFKA_ONLY: Final = frozenset({"process.roles", "zookeeper.connect"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
 
 
 class SettingsError(ValueError):
-    """A setting is unknown, missing or out of range; the message names it and the way out."""
+    """A setting is unknown, missing or out of range; the message names it and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ def load_settings(
 
 
 def is_given(settings: Any, name: str) -> bool:
-    """Return whether a setting was given at the start and not left at its default."""
+    """Return whether a setting was given at the start, even if with its default."""
     field, _ = specs_of(type(settings))[name]
     return (
         name in settings.given
@@ -399,5 +399,7 @@ class NodeSettings:
 
     @property
     def host_id_or_name(self) -> str:
-        """The host name under which this process registers: the setting or, without it, the name of the machine."""
+        """The host name under which this process registers: that in the settings or, if there is none, the name of the
+        machine.
+        """
         return self.host_id or machine_name()

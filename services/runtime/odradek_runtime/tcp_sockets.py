@@ -18,8 +18,8 @@ _NLMSG_DONE: Final = 3
 _ESTABLISHED: Final = 1 << 1
 _INET_DIAG_INFO: Final = 2
 _HEADER: Final = struct.Struct("=IHHII")  # struct nlmsghdr
-_ATTRIBUTES_AT: Final = 72  # the size of struct inet_diag_msg
-_BYTES_ACKED_AT: Final = 120  # in struct tcp_info; the bytes received follow
+_ATTRIBUTES_AT: Final = 72  # attributes begin after a struct inet_diag_msg of this size
+_BYTES_ACKED_AT: Final = 120  # offset in struct tcp_info; the received bytes follow
 _REPLY_BYTES: Final = 1 << 17
 _TIMEOUT_S: Final = 5.0
 
@@ -88,11 +88,11 @@ def _connection(message: bytes, family: int) -> TcpConnection:
 
 
 def close_connections(port: int, peers: set[tuple[str, int]]) -> int:
-    """Close this process's connections from those peers to a local port; return how many were closed.
+    """Close this process's connections from those peers to a local port, and return how many were closed.
 
-    This is for connections whose sockets another library owns. Each is shut down through a descriptor of our own,
-    made before its address is compared, so that no other connection is hit whose descriptor has the same number
-    meanwhile.
+    This is for connections whose sockets another library owns. Each is shut down by a descriptor of our own. It is
+    duplicated before its address is compared, so that no other connection is closed which gets the same descriptor
+    number in the meantime.
     """
     closed = 0
     for name in os.listdir("/proc/self/fd"):
@@ -109,5 +109,5 @@ def close_connections(port: int, peers: set[tuple[str, int]]) -> int:
                     connection.shutdown(socket.SHUT_RDWR)
                     closed += 1
         except OSError:
-            continue  # closed meanwhile, or not connected
+            continue  # the socket was closed in the meantime, or is not connected
     return closed

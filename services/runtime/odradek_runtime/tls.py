@@ -26,7 +26,7 @@ from odradek_runtime.logs import event_log
 
 
 class TlsRefused(RuntimeError):
-    """The TLS settings do not work; the message names the file and the way out."""
+    """The TLS settings do not work; the message names the file and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class TlsFiles:
             if (now := self.stamp()) == stamp:
                 return None
             configuration = self._server_configuration()
-            # Set only after the files were read, so that a failed read is repeated at the next handshake.
+            # This is set only after the files were read, so that a failed read is repeated at the next handshake.
             stamp = now
             return configuration
 
@@ -101,7 +101,7 @@ class TlsFiles:
 
 
 def peer_identity(auth_context: Callable[[], Any]) -> tuple[str, int] | None:
-    """Return ("broker" or "controller", id) as the peer's certificate names it; None without one.
+    """Return ("broker" or "controller", id) according to the peer's certificate; None if there is none.
 
     `auth_context` is the method of a gRPC servicer context.
     """
@@ -138,7 +138,7 @@ def principal_of_certificate(certificate: bytes | None) -> str:
 
 
 CLIENT_AUTH: Final = ("none", "requested", "required")
-"""Values of `ssl.client.auth`. With requested a client may have no certificate, but not a wrong one."""
+"""The values of `ssl.client.auth`. With requested, a client may have no certificate, but not an invalid one."""
 _VERIFY: Final = {
     "none": ssl.CERT_NONE,
     "requested": ssl.CERT_OPTIONAL,
@@ -148,7 +148,9 @@ _log = event_log(__name__)
 
 
 def server_context(files: TlsFiles, *, client_auth: str) -> ssl.SSLContext:
-    """Return a context for servers. `client_auth` is one of CLIENT_AUTH; only certificates of the CA count."""
+    """Return a TLS context for servers. `client_auth` is one of CLIENT_AUTH; only certificates that the CA has signed
+    are valid.
+    """
     current = _load(files, client_auth)
     current.sni_callback = _renewal(files, client_auth, current)
     return current
@@ -166,7 +168,8 @@ def _renewal(
             if (now := files.stamp()) != stamp:
                 loaded, stamp = _load(files, client_auth), now
                 _log.info("Reloaded a renewed certificate", certificate=str(files.certificate))
-        except (OSError, ssl.SSLError) as error:  # half written: the previous one stays in use
+        # The files are half written, so the previous certificate stays in use.
+        except (OSError, ssl.SSLError) as error:
             _log.warning(
                 "Failed to reload a renewed certificate; the previous one stays in use",
                 reason=str(error),

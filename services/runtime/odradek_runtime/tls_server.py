@@ -32,7 +32,7 @@ _PEEKED_BYTES: Final = 4
 
 
 class TlsServer:
-    """The connections of one listening socket, from accepting until their handshake is done."""
+    """Accepts the connections of one listening socket, and performs their TLS handshakes."""
 
     def __init__(
         self,
@@ -69,7 +69,8 @@ class TlsServer:
     def close(self) -> None:
         """Accept no more connections, and end handshakes in progress."""
         if self._listening.fileno() >= 0:
-            # Before the descriptor is closed, since its number may be in use again when the task has ended.
+            # This comes before the descriptor is closed, because its number may be in use again when the task has
+            # ended.
             asyncio.get_running_loop().remove_reader(self._listening)
         for task in self._tasks:
             task.cancel()
@@ -88,12 +89,12 @@ class TlsServer:
         while True:
             try:
                 client, address = await loop.sock_accept(self._listening)
-            except ConnectionError:  # the client has left already
+            except ConnectionError:  # the client has already disconnected
                 continue
             except OSError as error:
                 if self._listening.fileno() < 0:
                     return
-                # Without descriptors the connection stays in the queue, and accepting would fail at once again.
+                # Without a free descriptor the connection stays in the queue, and the next accept would fail at once.
                 self._report("", f"no connection can be accepted: {error.strerror}")
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
@@ -103,7 +104,7 @@ class TlsServer:
             self._keep(opening)
 
     async def _open(self, client: socket.socket, host: str) -> None:
-        """Shake hands with one client. Its protocol object owns the socket afterwards."""
+        """Perform the handshake with one client. After that, the socket belongs to its protocol object."""
         owner = owner_of("", host)
         reason = self._shares.refusal(owner, 1, "TLS handshakes")
         if reason is None and is_scarce(client.fileno()):
@@ -133,14 +134,14 @@ class TlsServer:
     async def _refusal(self, client: socket.socket) -> str | None:
         """Return None for a client that speaks TLS.
 
-        Otherwise close its connection and return the reason ("" if it has left).
+        Otherwise close its connection and return the reason, which is "" if the client has disconnected.
         """
         client.setblocking(False)
         is_tls = False
         try:
             async with asyncio.timeout(self._handshake_s_max):
                 first = await _peek(client)
-            if not first:  # a probe of a load balancer connects and leaves
+            if not first:  # the health check of a load balancer connects and disconnects
                 return ""
             protocol = recognize(first)
             is_tls = protocol is None or protocol == TLS
@@ -165,7 +166,8 @@ class TlsServer:
                 self._new_protocol, client, ssl=self._context, ssl_handshake_timeout=left_s
             )
         except BaseException:
-            client.close()  # the loop has let go of it: uvloop leaves closing to the collector
+            # The event loop no longer uses the socket; uvloop leaves the closing to the garbage collector.
+            client.close()
             raise
 
     def _report(self, host: str, reason: str) -> None:
@@ -184,7 +186,9 @@ def _close_if_cancelled(client: socket.socket, opening: asyncio.Task[None]) -> N
 
 
 async def _peek(client: socket.socket) -> bytes:
-    """Wait for the first bytes, and return them without taking them out of the socket; b"" if the client leaves."""
+    """Wait for the first bytes and return them, without removing them from the socket; b"" if the client
+    disconnects.
+    """
     loop = asyncio.get_running_loop()
     readable: asyncio.Future[None] = loop.create_future()
 

@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acl:
-    """One access control entry: it allows or denies `principal`, such as User:alice, an operation on a resource."""
+    """One access control entry: it allows or denies an operation on a resource to `principal`, such as User:alice."""
 
     resource_type: ResourceType
     resource_name: str
@@ -42,7 +42,7 @@ class Acl:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclFilter:
-    """Selects access control entries; ANY and "" match everything."""
+    """Selects access control entries: those that match all of its fields. ANY and "" match everything."""
 
     resource_type: ResourceType = ResourceType.ANY
     resource_name: str = ""
@@ -62,7 +62,7 @@ class ScramMechanism(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramUser:
-    """A SCRAM user: its iterations by mechanism. A broker never returns secrets."""
+    """A SCRAM user, with the number of iterations of each mechanism. Brokers never return secrets."""
 
     name: str
     iterations: Mapping[ScramMechanism, int]
@@ -70,9 +70,10 @@ class ScramUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A quota for an entity. `value` None removes the quota.
+    """A client quota for an entity. A `value` of None removes the quota.
 
-    `entity` maps types (user, client-id, ip) to names; the name None stands for the default of its type.
+    `entity` maps types (user, client-id, ip) to names; the name None stands for every entity of the type without a
+    quota of its own.
     """
 
     entity: Mapping[str, str | None]

@@ -80,11 +80,11 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
 class Admin:
-    """The administrator's view of a cluster: `client.admin`, or `async with Admin("host:9090") as admin:`.
+    """Administers a cluster: `client.admin`, or `async with Admin("host:9090") as admin:`.
 
-    Each call goes to any broker, which forwards it to the active controller where needed. While no broker responds or
-    the active controller is changing, a call is repeated until `timeout_s` has passed. A call for one item raises its
-    error; a call for several items returns an outcome for each, with its own error.
+    Each call goes to any broker, which forwards it to the active controller where needed. While no broker responds, or
+    the active controller changes, a call is repeated for at most `timeout_s`. A call about one item raises its error. A
+    call about several items returns an outcome for each.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Admin:
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> TopicOutcome:
-        """Create a topic, and wait until its partitions have leaders.
+        """Create a topic, and wait until metadata shows it. -1 for a number stands for the cluster's default.
 
         Raises:
             TopicExists, InvalidTopic, InvalidConfig, AuthorizationFailed: the message says why.
@@ -149,7 +149,7 @@ class Admin:
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> list[TopicOutcome]:
-        """Create topics independently of each other; the outcomes are in the order of `topics`."""
+        """Create topics, each independently of the others. Returns the outcomes in the order of `topics`."""
         request = pb.CreateTopicsRequest(
             validate_only=validate_only, timeout_ms=self._calls.timeout_ms
         )
@@ -166,7 +166,7 @@ class Admin:
         return [topic_outcome(result) for result in response.topics]
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic and its records. Raises UnknownTopic."""
+        """Delete a topic and its records. Raises UnknownTopic if it does not exist."""
         (outcome,) = await self.delete_topics([name])
         if outcome.error is not None:
             raise outcome.error
@@ -174,7 +174,7 @@ class Admin:
     async def delete_topics(
         self, names: Iterable[str] = (), *, topic_ids: Iterable[bytes] = ()
     ) -> list[TopicOutcome]:
-        """Delete topics independently of each other; the outcomes are in order, names first, then ids."""
+        """Delete topics, each independently of the others. Returns the outcomes of the names, then of the ids."""
         request = pb.DeleteTopicsRequest(
             names=list(names), topic_ids=list(topic_ids), timeout_ms=self._calls.timeout_ms
         )
@@ -189,7 +189,9 @@ class Admin:
         assignments: Sequence[Sequence[int]] = (),
         validate_only: bool = False,
     ) -> None:
-        """Raise the number of partitions to `total`. New records of a key may go to another partition than old ones."""
+        """Raise the number of partitions to `total`. New records may go to another partition than old ones with their
+        key.
+        """
         request = pb.CreatePartitionsRequest(
             validate_only=validate_only, timeout_ms=self._calls.timeout_ms
         )
@@ -202,7 +204,7 @@ class Admin:
             raise outcome.error
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicDescription]:
-        """The topics that the caller may describe, sorted by name."""
+        """Return the topics that the caller may describe, sorted by name."""
         response = await self._calls.metadata(broker_service_pb2.MetadataRequest(all_topics=True))
         described = await run_in_turns(topic_descriptions(response))
         return sorted(
@@ -210,7 +212,7 @@ class Admin:
         )
 
     async def describe_topic(self, name: str) -> TopicDescription:
-        """One topic with the leaders and replicas of its partitions. Raises UnknownTopic."""
+        """Describe one topic, with the leaders and replicas of its partitions. Raises UnknownTopic."""
         response = await self._calls.metadata(broker_service_pb2.MetadataRequest(topics=[name]))
         return await run_in_turns(topic_description(metadata_of(response, name)))
 
@@ -221,7 +223,7 @@ class Admin:
         *,
         include_documentation: bool = False,
     ) -> dict[str, ConfigValue]:
-        """The configs of a topic, broker or group by name; without `names`, all of them."""
+        """Return configs of one topic, broker or group, by the name of the config: those in `names`, or all."""
         request = pb.DescribeConfigsRequest(include_documentation=include_documentation)
         request.resources.add(
             type=cast("pb.ConfigResourceType", int(resource.type)),
@@ -238,7 +240,7 @@ class Admin:
         return {entry.name: config_value(entry) for entry in result.entries}
 
     async def describe_topic_configs(self, topic: str) -> dict[str, ConfigValue]:
-        """All configs of a topic by name."""
+        """Return all configs of a topic, by the name of the config."""
         return await self.describe_configs(
             ConfigResource(type=ConfigResourceType.TOPIC, name=topic)
         )
@@ -254,13 +256,10 @@ class Admin:
         replaces_all: bool = False,
         validate_only: bool = False,
     ) -> None:
-        """Change configs of one topic, broker or group, all or none of them.
+        """Change configs of one topic, broker or group. Either all changes are made, or none.
 
-        `append` and `subtract` change configs that are lists (KIP-339). With `replaces_all`, configs that
-        are not in `set` return to their defaults.
-
-        Raises:
-            InvalidConfig: a name or value is not allowed; the message says which ones are.
+        `append` and `subtract` add and remove items of configs that are lists (KIP-339). With `replaces_all`, configs
+        that are not in `set` return to their defaults. Raises InvalidConfig, whose message says what is not valid.
         """
         request = pb.AlterConfigsRequest(validate_only=validate_only)
         item = request.resources.add(
@@ -280,17 +279,17 @@ class Admin:
     async def alter_topic_configs(
         self, topic: str, *, set: Mapping[str, str] | None = None, delete: Iterable[str] = ()
     ) -> None:
-        """Set configs of a topic, or delete them, which restores their defaults."""
+        """Set configs of a topic, and return those in `delete` to their defaults. Raises InvalidConfig."""
         resource = ConfigResource(type=ConfigResourceType.TOPIC, name=topic)
         await self.alter_configs(resource, set=set, delete=delete)
 
     async def elect_leaders(
         self, partitions: Iterable[PartitionLike] = (), *, unclean: bool = False
     ) -> list[PartitionOutcome]:
-        """Elect the preferred replica of each partition; without `partitions`, of all partitions.
+        """Elect the preferred leader of each of these partitions, or of all partitions.
 
-        With `unclean`, elect any live replica even if it is not in sync, which can lose records. A
-        partition that needs no election counts as a success.
+        With `unclean`, elect a live replica of a partition without a leader, even if it is not in sync and records are
+        lost. A partition that needs no election counts as a success.
         """
         request = pb.ElectLeadersRequest(
             election_type=int(unclean),
@@ -307,7 +306,7 @@ class Admin:
     async def reassign_partitions(
         self, replicas: ByPartition[Sequence[int] | None]
     ) -> list[PartitionOutcome]:
-        """Start to move partitions to these brokers, the preferred leader first; None cancels a move."""
+        """Begin to move partitions to these brokers, the preferred leader first; None cancels a move."""
         request = pb.AlterPartitionReassignmentsRequest(timeout_ms=self._calls.timeout_ms)
         async for partition, broker_ids in in_turns(replicas.items()):
             request.reassignments.add(
@@ -318,9 +317,9 @@ class Admin:
         return [partition_outcome(result) async for result in in_turns(response.partitions)]
 
     async def list_reassignments(self, *, include_sizes: bool = False) -> list[Reassignment]:
-        """The moves of partitions that are in progress, sorted by partition.
+        """Return the moves of partitions that are in progress, sorted by partition.
 
-        With `include_sizes`, the brokers that take part report how many bytes they have, which takes longer.
+        With `include_sizes`, the brokers that take part are asked how many bytes they have copied, which takes longer.
         """
         topics = await self.list_topics(include_internal=True)
         directories: list[LogDirDescription] = []
@@ -329,7 +328,7 @@ class Admin:
         return await run_in_turns(reassignments_of(topics, directories))
 
     async def delete_records(self, before: ByPartition[int]) -> list[PartitionOutcome]:
-        """Delete the records before these offsets; -1 deletes all committed records."""
+        """Delete each partition's records before an offset (-1: the high watermark) on all live replicas."""
         request = pb.DeleteRecordsRequest(timeout_ms=self._calls.timeout_ms)
         async for partition, offset in in_turns(before.items()):
             request.partitions.add(partition=partition_message(partition), offset=offset)
@@ -343,7 +342,9 @@ class Admin:
     async def list_offsets(
         self, timestamps_ms: ByPartition[int], *, read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Look up offsets by timestamp: -1 is the latest, -2 the earliest, -3 that of the largest timestamp."""
+        """Return the first offset at or after a timestamp, in ms since the Unix epoch, of each partition. -1 stands for
+        the latest offset, -2 for the earliest, -3 for that of the greatest timestamp.
+        """
         return await look_up_offsets(
             self._cluster,
             {as_partition(p): at for p, at in timestamps_ms.items()},
@@ -353,11 +354,11 @@ class Admin:
 
     @cached_property
     def transactions(self) -> TransactionAdmin:
-        """The administration of transactions."""
+        """The part of the admin that lists, describes and aborts transactions."""
         return TransactionAdmin(self._calls)
 
     async def list_groups(self) -> list[GroupListing]:
-        """All groups of the cluster, sorted by name."""
+        """Return all groups of the cluster, sorted by name."""
         response = await self._calls.send(
             methods.LIST_GROUPS,
             group_service_pb2.ListGroupsRequest(),
@@ -368,7 +369,7 @@ class Admin:
         return sorted(listings, key=lambda listing: listing.group)
 
     async def describe_group(self, group: str) -> GroupDescription:
-        """One group. Raises OdradekError if no group has that name."""
+        """Describe one group, with its members and their partitions. Raises UnknownGroup."""
         request = group_service_pb2.DescribeGroupsRequest(group_ids=[group])
         response = await self._calls.send(
             methods.DESCRIBE_GROUPS,
@@ -382,7 +383,7 @@ class Admin:
     async def group_offsets(
         self, group: str, partitions: Iterable[PartitionLike] = ()
     ) -> dict[TopicPartition, int]:
-        """The committed offsets of a group; without `partitions`, all of them."""
+        """Return the committed offsets of a group, by partition. Partitions without one are left out."""
         names = as_partitions(partitions)
         request = group_service_pb2.FetchOffsetsRequest(
             group_id=group,
@@ -402,11 +403,7 @@ class Admin:
         }
 
     async def alter_group_offsets(self, group: str, offsets: ByPartition[int]) -> None:
-        """Commit offsets for a group without members: its next member starts there.
-
-        Raises:
-            GroupInUse: the group has members; stop them first.
-        """
+        """Commit offsets for a group that has no members; the next member to join starts there. Raises GroupInUse."""
         request = group_service_pb2.CommitOffsetsRequest(group_id=group, member_epoch=-1)
         async for name, offset in in_turns(offsets.items()):
             request.offsets.add(
@@ -423,7 +420,7 @@ class Admin:
             check(result.error_code, f"{partition.topic}-{partition.partition}")
 
     async def delete_groups(self, groups: Sequence[str]) -> dict[str, OdradekError | None]:
-        """Delete groups without members, with their committed offsets. Maps each group to its error, or None."""
+        """Delete groups without members, with their committed offsets. Returns each group's error, or None."""
         outcomes: dict[str, OdradekError | None] = {}
         for group in groups:
             response = await self._calls.send(
@@ -437,7 +434,7 @@ class Admin:
         return outcomes
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[PartitionLike]) -> None:
-        """Delete committed offsets of topics that no member of the group subscribes to."""
+        """Delete committed offsets. Raises GroupInUse if a member of the group subscribes to a topic."""
         request = group_service_pb2.DeleteOffsetsRequest(
             group_id=group,
             partitions=[partition_message(name) for name in as_partitions(partitions)],
@@ -471,7 +468,7 @@ class Admin:
         return deleted
 
     async def describe_acls(self, acl_filter: AclFilter | None = None) -> list[Acl]:
-        """The entries that match the filter; without one, all entries."""
+        """Return the access control entries that match the filter; without a filter, all entries."""
         request = pb.DescribeAclsRequest(filter=acl_entry(acl_filter or AclFilter()))
         response = await self._calls.send(methods.DESCRIBE_ACLS, request)
         check(response.error_code, "describing ACLs")
@@ -485,7 +482,7 @@ class Admin:
         mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512,
         iterations: int = SCRAM_ITERATIONS,
     ) -> None:
-        """Create a SCRAM user, or change its password. Only a salted hash of the password is sent."""
+        """Create a SCRAM user, or change a password for one mechanism. Only a salted hash of the password is sent."""
         salt, salted = await asyncio.to_thread(salted_password, mechanism, password, iterations)
         request = pb.AlterScramUsersRequest()
         request.upsertions.add(
@@ -500,13 +497,13 @@ class Admin:
     async def delete_scram_user(
         self, user: str, mechanism: ScramMechanism = ScramMechanism.SCRAM_SHA_512
     ) -> None:
-        """Delete the credentials of a user for one mechanism."""
+        """Delete the SCRAM credentials of a user for one mechanism."""
         request = pb.AlterScramUsersRequest()
         request.deletions.add(name=user, mechanism=mechanism)
         await self._alter_scram(request)
 
     async def describe_scram_users(self, names: Sequence[str] = ()) -> list[ScramUser]:
-        """The SCRAM users with these names; without names, all of them."""
+        """Return the SCRAM users with these names, or all. Raises OdradekError if a named user has no credentials."""
         request = pb.DescribeScramUsersRequest(names=names)
         response = await self._calls.send(methods.DESCRIBE_SCRAM_USERS, request)
         check(response.error_code, "describing SCRAM users")
@@ -515,7 +512,7 @@ class Admin:
         return [scram_user(user) async for user in in_turns(response.users)]
 
     async def alter_quotas(self, quotas: Iterable[Quota], *, validate_only: bool = False) -> None:
-        """Set or remove quotas. Raises the error of the first quota that was refused."""
+        """Set or remove client quotas. Raises the error of the first quota that was refused."""
         quotas = list(quotas)
         request = pb.AlterQuotasRequest(validate_only=validate_only)
         for quota in quotas:
@@ -528,26 +525,26 @@ class Admin:
             check(result.error_code, subject, result.error_message)
 
     async def describe_quotas(self) -> list[Quota]:
-        """All quotas of the cluster."""
+        """Return all client quotas of the cluster."""
         response = await self._calls.send(methods.DESCRIBE_QUOTAS, pb.DescribeQuotasRequest())
         check(response.error_code, "describing quotas")
         return [quota_of(entry) async for entry in in_turns(response.entries)]
 
     async def list_brokers(self) -> list[Broker]:
-        """The live brokers with their addresses, sorted by id."""
+        """Return the brokers that are not fenced, with their addresses, sorted by id."""
         response = await self._calls.metadata(broker_service_pb2.MetadataRequest())
         cache = MetadataCache()
         cache.apply(response)
         return [cache.brokers[broker_id] for broker_id in sorted(cache.brokers)]
 
     async def describe_cluster(self) -> ClusterDescription:
-        """The cluster with its active controller and all registered brokers, fenced ones included."""
+        """Describe the cluster: its active controller and all registered brokers, including those that are fenced."""
         response = await self._calls.send(methods.DESCRIBE_CLUSTER, pb.DescribeClusterRequest())
         check(response.error_code, "describing the cluster")
         return cluster_description(response)
 
     async def describe_quorum(self) -> QuorumDescription:
-        """The metadata quorum: its leader, its term and the progress of each voter."""
+        """Describe the metadata quorum: its leader, its term and the progress of each voter."""
         response = await self._calls.send(
             methods.DESCRIBE_QUORUM, pb.DescribeMetadataQuorumRequest()
         )
@@ -561,9 +558,11 @@ class Admin:
         include_partitions: bool = False,
         endpoint: str = "",
     ) -> list[LogDirDescription]:
-        """The data directories of these brokers, or of all. The entry of a silent broker holds the error.
+        """Return the data directories of these brokers, or of all. The entry of a broker that does not respond has the
+        error.
 
-        With `endpoint`, the broker at this gRPC address is asked: it describes its own even while it is fenced."""
+        With `endpoint`, the broker at this gRPC address describes its own directories, even while it is fenced.
+        """
         request = pb.DescribeLogDirsRequest(
             broker_ids=broker_ids,
             include_partitions=include_partitions,
@@ -575,19 +574,19 @@ class Admin:
         ]
 
     async def unregister_broker(self, broker_id: int) -> None:
-        """Remove the registration of a broker that will not return."""
+        """Remove the registration of a broker that is fenced and will not start again."""
         response = await self._calls.change(
             methods.UNREGISTER_BROKER, pb.UnregisterBrokerRequest(broker_id=broker_id)
         )
         check(response.error_code, f"broker {broker_id}", response.error_message)
 
     async def describe_features(self) -> list[FeatureDescription]:
-        """The features of the cluster: the levels in use and those that its members support."""
+        """Return the features of the cluster: the levels in use, and those that all its processes support."""
         response = await self._calls.send(methods.DESCRIBE_FEATURES, pb.DescribeFeaturesRequest())
         return [feature_description(feature) for feature in response.features]
 
     async def update_feature(self, name: str, level: int, *, allow_downgrade: bool = False) -> None:
-        """Set the level of a feature; a lower level than before needs `allow_downgrade`."""
+        """Set the level of a feature. A level lower than the present one needs `allow_downgrade`."""
         response = await self._calls.change(
             methods.UPDATE_FEATURES,
             pb.UpdateFeaturesRequest(name=name, level=level, allow_downgrade=allow_downgrade),

@@ -36,10 +36,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to create. For partitions or replicas, -1 stands for the brokers' default.
+    """A topic to create. -1 for the number of partitions or replicas stands for the cluster's default.
 
-    `assignments` has a list of broker ids for each partition, the preferred leader first. With it, leave both numbers
-    out.
+    `assignments` has a list of broker ids for each partition, the preferred leader first. If it is given, leave both
+    numbers at -1.
     """
 
     name: str
@@ -51,7 +51,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOutcome:
-    """The outcome for one topic of a call about several topics; `error` is None on success."""
+    """The outcome of a call about several topics for one of them; `error` is None if it succeeded."""
 
     name: str
     topic_id: bytes = b""
@@ -92,8 +92,8 @@ class ConfigSource(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigResource:
-    """A resource that has configs: a topic or group by its name, or a broker by its id ("" for the default of all
-    brokers).
+    """A resource that has configs: a topic or group, named by its name, or a broker, named by its id; "" stands for the
+    defaults of all brokers.
     """
 
     type: ConfigResourceType
@@ -107,7 +107,7 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigValue:
-    """One config. `value` is None for a secret, or if it has no value."""
+    """One config with its value as text. `value` is None if the config is a secret, or has no value."""
 
     name: str
     value: str | None
@@ -119,7 +119,7 @@ class ConfigValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionOutcome:
-    """The outcome for one partition. After deleting records, `offset` is the new log start offset."""
+    """The outcome of a call for one partition. After `delete_records`, `offset` is the new log start offset."""
 
     partition: TopicPartition
     offset: int = -1
@@ -135,16 +135,18 @@ class Reassignment:
 
     partition: TopicPartition
     leader_id: int
-    """-1: the partition has no leader, and nothing is copied."""
+    """The broker that leads the partition; -1: it has no leader, so nothing is copied."""
     replicas: tuple[int, ...]
     """Ids of all brokers that have a replica now, `adding` and `removing` included."""
     adding: tuple[int, ...]
     removing: tuple[int, ...]
     isr: tuple[int, ...]
     total_bytes: int | None = None
-    """What the replicas in `adding` must have in the end; None if the size was not requested or is not known."""
+    """How many bytes the replicas in `adding` will have in the end; None if sizes were not requested, or
+    are not known.
+    """
     copied_bytes: int | None = None
-    """What they have already."""
+    """How many bytes the replicas in `adding` have at present; None as for `total_bytes`."""
 
     @property
     def target(self) -> tuple[int, ...]:
@@ -173,7 +175,7 @@ class BrokerDescription:
     is_fenced: bool
     is_in_shutdown: bool
     leader_count: int
-    host: str = ""  # empty: the broker counts as a host of its own
+    host: str = ""  # empty: the broker is taken to be alone on its host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,58 +191,61 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogDirDescription:
-    """One data directory of a broker. Sizes in bytes, None where unknown."""
+    """One data directory of a broker. Sizes are in bytes; None if they are not known."""
 
     broker_id: int
     path: str = ""
     offline_reason: str = ""
-    """Why it is offline until the broker restarts; "" if it is not."""
+    """Why the directory is offline, which lasts until the broker restarts; "" if it is online."""
     full_reason: str = ""
-    """Why the broker does not write to it at present; "" if it does."""
+    """Why the broker does not write to the directory at present; "" if it does."""
     total_bytes: int | None = None
     usable_bytes: int | None = None
     partition_bytes: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The size of each partition's log; empty unless requested."""
+    """The size of each partition's log; empty unless it was requested."""
     stray_count: int = 0
-    """Logs that the broker set aside because the metadata does not have them."""
+    """Number of stray logs, which the broker keeps aside because the metadata does not assign their
+    partitions to it.
+    """
     stray_bytes: int = 0
     error: OdradekError | None = None
     """Why the broker did not describe its directories; then all other fields are empty."""
 
     @property
     def problem(self) -> str:
-        """A description of the directory's problem; "" if it has none."""
+        """The directory's problem in words; "" if it has none."""
         return self.offline_reason or self.full_reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDescription:
-    """One feature of the cluster: the level in use, and the levels that its members support."""
+    """One feature of the cluster: the level in use, and the levels that brokers and controllers support."""
 
     name: str
-    level: int  # 0: off
-    level_min: int  # lowest that the active controller supports
+    level: int  # 0: the feature is off
+    level_min: int  # lowest level that the active controller supports
     level_max: int
-    level_common: int  # the highest that every broker and controller supports
-    held_back_by: tuple[str, ...]  # members that do not support level_max, in words
+    level_common: int  # highest level that all brokers and controllers support
+    # The brokers and controllers that do not support level_max, in words.
+    held_back_by: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voter:
-    """One voter of the metadata quorum. None means that the member which responded does not know the value."""
+    """One voter of the metadata quorum. A field is None if the controller that responded does not know the value."""
 
     controller_id: int
     endpoint: str
     log_end: int | None
     heard_ms_ago: int | None
-    host: str = ""  # empty: unknown
+    host: str = ""  # empty: the host is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
     """The metadata quorum as its leader sees it.
 
-    While there is no leader (leader -1), it is the view of another member.
+    If it has no leader (`leader` is -1), this is the view of another voter.
     """
 
     leader_id: int
@@ -252,7 +257,7 @@ class QuorumDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """An entry of the list of groups; `type` is classic or consumer (KIP-848)."""
+    """An entry of the list of groups. `type` is classic or consumer (KIP-848)."""
 
     group: str
     state: str
@@ -262,7 +267,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member with its assignment, which the coordinator does not know for classic groups."""
+    """A member of a group, with its assigned partitions. The coordinator does not know those of classic groups."""
 
     member_id: str
     instance_id: str | None

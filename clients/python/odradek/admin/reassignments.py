@@ -43,7 +43,8 @@ def reassignments_of(
             total = copied = None
             if leader_bytes is not None:
                 total = leader_bytes * len(partition.adding_replicas)
-                # A replica may hold more than its leader for a moment: the leader has deleted old segments already.
+                # A replica may have more bytes than its leader for a moment, because the leader has already deleted old
+                # segments.
                 copied = sum(
                     leader_bytes
                     if broker in partition.isr

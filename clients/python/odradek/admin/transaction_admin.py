@@ -17,7 +17,7 @@ from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionListing:
-    """An entry of the list of transactional ids; `state` is Kafka's name, such as Ongoing."""
+    """An entry of the list of transactional ids. `state` is a name of Kafka's, such as Ongoing."""
 
     transactional_id: str
     producer_id: int
@@ -26,7 +26,7 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:
-    """A transactional id with the partitions of its open transaction."""
+    """A description of a transactional id, with the partitions of its open transaction."""
 
     transactional_id: str
     state: str
@@ -34,7 +34,7 @@ class TransactionDescription:
     producer_epoch: int
     timeout_ms: int
     started_ms: int | None
-    """When the open transaction began, ms since the epoch; None if none is open."""
+    """Time at which the open transaction began, in ms since the Unix epoch; None if none is open."""
     partitions: tuple[TopicPartition, ...]
 
 
@@ -46,20 +46,20 @@ class OpenStagedTask:
     name: str
     transactional_id: str
     is_prepared: bool
-    """Whether it has written everything and waits for its step."""
+    """Whether the task has written all its records, and waits for the end of its step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepsDescription:
-    """The complete steps and the open tasks of a query that uses staged writes, as the cluster knows them."""
+    """The last complete step of a query that uses staged writes, and its open tasks."""
 
     query: str
     last_step: int | None
-    """The last complete step; None if none is known."""
+    """Number of the last complete step; None if none is known."""
     task_count: int
     """How many tasks the last complete step had."""
     completed_ms: int | None
-    """When it was completed, ms since the epoch."""
+    """Time at which that step was completed, in ms since the Unix epoch; None if none is known."""
     is_final: bool
     """Whether the query has no further step."""
     open_tasks: tuple[OpenStagedTask, ...]
@@ -67,7 +67,7 @@ class StepsDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerDescription:
-    """A producer that a partition knows."""
+    """A producer that has written to a partition, as the partition's leader remembers it."""
 
     partition: TopicPartition
     producer_id: int
@@ -75,28 +75,30 @@ class ProducerDescription:
     last_sequence: int
     last_timestamp_ms: int
     transaction_start_offset: int | None
-    """First offset of its open transaction; None if none is open."""
+    """First offset of the producer's open transaction; None if none is open."""
 
 
 class HangingState(Enum):
-    """What the transaction coordinators report about an open transaction that is old."""
+    """What the transaction coordinators know about an old open transaction."""
 
-    LIVE = "live"  # a coordinator will end it
+    LIVE = "live"  # a coordinator will end the transaction
     COMMITTED = "committed"  # its marker was lost
-    ABORTED = "aborted"  # its marker was lost, or nobody knows it any more
-    UNPROVEN = "unproven"  # a coordinator is silent
+    ABORTED = "aborted"  # its marker was lost, or no coordinator knows the transaction any more
+    UNPROVEN = "unproven"  # a coordinator did not respond
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldTransaction:
-    """An open transaction that is older than any timeout allows, or than the age that was asked for."""
+    """A transaction that has been open in a partition for longer than any timeout allows, or longer than the caller's
+    limit.
+    """
 
     partition: TopicPartition
     producer_id: int
     producer_epoch: int
     first_offset: int
     open_for_ms: int
-    """For how long the leader of the partition has known it open."""
+    """For how long the partition's leader has seen the transaction open."""
     state: HangingState
 
     @property
@@ -107,10 +109,12 @@ class OldTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionIncident:
-    """A damaged transaction that the leader of a partition found."""
+    """Damage to a transaction in one partition, which the partition's leader found."""
 
     kind: str
-    """torn: it ended with another outcome than elsewhere; orphaned, hanging: its marker was lost."""
+    """torn: the transaction ended here with another outcome than in other partitions. orphaned, hanging: its marker was
+    lost.
+    """
     partition: TopicPartition
     producer_id: int
     producer_epoch: int
@@ -121,7 +125,9 @@ class TransactionIncident:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HangingFindings:
-    """Open transactions of the cluster that are old, and the damaged ones found since its brokers started."""
+    """The old open transactions of the cluster, and the damaged transactions that were found since its
+    brokers started.
+    """
 
     transactions: tuple[OldTransaction, ...]
     incidents: tuple[TransactionIncident, ...]
@@ -140,12 +146,12 @@ class TransactionAdmin:
         older_than_ms: int = -1,
         pattern: str = "",
     ) -> list[TransactionListing]:
-        """The transactional ids of the cluster, by name.
+        """Return the transactional ids of the cluster, sorted.
 
         Args:
             states: Only ids in one of these states, by Kafka's names (Ongoing, PrepareCommit, ...).
-            older_than_ms: Only ids whose transaction has been open for longer.
-            pattern: Only ids that match this regular expression (RE2).
+            older_than_ms: Only ids whose transaction has been open for longer than this.
+            pattern: Only ids that match this regular expression (RE2 syntax) as a whole.
         """
         request = pb.ListTransactionsRequest(
             states=list(states), older_than_ms=older_than_ms, pattern=pattern
@@ -165,7 +171,7 @@ class TransactionAdmin:
         return sorted(listings, key=lambda listing: listing.transactional_id)
 
     async def describe(self, transactional_id: str) -> TransactionDescription:
-        """One transactional id. Raises OdradekError if no producer uses it."""
+        """Return a description of one transactional id. Raises OdradekError if no producer uses it."""
         response = await self._calls.send(
             methods.DESCRIBE_TRANSACTIONS,
             pb.DescribeTransactionsRequest(transactional_ids=[transactional_id]),
@@ -187,13 +193,13 @@ class TransactionAdmin:
         )
 
     async def abort(self, transactional_id: str, *, force: bool = False) -> None:
-        """Abort the open transaction of an id. Its producer may then begin another one.
+        """Abort the open transaction of a transactional id. Its producer may then begin another one.
 
         Args:
-            force: Abort a transaction that is prepared and waits for its step, too.
+            force: Abort the transaction even if it is a prepared task of a staged write.
 
         Raises:
-            TransactionFailed: no transaction is open.
+            TransactionFailed: no transaction is open, or it is prepared and `force` is not set.
         """
         response = await self._calls.send(
             methods.ABORT_TRANSACTION,
@@ -208,7 +214,9 @@ class TransactionAdmin:
             )
 
     async def steps(self, query: str) -> StepsDescription:
-        """The last complete step of a query with staged writes, and the tasks that are working on the next one."""
+        """Return the last complete step of a query that uses staged writes, and the tasks whose step is not
+        complete.
+        """
         response = await self._calls.send(
             methods.DESCRIBE_STEPS,
             staged_pb.DescribeStepsRequest(query=query),
@@ -233,10 +241,10 @@ class TransactionAdmin:
         )
 
     async def forget_steps(self, query: str) -> None:
-        """Make the cluster forget which steps of a query are complete, so that the query can replay an older
+        """Delete the cluster's record of which steps of a query are complete, so that the query can start from an older
         checkpoint.
 
-        Records of replayed steps are written a second time. The query must not run meanwhile.
+        The query then writes the records of those steps a second time. It must not run while this is called.
         """
         response = await self._calls.send(
             methods.FORGET_STEPS,
@@ -251,7 +259,9 @@ class TransactionAdmin:
     async def producers(
         self, topic: str, partitions: Iterable[int] = ()
     ) -> tuple[ProducerDescription, ...]:
-        """The producers that the leaders of a topic's partitions know, with their open transactions."""
+        """Return the producers that have written to partitions of a topic, as the leaders remember them, with their
+        open transactions.
+        """
         response = await self._calls.send(
             methods.DESCRIBE_PRODUCERS,
             pb.DescribeProducersRequest(topic=topic, partitions=list(partitions)),
@@ -275,12 +285,12 @@ class TransactionAdmin:
         )
 
     async def find_hanging(self, *, topic: str = "", older_than_ms: int = 0) -> HangingFindings:
-        """Find open transactions that are old, with what the coordinators report about each, and damaged
-        transactions.
+        """Return old open transactions, with what the coordinators know about each, and the damaged transactions that
+        were found.
 
         Args:
-            topic: Only those of this topic.
-            older_than_ms: Transactions that have been open for longer; 0: longer than any time-out allows; -1: all.
+            topic: Only transactions in this topic; "": in all topics.
+            older_than_ms: Only those that have been open for this long; 0: longer than any timeout allows; -1: all.
         """
         response = await self._calls.send(
             methods.FIND_HANGING,
@@ -320,10 +330,10 @@ class TransactionAdmin:
         )
 
     async def abort_hanging(self, partition: TopicPartition, producer_id: int) -> None:
-        """End a hanging transaction, after all coordinators have reported that they will not end it.
+        """End a hanging transaction. Before that, the cluster asks all coordinators whether they will end it.
 
         Raises:
-            TransactionFailed: it is not open, or a coordinator will end it.
+            TransactionFailed: the transaction is not open, or a coordinator will end it.
         """
         response = await self._calls.send(
             methods.ABORT_HANGING,

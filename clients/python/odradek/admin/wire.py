@@ -47,7 +47,7 @@ from odradek_protocol.rpc.v1 import (
 
 
 def partition_message(partition: PartitionLike) -> common_pb2.TopicPartition:
-    """The message that names a partition."""
+    """Return the message that names a partition."""
     return common_pb2.TopicPartition(topic=partition[0], partition=partition[1])
 
 
@@ -95,7 +95,7 @@ def metadata_of(
 
 
 def topic_outcome(result: pb.TopicResult) -> TopicOutcome:
-    """The result of a change for one topic."""
+    """Return the result of a change for one topic."""
     error: OdradekError | None = None
     if result.error_code:
         error = error_of(result.error_code, f"topic {result.name!r}", result.error_message)
@@ -111,7 +111,7 @@ def topic_outcome(result: pb.TopicResult) -> TopicOutcome:
 def partition_outcome(
     result: pb.PartitionResult, harmless: ErrorCode = ErrorCode.NONE
 ) -> PartitionOutcome:
-    """The result of a change for one partition; the code `harmless` counts as success."""
+    """Return the result of a change for one partition; the code `harmless` counts as success."""
     name = TopicPartition(result.partition.topic, result.partition.partition)
     error: OdradekError | None = None
     if result.error_code not in (ErrorCode.NONE, harmless):
@@ -120,7 +120,7 @@ def partition_outcome(
 
 
 def config_value(entry: pb.ConfigEntry) -> ConfigValue:
-    """One config; a source that this SDK does not know is UNKNOWN."""
+    """Return one config; a source that this SDK does not know is UNKNOWN."""
     is_known = entry.source in ConfigSource.__members__.values()
     return ConfigValue(
         name=entry.name,
@@ -133,7 +133,7 @@ def config_value(entry: pb.ConfigEntry) -> ConfigValue:
 
 
 def acl_entry(acl: Acl | AclFilter) -> pb.AclEntry:
-    """The message for an access control entry, or for a filter of entries."""
+    """Return the message for an access control entry, or for a filter of entries."""
     return pb.AclEntry(
         resource_type=acl.resource_type,
         resource_name=acl.resource_name,
@@ -146,7 +146,7 @@ def acl_entry(acl: Acl | AclFilter) -> pb.AclEntry:
 
 
 def acl_of(entry: pb.AclEntry) -> Acl:
-    """The access control entry that a message holds."""
+    """Return the access control entry that a message holds."""
     return Acl(
         resource_type=ResourceType(entry.resource_type),
         resource_name=entry.resource_name,
@@ -159,7 +159,7 @@ def acl_of(entry: pb.AclEntry) -> Acl:
 
 
 def quota_of(entry: pb.QuotaEntry) -> Quota:
-    """The quota that a message holds."""
+    """Return the quota that a message holds."""
     return Quota(
         entity={part.type: part.name if part.HasField("name") else None for part in entry.entity},
         key=entry.key,
@@ -168,13 +168,13 @@ def quota_of(entry: pb.QuotaEntry) -> Quota:
 
 
 def scram_user(user: pb.ScramUserResult) -> ScramUser:
-    """The SCRAM user that a message describes."""
+    """Return the SCRAM user that a message describes."""
     iterations = {ScramMechanism(c.mechanism): c.iterations for c in user.credentials}
     return ScramUser(name=user.name, iterations=iterations)
 
 
 def group_listing(group: group_service_pb2.GroupListing) -> GroupListing:
-    """One entry of the list of groups."""
+    """Return one entry of the list of groups."""
     return GroupListing(
         group=group.group_id,
         state=group.state,
@@ -184,7 +184,7 @@ def group_listing(group: group_service_pb2.GroupListing) -> GroupListing:
 
 
 def group_description(group: group_service_pb2.GroupDescription) -> GroupDescription:
-    """One group with its members."""
+    """Return one group with its members."""
     return GroupDescription(
         group=group.group_id,
         state=group.state,
@@ -211,7 +211,7 @@ def group_description(group: group_service_pb2.GroupDescription) -> GroupDescrip
 
 
 def group_error(code: int, group: str) -> OdradekError:
-    """The error that a code means for a group; GroupInUse has a hint that says what to do."""
+    """Return the error that a code means for a group; GroupInUse has a hint that says what to do."""
     if code != ErrorCode.NON_EMPTY_GROUP:
         return error_of(code, f"group {group!r}")
     return GroupInUse(
@@ -222,7 +222,7 @@ def group_error(code: int, group: str) -> OdradekError:
 
 
 def cluster_description(response: pb.DescribeClusterResponse) -> ClusterDescription:
-    """The cluster as a response describes it."""
+    """Return the cluster as a response describes it."""
     return ClusterDescription(
         cluster_id=response.cluster_id,
         active_controller_id=response.active_controller_id,
@@ -254,7 +254,7 @@ def _broker_description(broker: pb.ClusterBroker) -> BrokerDescription:
 
 
 def quorum_description(quorum: controller_service_pb2.DescribeQuorumResponse) -> QuorumDescription:
-    """The metadata quorum as a response describes it; negative numbers mean unknown."""
+    """Return the metadata quorum as a response describes it; negative numbers mean unknown."""
     return QuorumDescription(
         leader_id=quorum.leader_id,
         term=quorum.term,
@@ -274,7 +274,7 @@ def quorum_description(quorum: controller_service_pb2.DescribeQuorumResponse) ->
 
 
 def feature_description(feature: pb.FeatureDescription) -> FeatureDescription:
-    """One feature and its levels."""
+    """Return one feature and its levels."""
     return FeatureDescription(
         name=feature.name,
         level=feature.level,
@@ -286,7 +286,7 @@ def feature_description(feature: pb.FeatureDescription) -> FeatureDescription:
 
 
 def log_dir_descriptions(broker: pb.BrokerLogDirs) -> list[LogDirDescription]:
-    """The data directories of one broker, or one entry with the error if the broker did not describe them."""
+    """Return the data directories of one broker, or one entry with the error if the broker did not describe them."""
     if broker.error_code:
         error = error_of(broker.error_code, f"broker {broker.broker_id}", broker.error_message)
         return [LogDirDescription(broker_id=broker.broker_id, error=error)]

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_BACKDATED = datetime.timedelta(minutes=5)  # clocks differ
+_BACKDATED = datetime.timedelta(minutes=5)  # because clocks differ
 
 
 class CertificateAuthorityError(RuntimeError):
@@ -26,7 +26,9 @@ class CertificateAuthorityError(RuntimeError):
 
 
 class CertificateAuthority:
-    """The authority kept in a directory as `ca.crt` and `ca.key`; issues `NAME.crt` and `NAME.key` beside them."""
+    """A certificate authority, stored in a directory as `ca.crt` and `ca.key`. It issues `NAME.crt` and `NAME.key`
+    beside them.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -35,7 +35,7 @@ Wait = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """Partitions to move, with their replicas before and after. The preferred leader comes first."""
+    """Partitions to move, with their replicas before and after the move. The preferred leader is first."""
 
     before: Mapping[TopicPartition, tuple[int, ...]]
     after: Mapping[TopicPartition, tuple[int, ...]]
@@ -146,9 +146,8 @@ async def _lost_moves(
 
 
 class MoveProgress:
-    """Computes the progress of moves.
-
-    It is given the moves that have not ended; a move that is missing there has ended.
+    """Computes the progress of moves. `update` is given the moves that are in progress; a move that is missing there
+    has ended.
     """
 
     def __init__(self, names: Iterable[TopicPartition], now_s: float) -> None:

@@ -147,7 +147,7 @@ class GrpcServerStream:
 
 
 def is_cancelling() -> bool:
-    """Whether the running task is being cancelled, and not only its call."""
+    """Return whether the running task is being cancelled, and not only its call."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -180,7 +180,7 @@ async def translated(
 
 
 async def _resolves(endpoint: str) -> bool:
-    """Whether the host of the endpoint has an address; only called after a connection failed.
+    """Return whether the host of the endpoint has an address. Called only after a connection failed.
 
     A name whose resolver takes long counts as resolvable, because the error must not wait for it.
     """
@@ -190,7 +190,8 @@ async def _resolves(endpoint: str) -> bool:
             await asyncio.get_running_loop().getaddrinfo(
                 host.strip("[]"), port, type=socket.SOCK_STREAM
             )
-    except (TimeoutError, RuntimeError):  # RuntimeError: the interpreter ends, and starts no thread
+    # RuntimeError: the interpreter is ending, and starts no thread.
+    except (TimeoutError, RuntimeError):
         return True
     except OSError:
         return False
@@ -225,14 +226,15 @@ class GrpcTransport:
                 hint="use TLS, or SCRAM-SHA-512",
             )
         if tls is not None:
-            tls.pem()  # raises now for an unusable file, not at each connection
+            tls.pem()  # raises now for a file that cannot be used, and not at each connection
         self._tls = tls
         self._credentials = credentials
         self._sessions: dict[str, Session] = {}
         self._logins: dict[str, asyncio.Lock] = {}
         self._options = [*_CHANNEL_OPTIONS, *(options or {}).items()]
         self._channels: dict[str, _Connection] = {}
-        self._replaced: set[asyncio.Task[None]] = set()  # tasks that close old channels
+        # Tasks that close channels which were replaced.
+        self._replaced: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     async def call(
@@ -320,7 +322,7 @@ class GrpcTransport:
         )
 
     async def _session(self, endpoint: str) -> Session:
-        """The session at a broker; a new one if there is none or it is about to expire."""
+        """Return the session at a broker; a new one if there is none or it is about to expire."""
         assert self._credentials is not None
         async with self._logins.setdefault(endpoint, asyncio.Lock()):
             session = self._sessions.get(endpoint)
@@ -377,7 +379,9 @@ class _Connection:
         self._made_s = time.monotonic()
 
     def is_stale(self) -> bool:
-        """Whether the channel is idle although it had time to connect, which means that it lost its connection."""
+        """Return whether the channel is idle although it had time to connect, which means that it lost its
+        connection.
+        """
         if time.monotonic() - self._made_s < CONNECT_MS_MAX / 1000:
             return False
         return self.channel.get_state() is grpc.ChannelConnectivity.IDLE

@@ -151,19 +151,19 @@ class MetadataCache:
         return change
 
     def topic(self, name: str) -> Topic | None:
-        """The topic, if it is in the cache and has partitions."""
+        """Return the topic, if it is in the cache and has partitions."""
         topic = self.topics.get(name)
         return topic if topic is not None and topic.partitions else None
 
     def partition(self, partition: TopicPartition) -> Partition | None:
-        """The partition, if it is in the cache."""
+        """Return the partition, if it is in the cache."""
         topic = self.topics.get(partition.topic)
         if topic is None or not 0 <= partition.partition < len(topic.partitions):
             return None
         return topic.partitions[partition.partition]
 
     def leader_endpoint(self, partition: TopicPartition) -> tuple[int, str] | None:
-        """(broker id, host:port) of the leader, or None if there is no leader with a known address."""
+        """Return (broker id, host:port) of the leader, or None if there is no leader with a known address."""
         cached = self.partition(partition)
         if cached is None or cached.leader_id < 0:
             return None
@@ -171,21 +171,21 @@ class MetadataCache:
         return None if endpoint is None else (cached.leader_id, endpoint)
 
     def endpoint(self, broker_id: int) -> str | None:
-        """host:port of the gRPC listener of a broker."""
+        """Return host:port of the gRPC listener of a broker."""
         broker = self.brokers.get(broker_id)
         if broker is not None:
             return broker.grpc_endpoint or None
         return self._hinted_endpoints.get(broker_id)
 
     def broker_at(self, endpoint: str) -> int | None:
-        """The id of the broker that advertises this endpoint."""
+        """Return the id of the broker that advertises this endpoint."""
         for broker in self.brokers.values():
             if broker.grpc_endpoint == endpoint:
                 return broker.broker_id
         return None
 
     def endpoints(self) -> list[str]:
-        """The gRPC endpoints of the live brokers."""
+        """Return the gRPC endpoints of the live brokers."""
         return [b.grpc_endpoint for b in self.brokers.values() if b.grpc_endpoint]
 
     def _note_moved(self, brokers: Container[int], change: Change) -> None:
@@ -209,7 +209,7 @@ class MetadataCache:
         partitions = yield from partitions_of(update)
         cached = self.topics.get(
             update.name
-        )  # after the last step: another response may have changed it
+        )  # set after the last step, because another response may have changed it
         if cached is None or cached.topic_id != update.topic_id:
             if cached is not None and metadata_offset < cached.metadata_offset:
                 return

@@ -47,7 +47,7 @@ async def look_up_offsets(
         if not missing:
             return found
         remaining_s = deadline_s - time.monotonic()
-        # In each round, because a topic may have been deleted.
+        # This is done in each round, because a topic may have been deleted.
         highest: dict[str, int] = {}
         async for partition in in_turns(missing):
             highest[partition.topic] = max(partition.partition, highest.get(partition.topic, 0))

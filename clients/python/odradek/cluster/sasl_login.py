@@ -20,7 +20,7 @@ from odradek_protocol.rpc.v1 import auth_service_pb2 as pb
 LOGIN_S_MAX: Final = 10.0
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 1_000_000  # limits what a server can make this process compute
-_RENEW_AT: Final = 0.8  # share of the lifetime
+_RENEW_AT: Final = 0.8  # share of a session's lifetime after which the client logs in again
 _EXCHANGE: Final = "odradek-sasl-exchange"
 _MECHANISM: Final = "odradek-sasl-mechanism"
 _TOKEN: Final = "odradek-sasl-token-bin"

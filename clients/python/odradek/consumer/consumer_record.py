@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class ConsumerRecord(Protocol):
-    """One record. Key and value are bytes or None, or the results of the deserializers."""
+    """One record. Its key and value are bytes or None, or the results of the consumer's deserializers."""
 
     @property
     def topic(self) -> str | None: ...

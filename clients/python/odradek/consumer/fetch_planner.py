@@ -150,7 +150,7 @@ class FetchPlanner:
         self._add(progress, endpoint, leader_epoch)
 
     def lookups(self) -> dict[TopicPartition, int]:
-        """Partitions whose offset must be looked up, with the timestamp to look up; each is returned once.
+        """Return partitions whose offset must be looked up, with the timestamp to look up; each is returned once.
 
         A partition that has neither a position nor a reset policy is an error.
         """
@@ -193,7 +193,7 @@ class FetchPlanner:
             progress.is_looking_up = False
 
     def validations(self, leader_of: LeaderOf) -> dict[TopicPartition, int]:
-        """Partitions to check for truncation, with the leader epoch to ask for; each is returned once."""
+        """Return partitions to check for truncation, with the leader epoch to ask for; each is returned once."""
         wanted = {}
         for progress in self.partitions.values():
             target = leader_of(progress.name)
@@ -234,7 +234,7 @@ class FetchPlanner:
             self._restart(progress)
 
     def wake_ms(self, now_ms: int) -> int | None:
-        """The time when the next pause after an error ends; None if there is none."""
+        """Return the time when the next pause after an error ends; None if there is none."""
         times = [p.not_before_ms for p in self.partitions.values() if p.not_before_ms > now_ms]
         return min(times, default=None)
 
@@ -287,7 +287,7 @@ class FetchPlanner:
                 self._pause_for_a_while(progress, now_ms)
 
     def next_chunk(self) -> tuple[FetchedChunk, PartitionProgress] | None:
-        """The next chunk to read, with its partition; None if nothing is buffered."""
+        """Return the next chunk to read, with its partition; None if nothing is buffered."""
         if not self.chunks:
             return None
         chunk = self.chunks[0]
@@ -414,7 +414,8 @@ class FetchPlanner:
             self.raise_soon(error)
 
     def _out_of_range(self, progress: PartitionProgress) -> None:
-        if progress.buffered:  # the records before are valid: return them first, then look up
+        # Earlier records are valid: return them first, then look up the offset.
+        if progress.buffered:
             progress.must_drain = True
             return
         offset = progress.position

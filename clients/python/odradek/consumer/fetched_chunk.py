@@ -183,7 +183,7 @@ class PartitionProgress:
         return self.must_drain and not self.buffered
 
     def needs_check(self, leader_epoch: int) -> bool:
-        """Whether the log may have been truncated below the position."""
+        """Return whether the log may have been truncated below the position."""
         return (
             self.position != UNKNOWN
             and self.last_epoch >= 0

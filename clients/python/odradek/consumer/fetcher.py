@@ -67,7 +67,7 @@ class FetchStream:
         self._change = StreamChange()
         self._credit_bytes = (
             window_bytes - unread_bytes
-        )  # negative: so much must be read before the broker may send
+        )  # if it is negative, so many bytes must be read before the broker may send more
         self._has_changes = asyncio.Event()
 
     def tell(self, change: StreamChange) -> None:
@@ -150,7 +150,7 @@ class FetchStream:
 
 
 def monotonic_ms() -> int:
-    """The monotonic clock in ms, which all timeouts of the consumer use."""
+    """Return the monotonic clock in ms, which all timeouts of the consumer use."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -394,7 +394,7 @@ class Fetcher:
             lookup_ms, offset = missing.pop(name), found[name].offset
             if offset >= 0:
                 self._planner.position_found(name, lookup_ms, offset)
-            else:  # no record is that late
+            else:  # every record has an earlier timestamp
                 self._planner.lookup_at_end(name, lookup_ms)
         self._arrived()
         self.kick()

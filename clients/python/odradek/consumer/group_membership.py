@@ -87,7 +87,7 @@ class Reader(Protocol):
         """Return no more records of these partitions, which are being revoked."""
 
     def handed_out(self) -> dict[TopicPartition, tuple[int, int]]:
-        """The offset after the last returned record, and its leader epoch, per partition."""
+        """Return the offset after the last returned record, and its leader epoch, per partition."""
 
     def fail(self, error: OdradekError) -> None:
         """Make the next read raise this error."""
@@ -103,7 +103,8 @@ class GroupMembership:
         self.member_id = str(uuid.uuid4())
         self.member_epoch = _JOIN
         self.times_lost = 0
-        self.owned: dict[TopicPartition, bytes] = {}  # with the id of the topic
+        # The owned partitions, with the id of their topic.
+        self.owned: dict[TopicPartition, bytes] = {}
         self._excluded: set[str] = (
             set()
         )  # internal topics that are owned, because of a pattern, but not read
@@ -115,7 +116,7 @@ class GroupMembership:
         self._offsets = GroupOffsets(cluster, options.group, options.instance_id)
         self._tasks = BackgroundTasks(f"group {options.group}")
         self._wake = asyncio.Event()
-        self._is_let_in = asyncio.Event()  # also set when the group refuses it (`refusal`)
+        self._is_let_in = asyncio.Event()  # also set when the group refuses the member (`refusal`)
         self.refusal: OdradekError | None = None
         """The error for which the group refused the member for good."""
         self._says_all = True
@@ -143,7 +144,7 @@ class GroupMembership:
         """Change the subscription and tell the coordinator at once."""
         self._topics = topics
         if to_read := self._excluded & topics:
-            # Take these up again, this time to read them.
+            # Take these partitions over again, this time to read them.
             self._excluded -= to_read
             self.owned = {name: i for name, i in self.owned.items() if name.topic not in to_read}
         self._says_all = True
@@ -251,7 +252,7 @@ class GroupMembership:
             has_owned=True,
         )
         if epoch >= 0 and (self._says_all or epoch == _JOIN):
-            self._says_all = False  # until a response is missing, or the subscription changes
+            self._says_all = False  # False until a response is missing, or the subscription changes
             request.rebalance_timeout_ms = options.rebalance_timeout_ms
             request.has_subscription = True
             request.subscribed_topics.extend(sorted(self._topics))
@@ -384,7 +385,7 @@ class GroupMembership:
         )
 
     async def committed(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The committed offsets of the group; None for a partition without one."""
+        """Return the committed offsets of the group; None for a partition without one."""
         return await self._offsets.committed(names)
 
     async def _let_in(self) -> None:
@@ -445,7 +446,7 @@ async def _call(listener: GroupListener | None, names: Sequence[TopicPartition])
         outcome = listener(names)
         if inspect.isawaitable(outcome):
             await outcome
-    except Exception:  # raised by the program's code; the membership must survive it
+    except Exception:  # the program's code raised it; the membership must survive it
         _log.exception("The program's on_assign, on_revoke or on_lost callback raised an exception")
 
 
@@ -482,7 +483,7 @@ class GroupOffsets:
         )  # one commit at a time, so that a repeat cannot overtake a later one
 
     def unknown(self, offsets: Offsets) -> Offsets:
-        """The offsets that this member has not committed yet."""
+        """Return the offsets that this member has not committed yet."""
         return {n: at for n, at in offsets.items() if self._committed.get(n) != at[0]}
 
     def keep_only(self, owned: Mapping[TopicPartition, object]) -> None:
@@ -530,7 +531,7 @@ class GroupOffsets:
         self._committed.update({name: at[0] for name, at in offsets.items()})
 
     async def committed(self, names: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
-        """The committed offsets of the group; None for a partition without one."""
+        """Return the committed offsets of the group; None for a partition without one."""
         request = pb.FetchOffsetsRequest(
             group_id=self._group,
             partitions=[_named(name) async for name in in_turns(names)],
@@ -544,7 +545,7 @@ class GroupOffsets:
             return response, moves or _is_unstable(response)
 
         response = await _patiently(attempt)
-        # An earlier owner of a partition may have died in a transaction, whose time-out ends the wait.
+        # An earlier owner of a partition may have died during a transaction; the transaction's timeout ends the wait.
         while _is_unstable(response):
             response = await _patiently(attempt)
         if response.error_code:

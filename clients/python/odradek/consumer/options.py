@@ -19,25 +19,27 @@ class ConsumerOptions:
     """The options by which a consumer fetches and decodes records."""
 
     auto_offset_reset: ResetPolicy = "latest"
-    """Where to start if there is no position or committed offset, or it is no longer in the log; "error" raises."""
+    """Where to start if a partition has no position or committed offset, or if that offset is not in the log; "error":
+    raise.
+    """
     isolation_level: IsolationLevel = "read_uncommitted"
-    """read_committed skips records of aborted and open transactions."""
+    """"read_committed" returns no records of open and aborted transactions; "read_uncommitted" returns all records."""
     prefetch_bytes_max: int = 32 * 1024 * 1024
-    """Most bytes that are fetched ahead, of all partitions together. 1 MiB to 1 GiB."""
+    """Most bytes that are fetched ahead, for all partitions together. 1 MiB to 1 GiB."""
     fetch_message_bytes_max: int = 1024 * 1024
-    """Largest size of one fetch response. 1 KiB to 60 MiB; a batch that is larger arrives whole."""
+    """Largest size of one fetch response in bytes. 1 KiB to 60 MiB; a batch that is larger arrives whole."""
     fetch_bytes_min: int = 1
-    """Bytes that a broker waits for before it responds, for at most `fetch_wait_ms_max`."""
+    """A broker collects this many bytes before it sends them, but waits no longer than `fetch_wait_ms_max`."""
     fetch_wait_ms_max: int = 500
-    """Longest wait of a broker for `fetch_bytes_min`."""
+    """Longest time that a broker holds records back to collect `fetch_bytes_min`."""
     client_rack: str = ""
-    """Rack of this client, to read from the closest in-sync replica (KIP-392)."""
+    """Rack of this client. If it is set, the consumer reads from an in-sync replica in that rack (KIP-392)."""
     request_timeout_ms: int = 30_000
-    """Longest wait for offsets and metadata."""
+    """Longest time that a request for offsets or metadata may take."""
     key_deserializer: Deserializer | None = None
-    """Converts bytes to keys; None: keys are bytes."""
+    """Function that converts bytes to keys; None: keys stay bytes."""
     value_deserializer: Deserializer | None = None
-    """Converts bytes to values; None: values are bytes."""
+    """Function that converts bytes to values; None: values stay bytes."""
 
     def __post_init__(self) -> None:
         _check(
@@ -85,7 +87,9 @@ GroupListener: TypeAlias = Callable[[Sequence[TopicPartition]], "Awaitable[Any] 
 
 
 class GroupIdentity(NamedTuple):
-    """A member of a group, on whose behalf a transaction commits offsets. `member_epoch` -1 means no member."""
+    """Identifies a member of a group for whose group a transaction commits offsets. `member_epoch` is -1 if there is no
+    member.
+    """
 
     group: str
     member_id: str = ""
@@ -97,33 +101,37 @@ class GroupIdentity(NamedTuple):
 class GroupOptions:
     """The options of a consumer's membership in a group.
 
-    Listeners may be coroutine functions, for which the group waits. They are called between two reads: when
-    `on_revoke` is called, the program has asked for more records, so it has processed those of the revoked
+    `on_assign`, `on_revoke` and `on_lost` may be coroutine functions, which are awaited. They are called between two
+    reads: when `on_revoke` is called, the program has asked for more records, so it has processed those of the revoked
     partitions.
     """
 
     group: str
     """The id of the group."""
     pattern: str | None = None
-    """Subscribe to all present and future topics whose whole name matches (RE2 syntax)."""
+    """Regular expression (RE2 syntax) for the whole name of topics. All topics that match are read, including later
+    ones.
+    """
     exclude_internal_topics: bool = True
-    """Do not read internal topics that only the pattern matches. A topic subscribed to by name is read anyway."""
+    """Whether the pattern does not match internal topics. Topics that are named in `subscribe` are read anyway."""
     instance_id: str | None = None
-    """A name that survives restarts: such a static member keeps its partitions during a short absence."""
+    """Name of a static member, the same over restarts. The member keeps its partitions during a short absence."""
     assignor: Literal["uniform", "range"] | None = None
-    """Server-side assignor that assigns the partitions. None: the one that the group is configured with."""
+    """Name of the broker's assignor, uniform or range. None: the one that the group is configured with."""
     auto_commit: bool = True
-    """Commit, at intervals, the records that were returned before the last read began (at least once)."""
+    """Whether to commit, at intervals, the records that were returned before the last read began (at least once)."""
     auto_commit_interval_ms: int = 5_000
-    """Interval of automatic commits."""
+    """Time between two automatic commits."""
     rebalance_timeout_ms: int = 60_000
-    """How long `on_revoke` may take; the group removes a member that takes longer."""
+    """How long the member may take to give up partitions, `on_revoke` included. After that, the group removes it."""
     on_assign: GroupListener | None = None
     """Called with new partitions before their first record is returned."""
     on_revoke: GroupListener | None = None
-    """Called with revoked partitions while they are still owned: commit here."""
+    """Called with revoked partitions while the member still owns them, so that it can commit their offsets."""
     on_lost: GroupListener | None = None
-    """Called with partitions that other members own already: do not commit. None: `on_revoke` is called."""
+    """Called with partitions that other members already own, whose offsets must not be committed. None: `on_revoke` is
+    called.
+    """
 
     def __post_init__(self) -> None:
         if not self.group:

@@ -18,53 +18,62 @@ _ACKS = {"all": -1, -1: -1, "-1": -1, 0: 0, "0": 0, 1: 1, "1": 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
-    """The options of a producer. With the defaults, an acknowledged record is on every in-sync replica, exactly once
-    and in order.
+    """The options of a producer. With the defaults, an acknowledged record is on all in-sync replicas, it is written
+    exactly once, and the records of a partition keep their order.
     """
 
     acks: Acks = "all"
-    """Replicas that must have a record before it is acknowledged: "all" in-sync ones; 1: the leader; 0: none."""
+    """Which replicas must have a record before it is acknowledged: "all" (all in-sync replicas), 1 (the leader) or 0
+    (none).
+    """
     enable_idempotence: bool | None = None
-    """Whether brokers discard duplicates of retried batches and keep their order. None: yes with acks="all"."""
+    """Whether brokers drop duplicates of retried batches, and keep batches in order. None: if acks is "all"."""
     linger_ms: int = 5
-    """How long a batch waits for more records while earlier requests await their response. 0 to 60000."""
+    """How long a batch waits for more records while the broker has unanswered requests of this producer. 0 to 60000."""
     batch_bytes_max: int = 256 * 1024
-    """Size of a batch, before compression. 1 to request_bytes_max."""
+    """Largest size of a batch in bytes, before compression. 1 to request_bytes_max."""
     request_bytes_max: int = 1_000_000
-    """Largest size of a request, and of a record. 1 to 60 MiB. A topic's limit (max.message.bytes) counts as well."""
+    """Largest size of a request, and so of a record, in bytes. 1 to 60 MiB. The topic's max.message.bytes applies as
+    well.
+    """
     buffer_bytes_max: int = 64 * 1024 * 1024
-    """Memory for unacknowledged records; `send` waits while it is full."""
+    """Bytes of memory for records that are not acknowledged yet; `send` waits while it is full."""
     max_block_ms: int = 60_000
-    """Longest wait of `send` for buffer space, and for the metadata of a topic."""
+    """Longest time that `send` waits for buffer space, or for the metadata of a topic."""
     max_in_flight: int = 5
-    """Most unacknowledged batches per partition; 1 to 5 with idempotence."""
+    """Most batches per partition that are sent and not acknowledged yet; 1 to 5 with idempotence."""
     delivery_timeout_ms: int = 120_000
     """Longest time from `send` to acknowledgement, retries included."""
     request_timeout_ms: int = 30_000
-    """Longest wait for the response to one request; after it, the connection counts as broken."""
+    """Longest wait for the response to one request; after that, the producer closes the connection and sends again."""
     retry_backoff_ms: int = 20
-    """Wait before the first retry; it doubles up to `retry_backoff_max_ms`. A new leader ends the wait."""
+    """Wait before the first retry. It doubles with each retry, up to `retry_backoff_max_ms`; a new leader ends the
+    wait.
+    """
     retry_backoff_max_ms: int = 1_000
     """Longest wait before a retry."""
     compression: str = "none"
-    """Codec by which batches are compressed: none, gzip, snappy, lz4 or zstd."""
+    """Codec that compresses batches: none, gzip, snappy, lz4 or zstd."""
     compression_level: int | None = None
-    """Level of gzip, lz4 or zstd; None: the default of the codec."""
+    """Compression level of gzip, lz4 or zstd; None: the default of the codec."""
     key_serializer: Serializer | None = None
-    """Converts keys to bytes; None: keys are bytes."""
+    """Function that converts keys to bytes; None: keys are bytes already."""
     value_serializer: Serializer | None = None
-    """Converts values to bytes; None: values are bytes."""
+    """Function that converts values to bytes; None: values are bytes already."""
     partitioner: Partitioner | None = None
-    """Chooses the partition from the key and the number of partitions. None: by Kafka's murmur2 hash."""
+    """Function that takes a key and the number of partitions, and returns the partition. None: Kafka's murmur2 hash."""
     allow_auto_create: bool = True
-    """Whether a topic that does not exist is created, if the brokers allow it (auto.create.topics.enable)."""
+    """Whether a topic that does not exist is created, if the brokers' auto.create.topics.enable allows it."""
     transactional_id: str | None = None
-    """Name of this producer over restarts. With it, records are sent in transactions; the newest producer of a name
-    fences the others."""
+    """Name that identifies this producer across restarts. If it is set, all records are sent in transactions, and the
+    producer fences earlier producers with the same name.
+    """
     transaction_timeout_ms: int = 60_000
-    """Longest time that a transaction may stay open; then the cluster aborts it. 10 to the brokers' maximum."""
+    """Longest time that a transaction may stay open before the cluster aborts it. 10 to the brokers'
+    transaction.max.timeout.ms.
+    """
     commit_timeout_ms: int = 120_000
-    """Longest wait for the response to a commit."""
+    """Longest time that a commit waits for its response."""
 
     def __post_init__(self) -> None:
         _check("acks", self.acks in _ACKS, self.acks, "0, 1 or 'all'")

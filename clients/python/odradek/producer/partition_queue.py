@@ -262,7 +262,7 @@ class PartitionQueue:
             self.filling = None
 
     def is_oldest(self, batch: ProducerBatch) -> bool:
-        """Whether no older batch is in flight."""
+        """Return whether no older batch is in flight."""
         return not any(other.number < batch.number for other in (*self.in_flight, *self.waiting))
 
     def take_back(self, batch: ProducerBatch) -> None:
@@ -301,7 +301,7 @@ class PartitionQueue:
             self.waiting.remove(batch)
 
     def may_number(self, producer_id: int) -> bool:
-        """Whether the next batch can get its sequence numbers now; if not, batches in flight must be done first.
+        """Return whether the next batch can get its sequence numbers now; if not, batches in flight must be done first.
 
         A queue switches to a new producer id only when none of its batches has numbers of the old one,
         because such a batch may have been written.

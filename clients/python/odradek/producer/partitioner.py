@@ -1,9 +1,9 @@
 """The choice of a partition for a record.
 
-With a key it is Kafka's murmur2, so that all clients of a topic agree in every language. Without a key it is sticky
-round robin: records go to one partition until its batch is sent, then to the next, so batches get full and partitions
-get equal shares. Partitions without a leader are skipped. Records with a key are the exception: they wait for the
-leader of their partition.
+A record with a key goes to the partition that Kafka's murmur2 hash gives, as with Kafka's own clients, so clients in
+all languages agree. Records without a key go to one partition until its batch is sent, then to the next one, so that
+batches fill up and partitions get equal shares. Partitions without a leader are skipped, but only for records without a
+key; a record with a key waits for the leader of its partition.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class TopicQueues:
         return self.sticky
 
     def of_key(self, key: bytes) -> PartitionQueue:
-        """The partition of a key. Raises ValueError if the partitioner returns one that does not exist."""
+        """Return the queue of the partition of a key. Raises ValueError if the partitioner returns a partition that
+        does not exist.
+        """
         partition = self._partitioner(key, len(self.queues))
         if not 0 <= partition < len(self.queues):
             raise ValueError(

@@ -110,7 +110,7 @@ class ProduceStream:
         )
 
     def oldest_sent_ms(self) -> int | None:
-        """The time when the oldest unanswered request was submitted."""
+        """Return the time when the oldest unanswered request was submitted."""
         for request in self._unanswered.values():
             return request.sent_ms
         return None
@@ -205,7 +205,7 @@ class ProduceStream:
 
 
 def monotonic_ms() -> int:
-    """The monotonic clock in ms, which all timeouts of the producer use."""
+    """Return the monotonic clock in ms, which all timeouts of the producer use."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -455,7 +455,7 @@ class Sender:
                 continue
             if name.topic in change.topics:
                 queue.is_remembered = (
-                    False  # it may be another log, which does not know this producer
+                    False  # the topic may have another log now, which does not know this producer
                 )
             if queue.is_empty:
                 continue

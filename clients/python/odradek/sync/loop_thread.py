@@ -108,7 +108,7 @@ class LoopThread:
 
     def close(self) -> None:
         """Stop the loop and wait for the thread. May be called twice."""
-        if self.is_forked:  # a thread that the fork did not copy may hold the gate
+        if self.is_forked:  # a thread that does not exist after the fork may hold the gate
             return
         with self._gate:
             if self.is_closed:

@@ -26,7 +26,7 @@ STOP_S_MAX: Final = 15.0
 
 
 class DevCluster:
-    """A running `odradek dev`; `addresses` is the JSON that it printed when it accepted writes."""
+    """A running `odradek dev`. `addresses` is the JSON that it printed when the cluster accepted writes."""
 
     def __init__(self, process: subprocess.Popen[bytes], addresses: dict[str, Any]) -> None:
         self.process = process
@@ -34,7 +34,7 @@ class DevCluster:
 
     @property
     def bootstrap(self) -> str:
-        """gRPC addresses, HOST:PORT,..."""
+        """The gRPC addresses of the brokers, as HOST:PORT,..."""
         return str(self.addresses["grpc"])
 
 
@@ -45,10 +45,10 @@ def start_dev_cluster(
     controllers: int = 1,
     settings: tuple[str, ...] = (),
 ) -> DevCluster:
-    """Start `odradek dev` and wait until it accepts writes. Its messages go to data_dir/dev.log.
+    """Start `odradek dev`, and wait until the cluster accepts writes. Its output goes to data_dir/dev.log.
 
     Raises:
-        RuntimeError: it ended or was not ready in time; the message has the end of its log.
+        RuntimeError: the process ended, or was not ready in time; the message has the end of its log.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     log_path = data_dir / "dev.log"
@@ -74,7 +74,9 @@ def start_dev_cluster(
 
 
 def stop_dev_cluster(process: subprocess.Popen[bytes]) -> None:
-    """Stop the cluster with all its processes: close its input, then send SIGTERM and SIGKILL if needed."""
+    """Stop the cluster with all its processes: close its standard input, then send SIGTERM, and SIGKILL if it still
+    runs.
+    """
     if process.stdin is not None:
         process.stdin.close()
     try:
@@ -92,13 +94,13 @@ def stop_dev_cluster(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture
 def odradek_memory() -> MemoryCluster:
-    """A new cluster in memory, with one broker that creates topics on demand."""
+    """Yield a new cluster in memory with one broker, which creates topics at their first use."""
     return MemoryCluster(auto_create_topics=True)
 
 
 @pytest.fixture(scope="session")
 def odradek_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevCluster]:
-    """A real cluster of one broker and one controller, for the whole session."""
+    """Yield a real cluster of one broker and one controller, which runs for the whole test session."""
     cluster = start_dev_cluster(tmp_path_factory.mktemp("odradek"))
     try:
         yield cluster
@@ -108,7 +110,7 @@ def odradek_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevClu
 
 @pytest.fixture
 def odradek_bootstrap(odradek_cluster: DevCluster) -> str:
-    """The bootstrap address of the session's real cluster, for `Client`."""
+    """Return the bootstrap address of the session's real cluster, for `Client`."""
     return odradek_cluster.bootstrap
 
 

@@ -62,21 +62,21 @@ class MemoryCluster(MemoryState):
         return ",".join(self.endpoints.values())
 
     def transport(self) -> MemoryTransport:
-        """A new transport to this cluster, for `Client(transport=...)`."""
+        """Create a transport to this cluster, for `Client(transport=...)`."""
         return MemoryTransport(self)
 
     def client(self) -> Client:
-        """A client of this cluster."""
+        """Create a client of this cluster."""
         from odradek.client import Client
 
         return Client(self.bootstrap, transport=self.transport())
 
     def log(self, name: str, index: int = 0) -> MemoryLog:
-        """The log of a partition that exists."""
+        """Return the log of a partition, which must exist."""
         return self.topics[name].partitions[index].log
 
     def move_leader(self, name: str, index: int, to: int, *, tell: bool = True) -> None:
-        """Make another broker the leader; with `tell=False` clients get no new metadata."""
+        """Make another broker the leader of a partition. With `tell=False` clients receive no new metadata."""
         partition = self.topics[name].partitions[index]
         partition.leader_id = to
         partition.leader_epoch += 1
@@ -84,14 +84,18 @@ class MemoryCluster(MemoryState):
             self.changed()
 
     def kill(self, broker_id: int, *, elect: bool = True) -> None:
-        """Stop a broker and break its connections; other brokers become leaders, unless `elect=False`."""
+        """Stop a broker and break its connections. Other brokers become the leaders of its partitions, unless
+        `elect=False`.
+        """
         self.alive.discard(broker_id)
         self._break_connections(broker_id)
         if elect:
             self.elect()
 
     def elect(self) -> None:
-        """Elect a live leader, or none, for each partition whose leader is dead."""
+        """Elect a live leader for each partition whose leader is stopped; a partition without a live
+        replica has none.
+        """
         for topic in self.topics.values():
             for partition in topic.partitions:
                 if partition.leader_id not in self.alive:
@@ -102,7 +106,9 @@ class MemoryCluster(MemoryState):
         self.changed()
 
     def start(self, broker_id: int) -> None:
-        """Start a broker again. It leads partitions that have no leader, and moves that waited for it end."""
+        """Start a stopped broker again. It becomes the leader of partitions that have none, and moves of partitions
+        that waited for it end.
+        """
         self.alive.add(broker_id)
         self.end_moves()
         self.elect()
@@ -118,53 +124,54 @@ class MemoryCluster(MemoryState):
         self.changed()
 
     def disconnect(self, broker_id: int) -> None:
-        """Break the connections of a broker; requests may have been carried out."""
+        """Break the connections of a broker. Requests without a response may or may not have been carried out."""
         self._break_connections(broker_id)
 
     def fail_next(self, kind: str, name: str, index: int, *codes: ErrorCode) -> None:
-        """Respond to the next requests of `kind` ("produce", "fetch", "offsets") with these codes.
+        """Respond to the next requests of `kind` ("produce", "fetch" or "offsets") for a partition with these error
+        codes.
 
         `ErrorCode.NONE` lets a request through.
         """
         self._faults[kind, TopicPartition(name, index)].extend(codes)
 
     def fail_next_call(self, method: str, *codes: ErrorCode) -> None:
-        """Respond to the next calls of a method that changes a transaction ("EndTransaction", "CompleteStep", ...)
-        with these codes, without carrying them out.
+        """Respond to the next calls of a method with these error codes, without carrying them out. It must be a method
+        that changes transactions, such as "EndTransaction" or "CompleteStep".
         """
         self.transactions.faults[method].extend(codes)
 
     def lose_next_responses(self, method: str, count: int = 1) -> None:
-        """Carry out the next calls of a method that ends a transaction ("EndTransaction") or changes a staged write
-        ("OpenStaged", "PrepareStaged", "CompleteStep", "AbortStaged"), and lose the responses.
+        """Carry out the next calls of a method, but lose the responses. The method is "EndTransaction", "OpenStaged",
+        "PrepareStaged", "CompleteStep" or "AbortStaged".
         """
         self.transactions.responses_to_lose[method] += count
 
     def lose_next_ends(self, count: int = 1) -> None:
-        """Commit or abort the next transactions that producers end, and lose the responses."""
+        """Commit or abort the next transactions that producers end, but lose the responses."""
         self.lose_next_responses("EndTransaction", count)
 
     def lose_next_answers(self, name: str, index: int, count: int = 1) -> None:
-        """Write the next produces, then break the connection instead of responding."""
+        """Append the batches of the next produce requests, but break the connection instead of responding."""
         self._responses_to_lose[TopicPartition(name, index)] += count
 
     def lose_records(self, name: str, index: int, from_offset: int) -> None:
-        """Lose the records from this offset on, as an unclean election does; a new leader epoch begins."""
+        """Lose the records of a partition from this offset on, as in an unclean leader election. A new leader epoch
+        begins.
+        """
         partition = self.topics[name].partitions[index]
         partition.log.truncate_to(from_offset)
         self.move_leader(name, index, partition.leader_id)
 
     def time_out_transaction(self, transactional_id: str) -> None:
-        """Abort the open transaction of this id, as its timeout does.
+        """Abort the open transaction of this transactional id, as if its timeout had passed.
 
-        Its producer may continue after it has called abort.
+        Its producer may continue after it has called `abort`.
         """
         self.transactions.time_out(transactional_id)
 
     def end_lease(self, query: str, task: str) -> None:
-        """Abort a task of a staged write, as the end of its lease does. `task` is the name under which it
-        was opened.
-        """
+        """Abort a task of a staged write, as if its lease had ended. `task` is the name under which it was opened."""
         self.staged_writes.end_lease(query, task)
 
     def time_out_step(self, query: str, step: int) -> None:
@@ -188,7 +195,9 @@ MESSAGES_MAX = 64
 
 
 class MemoryTransport:
-    """The transport to a `MemoryCluster`. It encodes and decodes every message, as a network transport does."""
+    """The transport to a `MemoryCluster`. It encodes and decodes every message, as a transport over the
+    network does.
+    """
 
     def __init__(self, cluster: MemoryState) -> None:
         self._cluster = cluster

@@ -139,7 +139,7 @@ class MemoryGroups:
         self._plan(group)
         if beat.has_owned:
             member.revoking &= _owned(beat)
-        if beat.member_epoch == 0:  # it owns nothing yet, so it has nothing to give up
+        if beat.member_epoch == 0:  # a new member owns nothing, so it has nothing to give up
             member.assigned &= member.target
         self._reconcile(group, member, now_s)
         return self._assignment_response(member)
@@ -197,7 +197,7 @@ class MemoryGroups:
             member.target = targets[member.member_id]
 
     def _readable(self, member: MemoryMember) -> frozenset[PartitionId]:
-        """The partitions of the topics that a member subscribes to."""
+        """Return the partitions of the topics that a member subscribes to."""
         pattern = None if member.pattern is None else re.compile(member.pattern)
         return frozenset(
             (topic.topic_id, index)
@@ -276,7 +276,7 @@ class MemoryGroups:
                 )
 
     def fetch_offsets(self, request: pb.FetchOffsetsRequest) -> pb.FetchOffsetsResponse:
-        """The committed offsets of these partitions, or of all; -1 for a partition without one."""
+        """Return the committed offsets of these partitions, or of all; -1 for a partition without one."""
         group = self._groups.get(request.group_id, MemoryGroup())
         wanted = [(name.topic, name.partition) for name in request.partitions]
         response = pb.FetchOffsetsResponse()
@@ -292,7 +292,7 @@ class MemoryGroups:
         return response
 
     def list_groups(self, now_s: float) -> pb.ListGroupsResponse:
-        """All groups with members or offsets."""
+        """Return all groups with members or offsets."""
         response = pb.ListGroupsResponse()
         for group_id in sorted(self._groups):
             group = self._found(group_id, now_s)
@@ -306,7 +306,7 @@ class MemoryGroups:
         return response
 
     def describe(self, group_id: str, now_s: float) -> pb.GroupDescription:
-        """The members of a group with their assignments."""
+        """Return the members of a group with their assignments."""
         group = self._found(group_id, now_s)
         if group is None:
             return pb.GroupDescription(
@@ -394,7 +394,8 @@ def _refused(code: ErrorCode) -> pb.GroupHeartbeatResponse:
 
 
 def _commit_error(group: MemoryGroup, request: pb.CommitOffsetsRequest) -> ErrorCode:
-    if not request.member_id:  # an administrator, or a consumer that assigns its own partitions
+    # The caller is an administrator, or a consumer that assigns its own partitions.
+    if not request.member_id:
         return ErrorCode.UNKNOWN_MEMBER_ID if group.members else ErrorCode.NONE
     member = group.members.get(request.member_id)
     if member is None:

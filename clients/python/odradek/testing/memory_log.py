@@ -113,7 +113,7 @@ class MemoryLog:
             yield batch
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int]:
-        """(offset, timestamp) of the first record at or after this time; (-1, -1) if there is none."""
+        """Return (offset, timestamp) of the first record at or after this time; (-1, -1) if there is none."""
         for batch in self.batches:
             if batch.header.max_timestamp_ms < timestamp_ms:
                 continue
@@ -123,7 +123,7 @@ class MemoryLog:
         return -1, -1
 
     def offset_of_largest_timestamp(self) -> tuple[int, int]:
-        """(offset, timestamp) of the record with the largest timestamp; (-1, -1) if the log is empty."""
+        """Return (offset, timestamp) of the record with the largest timestamp; (-1, -1) if the log is empty."""
         best = (-1, -1)
         for batch in self.batches:
             for record in decode_batch(batch.data):
@@ -148,7 +148,7 @@ class MemoryLog:
             self._remember(batch.header, batch.base_offset)
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """(largest epoch at or below this one, its end offset); (-1, -1) if unknown (KIP-320)."""
+        """Return (largest epoch at or below this one, its end offset); (-1, -1) if unknown (KIP-320)."""
         found = (-1, -1)
         for index, (epochs, _) in enumerate(self.leader_epoch_starts):
             if epochs <= epoch:

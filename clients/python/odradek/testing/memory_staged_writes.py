@@ -128,7 +128,7 @@ class MemoryStagedWrites:
         for name, slot in self._slots(request.query):
             if slot.task is None or slot.task.step > request.step:
                 continue
-            # Only the repetition of a complete step ends what was written for it again.
+            # Tasks of a step that was complete are aborted only when that step is completed again.
             if was_completed and slot.task.step != request.step:
                 continue
             if name in committed and slot.is_open:
@@ -155,7 +155,7 @@ class MemoryStagedWrites:
         return pb.AbortStagedResponse(member_errors=[_NONE] * len(request.members))
 
     def describe(self, request: pb.DescribeStepsRequest) -> pb.DescribeStepsResponse:
-        """The last complete step of a query, and its open tasks."""
+        """Return the last complete step of a query, and its open tasks."""
         response = pb.DescribeStepsResponse(last_step=-1, completed_ms=-1)
         ledger = self._ledgers.get(request.query)
         if ledger is not None:

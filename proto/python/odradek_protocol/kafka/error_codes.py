@@ -9,7 +9,7 @@ from typing import Final
 
 
 class ErrorCode(IntEnum):
-    """An error code. The properties say what a client does next."""
+    """An error code. Its properties tell what a client should do next."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -145,7 +145,7 @@ class ErrorCode(IntEnum):
 
     @classmethod
     def received(cls, number: int) -> ErrorCode:
-        """Return the code that a peer sent. A code of a newer release becomes UNKNOWN_SERVER_ERROR."""
+        """Return the code with a number that a peer sent. A code of a newer release becomes UNKNOWN_SERVER_ERROR."""
         try:
             return cls(number)
         except ValueError:
@@ -158,7 +158,9 @@ class ErrorCode(IntEnum):
 
     @property
     def leader_moved(self) -> bool:
-        """Whether another broker, or a later leader epoch, leads the partition; responses name that leader."""
+        """Whether the partition has another leader or a later leader epoch. Responses with this error name
+        the leader.
+        """
         return self in _LEADER_MOVED
 
     @property

@@ -127,7 +127,7 @@ def decode_offset_commit(version: int, body: ByteBuffer) -> OffsetCommit:
 def decode_offset_commit_steps(
     version: int, body: ByteBuffer
 ) -> Generator[None, None, OffsetCommit]:
-    """Like `decode_offset_commit`, with a step after each item, for long requests."""
+    """Do the same as `decode_offset_commit`, with a step after each item, for long requests."""
     message: Any = yield from decode_request_in_steps(ApiKey.OFFSET_COMMIT, version, body)
     topics: list[CommitTopic] = []
     for topic in message.topics:
@@ -229,7 +229,7 @@ def decode_consumer_heartbeat(
         regex = fields[6] if version >= 1 else None
         all_fields: Any = (*fields[:6], None, regex, fields[-1], None)
         message = ConsumerHeartbeatMessage(*all_fields)
-    # The fields have the same names and types, and the generated class has no other use for a handler.
+    # The message has fields of the same names and types, and handlers use the generated class for nothing else.
     return cast("messages.ConsumerGroupHeartbeatRequest", message)
 
 
@@ -241,7 +241,7 @@ def encode_consumer_heartbeat_response(
     member_epoch: int,
     heartbeat_interval_ms: int,
 ) -> ByteBuffer | None:
-    """Encode a ConsumerGroupHeartbeat response without an assignment; None: the codec in C is not there."""
+    """Encode a ConsumerGroupHeartbeat response without an assignment. Returns None if the C codec is not installed."""
     return usual_encoding(
         CONSUMER_BEATEN_SHAPES[version],
         (0, error_code, error_message, member_id, member_epoch, heartbeat_interval_ms),

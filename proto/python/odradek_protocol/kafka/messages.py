@@ -40,7 +40,7 @@ _LIBRARY_MODULES: Final = tuple(
 
 
 class Messages(NamedTuple):
-    """The classes of one API."""
+    """The request and response classes of one API."""
 
     request: type[Message]
     response: type[Message]

@@ -168,7 +168,7 @@ def _count(field: Any, item: Any, version: int, counted_max: int) -> int:
 
 def _arrays(field: Any, version: int) -> tuple[Any, ...]:
     """Return the fields of a struct whose items count, and those that are structs with such fields."""
-    # The library's fields cannot be hashed; their ids stay valid, because they live as long as the process.
+    # The library's field objects are not hashable; their ids stay valid, because they live as long as the process.
     key = (id(field), version)
     fields = _array_fields.get(key)
     if fields is None:

@@ -34,7 +34,7 @@ METADATA_VERSION_WITH_IDENTITY: Final = 2
 METADATA_VERSION_WITH_HOSTS: Final = 3
 METADATA_VERSION_MAX: Final = 3
 
-# The levels that this program supports, as (lowest, highest).
+# The levels of each feature that this release supports, as (lowest, highest).
 SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     {
         GROUP_VERSION: (0, 1),
@@ -43,7 +43,7 @@ SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
     }
 )
 
-# What a member supports that registers no features: a program of `metadata.version` 1.
+# The levels of a broker or controller that registers no features: a release that knows only metadata.version 1.
 UNREGISTERED_LEVELS: Final[Mapping[str, int]] = MappingProxyType(
     {GROUP_VERSION: 1, METADATA_VERSION: 1}
 )
@@ -54,10 +54,10 @@ INITIAL_LEVELS: Final = (
     (TRANSACTION_VERSION, 2),
 )
 
-FeatureLevels = tuple[tuple[str, int], ...]  # by name, sorted
+FeatureLevels = tuple[tuple[str, int], ...]  # (name, level), sorted by name
 
 
-# The levels of this program as a registration lists them; level 0 is not listed.
+# The highest levels of this release as a registration lists them; level 0 is left out.
 OWN_MAXIMA: Final[FeatureLevels] = tuple(
     (name, highest) for name, (_, highest) in sorted(SUPPORTED_FEATURES.items()) if highest > 0
 )

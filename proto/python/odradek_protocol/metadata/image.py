@@ -76,7 +76,7 @@ from odradek_protocol.metadata.records import (
     UserScramCredential,
 )
 
-PartitionState: TypeAlias = Partition  # a partition's state is its whole record
+PartitionState: TypeAlias = Partition  # the state of a partition is its whole record
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 ConfigResource: TypeAlias = tuple[ConfigResourceType, str]
 
@@ -91,7 +91,7 @@ class BrokerState:
     """A broker's present registration, as committed."""
 
     broker_id: BrokerId
-    broker_epoch: BrokerEpoch  # offset of its registration
+    broker_epoch: BrokerEpoch  # the metadata offset of the broker's registration
     incarnation_id: IncarnationId
     directory_ids: tuple[DirectoryId, ...]
     restart_class: RestartClass
@@ -102,7 +102,7 @@ class BrokerState:
     in_shutdown: bool = False
     offline_directory_ids: tuple[DirectoryId, ...] = ()
     feature_minima: tuple[tuple[str, int], ...] = ()
-    host_id: str | None = None  # None: a host of its own
+    host_id: str | None = None  # None: the broker is taken to be alone on its host
 
     @property
     def is_live(self) -> bool:
@@ -141,12 +141,12 @@ class MetadataImage:
     quotas: dict[QuotaEntity, dict[str, float]] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: ProducerId = FIRST_PRODUCER_ID
-    incarnation_id: MetadataIncarnationId | None = None  # from metadata.version 2 on
+    incarnation_id: MetadataIncarnationId | None = None  # None before metadata.version 2
     controllers: dict[ControllerId, RegisterController] = field(default_factory=dict)
 
     @property
     def metadata_version(self) -> int:
-        """The level that says which records may be written."""
+        """The level of metadata.version, which determines which records may be written."""
         return self.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
 
     def feature_level(self, name: str) -> int:
@@ -319,7 +319,7 @@ class MetadataImage:
     def _broker_change(self, record: BrokerRegistrationChange, delta: MetadataDelta) -> None:
         before = self.brokers[record.broker_id]
         assert before.broker_epoch == record.broker_epoch, (before, record)
-        changes: dict[str, Any] = {  # Any: values of several fields
+        changes: dict[str, Any] = {  # Any, because the values are those of several fields
             name: value
             for name in ("fenced", "in_shutdown", "offline_directory_ids")
             if (value := getattr(record, name)) is not None

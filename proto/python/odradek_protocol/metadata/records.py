@@ -45,7 +45,7 @@ from odradek_protocol.identity import (
 class RestartClass(IntEnum):
     """How the last process of a broker ended, which decides whether it may have lost bytes."""
 
-    CLEAN = 1  # a controlled shutdown; its marker names the previous broker epoch
+    CLEAN = 1  # a controlled shutdown, whose marker names the previous broker epoch
     PROCESS = 2  # the process died, but the page cache is whole
     POWER = 3  # any other end: bytes that were not synced may be lost
 
@@ -54,7 +54,7 @@ class ConfigResourceType(IntEnum):
     """The type of a resource that has configs, in Kafka's numbers."""
 
     TOPIC = 2
-    BROKER = 4  # an empty name is the default of all brokers
+    BROKER = 4  # an empty name stands for the defaults of all brokers
     GROUP = 32
 
 
@@ -226,7 +226,7 @@ class ClientQuota(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
     value: float | None = None
 
     def __post_init__(self) -> None:
-        # Equal records must have equal bytes, and older programs refuse an integer here.
+        # Equal records must have equal bytes, and older releases refuse an integer here.
         if type(self.value) is int:
             force_setattr(self, "value", float(self.value))
 
@@ -267,7 +267,7 @@ class UserScramCredential(Struct, frozen=True, kw_only=True, gc=False, array_lik
     iterations: int
 
     def __repr__(self) -> str:
-        # The default would show keys wherever a record is logged.
+        # The default representation would show keys wherever a record is logged.
         return f"UserScramCredential(user={self.user!r}, mechanism={self.mechanism.name}, <hidden>)"
 
 

@@ -130,7 +130,7 @@ class SnapshotReader:
         if self._image is None:
             self._image = _empty_image(body)
         elif body[:1] and body[0] & 0xF0 != 0x90 and body[0] not in (0xDC, 0xDD):
-            self._end(body)  # not an array: the count
+            self._end(body)  # this is not an array but the count
         else:
             self._replay(self._image, decode_records(body))
 

@@ -62,7 +62,9 @@ class HeadersColumn:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Rows as Arrow's buffers, one for each column. A column that was not selected is None. Numbers are int64."""
+    """Rows in the form of Arrow's buffers, one for each column; None for a column that was not selected. Numbers are
+    int64.
+    """
 
     row_count: int
     key: BinaryColumn | None

@@ -140,7 +140,8 @@ class RecordBuffer:
         fits. An `offset_delta` of -1 stands for the next delta; others must rise. Raises TypeError for
         a key, value or header that is not bytes, and ValueError for numbers out of range.
         """
-        # Copied first, because iterating over a caller's sequence may run code that appends to this batch.
+        # The headers are copied first, because iterating over a caller's sequence may run code that appends to this
+        # batch.
         pairs = tuple(headers or ())
         delta = self.last_offset_delta + 1 if offset_delta == -1 else offset_delta
         if not self.last_offset_delta < delta <= _BYTES_MAX:
@@ -567,7 +568,7 @@ def usual_batch(batches: ByteBuffer) -> tuple[int, int, int, int, int] | None:
 def usual_message(shape: bytes, body: ByteBuffer) -> tuple[Any, ...] | None:
     """Return the fields of a message that fills `body`; None: decode it in Python.
 
-    A shape has a byte for each field of a message in one version: `h i q` are numbers of 2, 4 and 8 bytes, `u` 16
+    A shape has a byte for each field of a message in one version: `b h i q` are numbers of 1, 2, 4 and 8 bytes, `u` 16
     bytes, `s S n` a string, one that may be null, and a topic's name, `c C m` the same in their compact forms, `( )`
     encloses the fields of an array's items, `[ ]` those of a compact array. They become values: a struct is a tuple, an
     array a list. `-` is a null array, `!` a null struct and `0` the end of a struct without tagged fields; these have

@@ -59,14 +59,14 @@ class Authorizer(Protocol):
     def allows_any(
         self, principal: str, host: str, operation: Operation, resource_type: ResourceType
     ) -> bool:
-        """Whether the principal may do this on at least one resource of that type."""
+        """Whether the principal may do this operation on at least one resource of that type."""
 
     def entries_changed(self, entries: Mapping[bytes, AccessControlEntry]) -> None:
         """Apply the access control entries of a new metadata image."""
 
 
 class EverybodyMay:
-    """The authorizer of a cluster that has none configured: it allows everything."""
+    """The authorizer of a cluster for which none is configured. It allows everything."""
 
     is_on = False
     version = 0

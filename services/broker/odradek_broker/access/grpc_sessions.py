@@ -33,7 +33,7 @@ class GrpcSession:
     """One login of a gRPC client. `streams` are the tasks of its long calls, cancelled when the session ends."""
 
     user: str
-    credential: UserScramCredential | None  # None: a token proved it
+    credential: UserScramCredential | None  # None: the user logged in with a token
     ends_at_ms: int
     digest: bytes
     streams: set[asyncio.Task[object]] = field(default_factory=set)
@@ -46,7 +46,7 @@ class GrpcSession:
 
 
 class GrpcSessions:
-    """All sessions of one broker. It is used on the event loop alone."""
+    """All sessions of one broker. It is used only on the event loop."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class GrpcSessions:
         self.lifetime_ms = lifetime_ms
         self._credentials = credentials
         self._clock_ms = clock_ms
-        self._open: dict[bytes, GrpcSession] = {}  # oldest first
+        self._open: dict[bytes, GrpcSession] = {}  # the open sessions, oldest first
         self._of_user: dict[str, dict[bytes, None]] = {}
 
     def __len__(self) -> int:

@@ -56,7 +56,7 @@ class TokenBucket:
         return 0.0 if self._tokens >= 0 else -self._tokens / self._rate
 
     def is_full(self, now_s: float) -> bool:
-        """Whether the bucket is full: its owner took nothing lately, so the bucket may be dropped."""
+        """Whether the bucket is full. Its owner has then used nothing for some time, and the bucket may be dropped."""
         self._fill(now_s)
         return self._tokens >= self._rate * self._burst_s
 
@@ -86,7 +86,8 @@ class Quotas:
         self._clock_s = clock_s
         self._quotas: dict[QuotaEntity, dict[str, float]] = {}
         self._is_empty = True
-        self.counts_time = False  # whether any quota counts time; most clusters have none
+        # Whether there is any request_percentage quota; most clusters have none.
+        self.counts_time = False
         self._buckets: dict[tuple[str, QuotaEntity], TokenBucket] = {}
 
     def quotas_changed(self, quotas: Mapping[QuotaEntity, Mapping[str, float]]) -> None:
@@ -154,5 +155,6 @@ class Quotas:
     def _drop_buckets(self, now_s: float) -> None:
         for name in [name for name, bucket in self._buckets.items() if bucket.is_full(now_s)]:
             del self._buckets[name]
-        while len(self._buckets) >= BUCKETS_MAX:  # all have debts: the oldest is dropped
+        # All buckets are below their limit, so the oldest one is dropped.
+        while len(self._buckets) >= BUCKETS_MAX:
             del self._buckets[next(iter(self._buckets))]

@@ -88,14 +88,16 @@ GUARDS: Final = (
     Guard(Operation.READ, _GROUP, ApiKey.SYNC_GROUP, None),
     Guard(Operation.READ, _GROUP, ApiKey.HEARTBEAT, None),
     Guard(Operation.READ, _GROUP, ApiKey.LEAVE_GROUP, None),
-    # ConsumerGroupHeartbeat says UNSUPPORTED_VERSION first while the cluster's feature level is too low.
+    # In the Kafka protocol, ConsumerGroupHeartbeat first checks the feature level, and responds UNSUPPORTED_VERSION if
+    # it is too low.
     Guard(Operation.READ, _GROUP, None, _GROUPS + "GroupHeartbeat"),
     Guard(Operation.READ, _GROUP, ApiKey.OFFSET_COMMIT, _GROUPS + "CommitOffsets"),
     Guard(Operation.DESCRIBE, _GROUP, None, _GROUPS + "FetchOffsets"),
     Guard(Operation.DELETE, _GROUP, ApiKey.OFFSET_DELETE, _GROUPS + "DeleteOffsets"),
 )
-"""One row for an API of Kafka's and the RPC of ours that does the same; None: the other wire has no such call, or
-names several groups in one request (OffsetFetch)."""
+"""Each row has an API of the Kafka protocol and the RPC that does the same. None: the other protocol lacks this call,
+or its call names several groups in one request (OffsetFetch).
+"""
 
 KAFKA_GUARDS: Final = {guard.api: guard for guard in GUARDS if guard.api is not None}
 GRPC_GUARDS: Final = {guard.rpc: guard for guard in GUARDS if guard.rpc is not None}
@@ -103,7 +105,7 @@ GRPC_GUARDS: Final = {guard.rpc: guard for guard in GUARDS if guard.rpc is not N
 
 Right = tuple[Operation, ResourceType, str | None]
 Need = Sequence[Right]
-Rule = Callable[[Any], Iterable[Need]]  # Any: the request of the method
+Rule = Callable[[Any], Iterable[Need]]  # Any, because each method has its own type of request
 # A repeated field of the response, and the need that the caller must meet to see an item of it.
 Hiding = tuple[str, Callable[[Any], Need]]
 
@@ -162,7 +164,7 @@ def _create_topics(request: Any) -> Iterable[Need]:
 
 def _delete_topics(request: Any) -> Iterable[Need]:
     needs: list[Need] = [[_topic(Operation.DELETE, name)] for name in request.names]
-    # Entries name topics by name, not by id: a caller that names ids needs a right to all topics.
+    # ACLs contain names of topics, not ids, so a caller that gives ids needs a right to all topics.
     if request.topic_ids:
         needs.append([_cluster(Operation.ALTER)])
     return needs
@@ -285,7 +287,7 @@ HIDDEN: Final[Mapping[str, Hiding]] = {
 }
 
 MUTATIONS: Final[Mapping[str, Callable[[Any], int]]] = {
-    # The number of partitions that a request changes: controller_mutation_rate counts them (KIP-599).
+    # The number of partitions that a request changes, which controller_mutation_rate limits (KIP-599).
     _ADMIN + "CreateTopics": lambda request: sum(
         max(topic.partition_count, len(topic.assignments), 1) for topic in request.topics
     ),

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 
 ScramCredentials = Mapping[tuple[str, ScramMechanism], UserScramCredential]
 _Ring = list[tuple[int, tuple[str, ScramMechanism]]]
-# One user may have been created and another deleted, which leaves the count of users the same.
+# The ring is built again after this time even if the number of users is the same: one may have been created and
+# another deleted.
 _REBUILD_S: Final = 1.0
 
 
@@ -78,7 +79,7 @@ class Imitations:
         at = bisect_left(ring, (zlib.crc32(user.encode()), ("", ScramMechanism.SHA_256)))
         for step in range(len(ring)):
             model = credentials.get(ring[(at + step) % len(ring)][1])
-            if model is not None:  # it may have been deleted a moment ago
+            if model is not None:  # the user may have been deleted a moment ago
                 return model
         return None
 
@@ -100,7 +101,8 @@ SCRAM: Final = {
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = (PLAIN, *SCRAM, OAUTHBEARER)
 ITERATIONS_MIN: Final = 4096
-ITERATIONS_MAX: Final = 16_384  # Kafka's bound: each login costs the client that much work
+# Kafka's limit, because each login costs the client this many iterations.
+ITERATIONS_MAX: Final = 16_384
 _HASHES: Final = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
 _NAME_BYTES_MAX: Final = 512
 _TOKEN_BYTES_MAX: Final = 16 * 1024
@@ -139,7 +141,7 @@ class SaslExchange:
         """`tokens` is required where OAUTHBEARER is among the mechanisms."""
         self.mechanisms = mechanisms
         self.lifetime_ms: int | None = None
-        """How long the login lasts; None: without end. Only a token limits it."""
+        """How long the login lasts, in ms; None: without a limit. Only logins by token have one."""
         self._tokens = tokens
         self.user: str | None = None
         self.credential: UserScramCredential | None = None
@@ -147,7 +149,7 @@ class SaslExchange:
         self._credentials = credentials
         self._stage = _Stage.NEW
         self._mechanism = ""
-        self._scram: Any = None  # scramp has no types
+        self._scram: Any = None  # Any, because scramp has no type annotations
         self._first_user: str | None = None
         self._compared_with: UserScramCredential | None = None
 
@@ -193,7 +195,7 @@ class SaslExchange:
     async def _plain(self, token: bytes) -> bytes:
         try:
             authorize_as, user, password = token.decode().split("\0")
-        except ValueError:  # UnicodeDecodeError is one
+        except ValueError:  # UnicodeDecodeError is a ValueError
             raise LoginFailed("the SASL/PLAIN message is malformed") from None
         if not user or not password or len(user) > _NAME_BYTES_MAX:
             raise LoginFailed(
@@ -214,13 +216,14 @@ class SaslExchange:
             None,
         )
         model = _IMITATIONS.model_of(user, credentials)
-        # Made up for users that exist, too: the time of the response would tell them apart otherwise.
+        # The made-up credential is computed for users that exist, too; otherwise the response time would tell which
+        # users exist.
         made_up = _made_up(user, model, default=ScramMechanism.SHA_512)
         credential = own or made_up
         try:
             prepared = saslprep(password)
         except scramp.ScramException:
-            # No user has such a password. It is compared nevertheless, so that the response takes the same time.
+            # No user can have such a password. It is compared nevertheless, so that the response takes the same time.
             prepared = password
         stored_key = await asyncio.to_thread(_stored_key, prepared, credential)
         if not hmac.compare_digest(stored_key, credential.stored_key) or own is None:
@@ -230,7 +233,8 @@ class SaslExchange:
 
     def _bearer(self, token: bytes) -> bytes:
         """Check the client's first message of RFC 7628: `n,a=USER,`, then key=value pairs; `auth` has the token."""
-        from odradek_runtime.jwt_tokens import TokenRefused  # takes 0.1 s, which other brokers save
+        # Imported late, because it takes 0.1 s and few brokers need it.
+        from odradek_runtime.jwt_tokens import TokenRefused
 
         assert self._tokens is not None, "OAUTHBEARER is offered without keys"
         try:
@@ -286,7 +290,8 @@ class SaslExchange:
         kind = SCRAM[self._mechanism]
         credentials = self._credentials()
         model = _IMITATIONS.model_of(user, credentials, kind)
-        made_up = _made_up(user, model, default=kind)  # for users that exist, too: it takes time
+        # Computed for users that exist, too, so that the response takes the same time.
+        made_up = _made_up(user, model, default=kind)
         credential = credentials.get((user, kind)) or made_up
         self._compared_with = credential
         return (
@@ -370,7 +375,8 @@ def token_verifier(settings: BrokerSettings) -> TokenVerifier | None:
     """
     if OAUTHBEARER not in settings.sasl_mechanisms:
         return None
-    from odradek_runtime.jwt_tokens import JwksRefused, TokenVerifier  # takes 0.1 s
+    # Imported late, because it takes 0.1 s.
+    from odradek_runtime.jwt_tokens import JwksRefused, TokenVerifier
 
     try:
         return TokenVerifier(settings.token_rules())

@@ -75,7 +75,7 @@ class ControllerClient:
         self._active: ControllerId | None = None
 
     def believe(self, controller: int | None) -> None:
-        """Remember which controller is active, as a heartbeat or another response said."""
+        """Record which controller is active, according to a heartbeat or another response."""
         if controller is not None and controller in self._endpoints:
             self._active = ControllerId(controller)
 
@@ -106,7 +106,7 @@ class ControllerClient:
             NoController: the deadline passed.
         """
         deadline_ms = self._clock.monotonic_ms() + int(timeout_s * 1000)
-        # A controller that hangs must not use up the time in which another would answer.
+        # A controller that hangs must not use up the time in which another one could respond.
         attempt_s = min(_ATTEMPT_TIMEOUT_S, timeout_s / len(self._endpoints))
         failures: dict[ControllerId, str] = {}
         while True:

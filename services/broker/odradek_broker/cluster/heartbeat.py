@@ -34,11 +34,12 @@ class Lease:
     """How long this broker may respond as a leader without a response from the active controller.
 
     The lease begins at the *send* time of the last heartbeat to which the active controller responded, so a slow
-    response shortens it. It only bounds how stale a response to a client can be: safety rests on epochs and the
-    maximal ISR, and a new leader may begin while the lease of the old one still runs. Times are CLOCK_BOOTTIME ms, a
-    clock that goes on while the machine is suspended.
+    response shortens it. It only bounds how stale a response to a client can be: safety rests on epochs and the maximal
+    ISR, and a new leader may begin while the lease of the old one still runs. Times are ms of CLOCK_BOOTTIME, which
+    continues while the machine is suspended.
 
-    The heartbeat threads write it and the event loop reads it, without a lock: one attribute, set atomically.
+    The heartbeat threads write it and the event loop reads it, without a lock, because it is one attribute that is set
+    atomically.
     """
 
     __slots__ = ("_length_ms", "until_ms")
@@ -58,7 +59,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatNews:
-    """The content of the active controller's latest response. It is passed on only when it changed."""
+    """The content of the active controller's latest response. It is reported only if it differs from the one before."""
 
     controller_id: ControllerId
     controller_epoch: int
@@ -108,7 +109,7 @@ class SentBeats:
 
 
 class Beating(Protocol):
-    """Sends the heartbeats of one `Heartbeat`, from threads or in the simulator."""
+    """Sends the heartbeats of one `Heartbeat`: from threads, or in the simulator."""
 
     def start(self) -> None:
         """Begin to send heartbeats."""
@@ -154,7 +155,7 @@ class Heartbeat:
         self._loop = loop
         self._on_news = on_news
         self._on_stale = on_stale
-        self._controller_epoch = 0  # the highest in a response without an error
+        self._controller_epoch = 0  # the highest epoch in a response without an error
         self._last_news: HeartbeatNews | None = None
         self._news_lock = threading.Lock()
         self._seq = 0
@@ -187,7 +188,7 @@ class Heartbeat:
         is_good = response.error_code == ErrorCode.NONE
         with self._news_lock:
             if response.controller_epoch < self._controller_epoch:
-                # The sender was deposed and does not know it yet.
+                # The controller that sent this was deposed, and does not know it yet.
                 return
             # An error may come from a controller of another cluster, whose epochs mean nothing here.
             if is_good:
@@ -220,5 +221,5 @@ class Heartbeat:
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            # The loop is closed: the process is ending.
+            # The event loop is closed, because the process is ending.
             self.is_stopped = True

@@ -42,7 +42,7 @@ class IsrProposals:
     def __init__(
         self, *, broker_id: BrokerId, controllers: ControllerClient, on_stale: Callable[[], None]
     ) -> None:
-        self.broker_epoch: BrokerEpoch | None = None  # set after the registration
+        self.broker_epoch: BrokerEpoch | None = None  # set after this broker has registered
         self._broker_id = broker_id
         self._controllers = controllers
         self._on_stale = on_stale

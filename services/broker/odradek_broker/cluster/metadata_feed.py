@@ -37,9 +37,9 @@ from odradek_runtime.logs import event_log
 
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
-# An entry that is refused again and again means a rebuilt image each time.
+# If an entry is refused again and again, the image is rebuilt each time, so the pauses grow up to this.
 _RETRY_REFUSED_MAX_S: Final = 10.0
-# How long a standby is read before the feed looks for the active controller again.
+# How long the feed reads from a standby controller before it looks for the active one again.
 _STANDBY_S: Final = 5.0
 SNAPSHOT_BYTES_MAX: Final = 1 << 30
 _NOT_ITS_HISTORY: Final = (grpc.StatusCode.OUT_OF_RANGE, grpc.StatusCode.FAILED_PRECONDITION)
@@ -55,7 +55,7 @@ class FeedBroken(Exception):
 
 
 class OtherMetadata(Exception):
-    """The metadata log has another incarnation than the one that this broker has followed."""
+    """The metadata log is not the one that this broker has followed: it has another id."""
 
 
 class MetadataFeed:
@@ -75,7 +75,8 @@ class MetadataFeed:
         self._on_change = on_change
         self._on_refused = on_refused
         self._refusals: set[ControllerId] = set()  # controllers whose refusal was logged
-        # Built from the beginning after an entry was refused, until it has all that `image` has.
+        # An image that is built from the start of the log, because an entry was refused. It replaces `image` when it is
+        # as new.
         self._rebuilt: MetadataImage | None = None
         self._has_refused = False
         self._source: ControllerId | None = None
@@ -129,7 +130,7 @@ class MetadataFeed:
                     self._source = self._call = None
                 if self.image.offset != before:
                     backoff_s = _RETRY_MIN_S
-                    # The feed made progress. Start again at the controller that is active by now.
+                    # The feed received entries. Start again with the controller that is active now.
                     break
             await asyncio.sleep(backoff_s * random.uniform(0.5, 1.0))
             most_s = _RETRY_REFUSED_MAX_S if self._has_refused else _RETRY_MAX_S

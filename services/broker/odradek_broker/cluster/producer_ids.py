@@ -22,24 +22,25 @@ _log = event_log(__name__)
 
 
 class ProducerIdSource:
-    """Hands out producer ids that are unique in the cluster.
+    """Provides producer ids that are unique in the cluster.
 
     The next block is fetched before the last one is used up. So new producers, and transactions whose producer epochs
-    are exhausted, still get ids while the controller fails over.
+    are exhausted, still get ids during a failover of the controller.
     """
 
     def __init__(self, *, broker_id: BrokerId, controllers: ControllerClient) -> None:
-        self.broker_epoch: BrokerEpoch | None = None  # set after the registration
+        self.broker_epoch: BrokerEpoch | None = None  # set after this broker has registered
         self._broker_id = broker_id
         self._controllers = controllers
         self._blocks: deque[range] = deque()
         self._refill: asyncio.Task[ErrorCode] | None = None
-        self._failed_at_s = float("-inf")  # when the last allocation failed, on the loop's clock
+        # Time at which the last allocation failed, on the event loop's clock.
+        self._failed_at_s = float("-inf")
 
     async def next(self) -> tuple[ErrorCode, ProducerId]:
         """Return a new producer id, or COORDINATOR_NOT_AVAILABLE while no controller allocates a block."""
         while not self._blocks:
-            # All waiting callers share one call, and its failure.
+            # All callers that wait share one call, and its error.
             code = await asyncio.shield(self._refilling())
             if code is not ErrorCode.NONE:
                 return code, NO_PRODUCER_ID

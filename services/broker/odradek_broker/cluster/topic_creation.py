@@ -18,7 +18,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2 as admin_pb
 from odradek_runtime.logs import event_log
 
 _TIMEOUT_S: Final = 5.0
-_CLUSTER_DEFAULT: Final = -1  # the controller replaces it by the cluster's default
+_CLUSTER_DEFAULT: Final = -1  # the controller replaces this value by the cluster's default
 _log = event_log(__name__)
 
 
@@ -75,7 +75,7 @@ class TopicCreation:
     async def _once(
         self, name: str, partitions: int, replicas: int, configs: dict[str, str]
     ) -> ErrorCode:
-        """Create a topic with one request, however many clients use the topic at once."""
+        """Create a topic with one request, even if several clients use the topic at the same time."""
         task = self._under_way.get(name)
         if task is None:
             task = asyncio.get_running_loop().create_task(

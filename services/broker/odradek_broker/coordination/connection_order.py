@@ -1,11 +1,11 @@
 """Accepts the requests of one transactional id in the order in which the client opened its connections.
 
-A client that gave a connection up, and has sent its request again over another one, may have the first copy still on
-its way. For clients of transaction versions 0 and 1 the epoch does not change with each transaction, so a late EndTxn
-would end the *next* transaction (KAFKA-17754). Connections are numbered as they open. A request that comes over a
-connection with a lower number than that of the last accepted request is not decided; its connection is closed.
+A client that abandoned a connection and sent its request again over another one may still have the first copy on its
+way. For clients of transaction versions 0 and 1 the epoch does not change with each transaction, so a late EndTxn would
+end the *next* transaction (KAFKA-17754). Connections are numbered as they open. If a request arrives over a connection
+with a lower number than that of the last accepted request, it is not decided, and its connection is closed.
 
-Requests of transaction version 2 need none of this, because their epochs say which transaction they mean.
+Requests of transaction version 2 need none of this, because their epochs identify the transaction that they mean.
 """
 
 from __future__ import annotations
@@ -26,20 +26,21 @@ class ConnectionNumbers:
 
 
 class ConnectionOrder:
-    """The last connection of each transactional id, for one coordinator shard from its load to its end. What
-    earlier shards have accepted is not known. So connections that were open before this shard was loaded count as
-    given up; a live client connects again.
+    """The last connection of each transactional id, for one coordinator shard from its load to its end.
+
+    A shard does not know what earlier shards have accepted. So connections that were open before it was loaded are
+    treated as abandoned; a client that is alive connects again.
     """
 
     __slots__ = ("_at_begin", "_last")
-    NAMES_MAX = 200_000  # what is forgotten beyond that counts as not accepted since the begin
+    NAMES_MAX = 200_000  # ids whose last connection is remembered
 
     def __init__(self, last_number: int) -> None:
         self._at_begin = last_number
         self._last: dict[str, int] = {}
 
     def is_outdated(self, transactional_id: str, connection: int) -> bool:
-        """Return whether a later connection has brought a request for this id."""
+        """Return whether a request for this id has already arrived over a later connection."""
         return connection < self._last.get(transactional_id, self._at_begin)
 
     def accepted(self, transactional_id: str, connection: int) -> None:

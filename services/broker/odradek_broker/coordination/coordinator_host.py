@@ -30,14 +30,14 @@ T = TypeVar("T")
 _LOADS_MAX = 4
 _LOAD_RETRY_S = 0.1
 _RELOAD_S_MAX = 5.0
-# A shard that fails after it was active for longer counts as failed for the first time.
+# If a shard was active for longer than this before it failed, earlier failures no longer count.
 _CALM_S = 60.0
 _WRITE_TIMEOUT_MS = 15_000
 _log = event_log(__name__)
 
 
 class ShardKind(Protocol[Shard]):
-    """What a kind of coordinator provides: how its state machine is created, loaded and written."""
+    """The parts in which kinds of coordinators differ: how their state machine is created, loaded and written."""
 
     def create(self) -> Shard:
         """Return an empty state machine."""
@@ -46,7 +46,7 @@ class ShardKind(Protocol[Shard]):
         """Apply one record of the log to the state machine."""
 
     def replay_marker(self, shard: Shard, marker: LoadedMarker) -> None:
-        """Apply the end of a producer's transaction in this partition."""
+        """Apply a transaction marker: the end of a producer's transaction in this partition."""
 
     def loaded(
         self, shard: Shard, partition: PartitionIndex, leader_epoch: LeaderEpoch
@@ -54,7 +54,7 @@ class ShardKind(Protocol[Shard]):
         """Start the timers after the log was replayed, and return the step that must be written at once."""
 
     def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
-        """Forget the unfinished orders of a shard that `loaded` was called for, because it no longer coordinates."""
+        """Forget the unfinished orders of a shard that was loaded, because it no longer coordinates."""
 
     def tick(self, shard: Shard, partition: PartitionIndex) -> Step[Any]:
         """Return the step that expired timers decide."""
@@ -66,7 +66,7 @@ class ShardKind(Protocol[Shard]):
         """Return the record's key if the record replaces all earlier ones with that key; otherwise None."""
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:
-        """Carry out an order of a step. The records of the step are committed."""
+        """Carry out an order of a step, whose records are committed."""
 
 
 class CoordinatorHost(Generic[Shard]):
@@ -112,8 +112,9 @@ class CoordinatorHost(Generic[Shard]):
 
         With `leader_epoch`, only the shard of that epoch decides.
 
-        The lease is checked as for all leaders (rule R13 of partition/README.md), in the turn of the loop in which the
-        caller sends the response. A coordinator that was cut off thus stops returning old offsets when its lease ends.
+        The lease is checked as for all leaders (rule R13 of partition/README.md), in the turn of the event loop in
+        which the caller sends the response. So a coordinator without a connection to the cluster stops returning old
+        offsets when its lease ends.
 
         Raises:
             CoordinatorError: NOT_COORDINATOR when this broker does not lead the partition, or no longer leads it;
@@ -128,7 +129,7 @@ class CoordinatorHost(Generic[Shard]):
     async def ask_in_epoch(
         self, partition: PartitionIndex, decide: Callable[[Shard, RequestId], Step[Any]]
     ) -> tuple[Any, LeaderEpoch]:
-        """Like `ask`, but also return the leader epoch in which the shard decided."""
+        """Do the same as `ask`, and also return the leader epoch in which the shard decided."""
         hosted = self._hosted.get(partition)
         if hosted is None:
             raise CoordinatorError(ErrorCode.NOT_COORDINATOR)
@@ -144,10 +145,11 @@ class CoordinatorHost(Generic[Shard]):
         decide: Callable[[Shard, RequestId], Step[Any]],
         shape: Callable[[Any], T],
     ) -> asyncio.Future[T]:
-        """Like `ask`, without a coroutine. The result is what `shape` makes of the response, or of a CoordinatorError.
+        """Do the same as `ask`, without a coroutine. The result is what `shape` returns for the response or the
+        CoordinatorError.
 
-        The lease is checked before `shape` is called, which therefore encodes the response. The future is done at once
-        if nothing has to be written before the response.
+        The lease is checked before `shape` is called, so `shape` must also encode the response. The future is done at
+        once if nothing has to be written before the response.
 
         Raises:
             CoordinatorError: as for `ask`.
@@ -170,7 +172,7 @@ class CoordinatorHost(Generic[Shard]):
         leader_epoch: LeaderEpoch,
         decide: Callable[[Shard], Step[Any]],
     ) -> None:
-        """Let the shard decide on an event that has no response, if its leader epoch is still this one."""
+        """Let the shard decide about an event that has no response, if its leader epoch is still this one."""
         hosted = self._hosted.get(partition)
         if hosted is not None and hosted.leader_epoch == leader_epoch:
             hosted.take_of(decide)
@@ -201,18 +203,18 @@ class CoordinatorHost(Generic[Shard]):
     def on_leader(
         self, topic: TopicName, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> None:
-        """Load the partition that this broker leads now."""
+        """Load the partition, because this broker is its leader now."""
         self.on_resigned(topic, partition)
         self._loads.put_nowait(self._host(partition, leader_epoch))
 
     def on_resigned(self, topic: TopicName, partition: PartitionIndex) -> None:
-        """Close the shard of a partition that this broker does not lead any more."""
+        """Close the shard of a partition, because this broker is no longer its leader."""
         hosted = self._hosted.pop(partition, None)
         if hosted is not None:
             hosted.close()
 
     def resign(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
-        """Close the shard of that leader epoch, because another broker was found to lead the partition."""
+        """Close the shard of that leader epoch, because another broker turned out to lead the partition."""
         hosted = self._hosted.get(partition)
         if hosted is not None and hosted.leader_epoch == leader_epoch:
             self.on_resigned(self.topic, partition)
@@ -261,7 +263,7 @@ class CoordinatorHost(Generic[Shard]):
             try:
                 is_loaded = await self._load(hosted)
                 if hosted.state is not ShardState.LOADING:
-                    # The partition got another leader meanwhile.
+                    # In the meantime, the partition got another leader.
                     continue
                 if is_loaded:
                     step = self._kind.loaded(hosted.shard, hosted.partition, hosted.leader_epoch)
@@ -269,8 +271,8 @@ class CoordinatorHost(Generic[Shard]):
                     hosted.take(step)
                     continue
             except Exception as error:
-                # The records are those that were written, so another broker could not read them either. The
-                # partition stays without a coordinator.
+                # Another broker has the same records and could not read them either, so the partition stays without a
+                # coordinator.
                 _log.error(
                     "Failed to load a coordinator partition; it stays without a coordinator",
                     exc=error,
@@ -284,7 +286,7 @@ class CoordinatorHost(Generic[Shard]):
             loop.call_later(_LOAD_RETRY_S, self._loads.put_nowait, hosted)
 
     async def _load(self, hosted: HostedShard[Shard]) -> bool:
-        """Replay the partition into the shard; return whether all of it could be read."""
+        """Replay the partition into the shard. Returns whether all of it could be read."""
         partition = self._partitions.find(self.topic, hosted.partition)
         if isinstance(partition, ErrorCode):
             return False
@@ -328,5 +330,7 @@ class CoordinatorHost(Generic[Shard]):
 
 
 def reload_wait_s(breaks: int) -> float:
-    """Return how long a shard that failed `breaks` times in a row waits for its load: first 0 s, then 0.4 s to 5 s."""
+    """Return how many seconds a shard that failed `breaks` times in a row waits before it is loaded: first 0, then 0.4
+    to 5.
+    """
     return 0.0 if breaks <= 1 else min(_LOAD_RETRY_S * 2 ** min(breaks, 10), _RELOAD_S_MAX)

@@ -98,7 +98,7 @@ class GroupCoordinator:
         authorizer: Authorizer | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Sessions are timed by the monotonic clock; records contain wall-clock time.
+        """Sessions are measured by the monotonic clock; records contain wall-clock time.
 
         Without an authorizer, every client may see all topics.
         """
@@ -274,7 +274,8 @@ class GroupCoordinator:
     async def end_in_transaction(
         self, partition: PartitionIndex, leader_epoch: LeaderEpoch, request: EndInTransaction
     ) -> ErrorCode:
-        """Write a marker into a partition of `__consumer_offsets`, and commit or drop the offsets that it decides.
+        """Write a marker into a partition of `__consumer_offsets`, and so commit or drop the pending offsets of a
+        transaction.
 
         Only the shard with that leader epoch of the partition writes it.
 
@@ -292,7 +293,7 @@ class GroupCoordinator:
 
     async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
         """Handle OffsetFetch of one group."""
-        # A new catalog first removes the committed offsets of deleted topics.
+        # Before that, a new catalog removes the committed offsets of deleted topics.
         self.catalog()
         fetched: FetchedOffsets = await self._ask(
             request.group_id,
@@ -323,8 +324,8 @@ class GroupCoordinator:
         return described
 
     def listings(self) -> Iterator[GroupListing]:
-        """Iterate over the groups that this broker coordinates. The state of each partition is read when the iteration
-        gets there.
+        """Iterate over the groups that this broker coordinates. The state of a partition is read only when the
+        iteration reaches it.
 
         Raises:
             CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS while some of them are being loaded.
@@ -342,7 +343,9 @@ class GroupCoordinator:
         return self._partitions.image.config_of(ConfigResourceType.GROUP, group_id)
 
     def catalog(self) -> TopicCatalog:
-        """Return the topics of the present image; the same object as before unless topics or ACLs changed."""
+        """Return the topics of the present image. It is the same object as the last one unless topics or ACLs
+        changed.
+        """
         image, previous = self._partitions.image, self._catalog
         if previous is not None and image.offset == self._catalog_offset:
             return previous
@@ -375,7 +378,7 @@ class GroupCoordinator:
 
 
 class _Patterns:
-    """Matches topic names against patterns with RE2, whose time is linear in the length of a name.
+    """Matches topic names against patterns by RE2, which takes time proportional to the length of a name.
 
     Internal topics match like others, as in Kafka, where the client decides whether to leave them out.
     """
@@ -401,7 +404,7 @@ class _Patterns:
 
 
 class _Visible:
-    """Selects, from topics that a pattern matched, those that a principal may describe."""
+    """Selects, from topics that match a pattern, those that a principal may describe."""
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
@@ -451,7 +454,9 @@ def group_settings(
 
 @dataclass(frozen=True, slots=True)
 class GroupKind:
-    """The ShardKind of groups. `catalog` returns the present topics; the clocks return ms, monotonic and wall."""
+    """The ShardKind of groups. `catalog` returns the present topics; `now_ms` and `wall_ms` read the monotonic and the
+    wall clock.
+    """
 
     settings: GroupSettings
     catalog: Callable[[], TopicCatalog]
@@ -489,7 +494,7 @@ class GroupKind:
         return shard.offsets.forget_deleted_topics(self.catalog())
 
     def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
-        """Do nothing: groups keep no state outside of their shard."""
+        """Do nothing, because groups have no state outside of their shard."""
 
     def tick(self, shard: GroupShard, partition: PartitionIndex) -> Step[GroupRecord]:
         """Expire sessions and rebalances."""
@@ -500,12 +505,12 @@ class GroupKind:
         return record_codec.encode(record)
 
     def state_key(self, record: GroupRecord) -> None:
-        """Return None: no record of a group replaces another one that is still to be written, because one request
-        may write several different records of a group.
+        """Return None, so that every record of a group is written: one request may decide several different records
+        with the same key.
         """
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:
-        """Log a transaction whose marker was lost."""
+        """Log that the marker of a transaction was lost."""
         assert isinstance(order, OrphanEnded), f"order {order!r} in {partition}"
         _log.error(
             "Completed a hanging transaction in a partition of __consumer_offsets, because its marker was lost",

@@ -41,7 +41,7 @@ _log = event_log(__name__)
 
 
 class CoordinatorError(Exception):
-    """This coordinator cannot decide the request now; `code` is the error code of the response."""
+    """The coordinator cannot decide the request now; `code` is the error code of the response."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -49,14 +49,14 @@ class CoordinatorError(Exception):
 
 
 def returned(response: T | CoordinatorError) -> T:
-    """Return a response as it is, or raise the error that is there instead."""
+    """Return the response, or raise it if it is an error."""
     if isinstance(response, CoordinatorError):
         raise response
     return response
 
 
 class ShardState(Enum):
-    """Whether a shard loads, decides requests, or is closed for good."""
+    """The state of a shard: it loads, decides requests, or is closed for good."""
 
     LOADING = "loading"
     ACTIVE = "active"
@@ -64,14 +64,14 @@ class ShardState(Enum):
 
 
 class _Write(Struct, gc=False):
-    """One append to the log, with the responses and orders that follow when it is committed."""
+    """One append to the log, with the responses and orders that wait until it is committed."""
 
     effects: deque[Response | Order] = msgspec.field(default_factory=deque)
     is_committed: bool = False
 
 
 class Order(Struct, frozen=True, gc=False):
-    """An order of a step, which waits in the same queue as the responses."""
+    """An order of a step. It waits in the same queue as the responses."""
 
     order: Any
 
@@ -80,7 +80,7 @@ class Order(Struct, frozen=True, gc=False):
 class HostedShard(Generic[Shard]):
     """The state machine of one partition during one leader epoch.
 
-    `append(writes, on_done)` writes the records of one turn at that leader epoch.
+    `append(writes, on_done)` writes the records of one turn of the event loop in that leader epoch.
     """
 
     partition: PartitionIndex
@@ -90,16 +90,15 @@ class HostedShard(Generic[Shard]):
     append: Callable[[TurnWrites, Callable[[ProduceOutcome], None]], None]
     obey: Callable[[Any], None]
     on_broken: Callable[[], None]
-    on_closed: Callable[[], None]  # only after it was active
+    on_closed: Callable[[], None]  # called only if the shard was active before
     breaks: int = 0  # how many earlier shards of this partition failed in a row
     state: ShardState = ShardState.LOADING
     active_since_s: float = 0.0  # on the event loop's clock
     _waiting: dict[int, tuple[asyncio.Future[Any], Callable[[Any], Any]]] = field(
         default_factory=dict
     )
-    _turn: TurnWrites | None = (
-        None  # the writes of this turn, whose effects belong to the last of `_writes`
-    )
+    # The writes of this turn of the event loop. Their effects belong to the last of `_writes`.
+    _turn: TurnWrites | None = None
     _writes: deque[_Write] = field(default_factory=deque)
     _next_request_id: int = 0
 
@@ -112,12 +111,12 @@ class HostedShard(Generic[Shard]):
         decide: Callable[[Shard, RequestId], Step[Any]],
         shape: Callable[[Any], Any] = returned,
     ) -> asyncio.Future[Any]:
-        """Decide one request, and return a future of its response, which is set when the response may be sent: at
-        once if nothing is to be written before it.
+        """Decide one request, and return a future of its response. The future is set when the response may be sent, or
+        at once if nothing has to be written before it.
 
-        The result is what `shape` makes of the response, or of the CoordinatorError that is there instead of one:
-        NOT_COORDINATOR when the shard closes while the response waits, UNKNOWN_SERVER_ERROR when the handler failed.
-        An exception of `shape` becomes that of the future.
+        The result is what `shape` returns for the response or for a CoordinatorError: NOT_COORDINATOR if the shard
+        closes while the response waits, UNKNOWN_SERVER_ERROR if the handler failed. An exception of `shape` becomes
+        that of the future.
 
         Raises:
             CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, or COORDINATOR_NOT_AVAILABLE when too
@@ -166,7 +165,9 @@ class HostedShard(Generic[Shard]):
         self.on_broken()
 
     def take(self, step: Step[Any]) -> None:
-        """Add the records of a step to the append of this turn, and queue its effects behind all earlier ones."""
+        """Add the records of a step to the append of this turn of the event loop. Its responses and orders wait behind
+        all earlier ones.
+        """
         if self.state is not ShardState.ACTIVE:
             return
         if step.records or step.writes:
@@ -244,14 +245,16 @@ class HostedShard(Generic[Shard]):
         for future, shape in waiting.values():
             _settle(future, shape, CoordinatorError(ErrorCode.NOT_COORDINATOR))
             if not future.cancelled():
-                # Retrieve the exception: a request that nothing awaits any more must not be logged as unhandled.
+                # Retrieve the exception, so that a request for which nothing waits is not logged as unhandled.
                 future.exception()
         if was_active:
             self.on_closed()
 
 
 def _settle(future: asyncio.Future[Any], shape: Callable[[Any], Any], response: Any) -> None:
-    """Set what `shape` makes of a response. The future is done already if the client disconnected."""
+    """Set the future's result to what `shape` returns for a response. The future is done already if the client
+    disconnected.
+    """
     if future.done():
         return
     try:

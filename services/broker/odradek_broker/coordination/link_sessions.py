@@ -22,10 +22,10 @@ class LinkPeer(Protocol):
     """A connection that a broker opened: encoded messages in order, without gaps, until it breaks."""
 
     def is_from(self, broker_id: int) -> bool:
-        """Return whether the caller authenticated as that broker, or needs no authentication."""
+        """Return whether the caller has authenticated as that broker, or authentication is not required."""
 
     async def read(self) -> bytes | None:
-        """Wait for a message with requests; None when the peer ended the stream."""
+        """Wait for a message with requests and return it; None if the peer ended the stream."""
 
     async def accept(self) -> None:
         """Tell the peer that its Hello was accepted."""
@@ -46,7 +46,7 @@ R = TypeVar("R", bound=SizedResult)
 
 class LinkSessions(Generic[E, R]):
     """Serves the streams of one kind that other brokers have opened. `handle(entry)` returns an awaitable of the
-    result.
+    entry's result.
     """
 
     def __init__(

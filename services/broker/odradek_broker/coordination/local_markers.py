@@ -36,7 +36,7 @@ from odradek_runtime.logs import event_log
 
 _TIMEOUT_MS: Final = 15_000
 PARTITIONS_AT_ONCE: Final = 50
-"""The partitions to which one turn of the event loop writes; an append takes 100 to 150 us."""
+"""The number of partitions to which one turn of the event loop writes; an append takes 100 to 150 us."""
 _log = event_log(__name__)
 OnWritten = Callable[[ErrorCode], None]
 
@@ -67,7 +67,8 @@ class LocalMarkers:
     ) -> None:
         """Write a marker, if this broker leads the partition in that leader epoch.
 
-        `on_done` is called once, in a later turn of the event loop: with NONE when the marker is committed.
+        `on_done` is called once, in a later turn of the event loop, with an error code: NONE when the marker is
+        committed.
         """
         loop = asyncio.get_running_loop()
         partition = self._partitions.find(target.topic_id, target.partition)
@@ -88,7 +89,7 @@ class LocalMarkers:
             self._due.setdefault(partition.host, (partition, []))[1].append((marker, on_done))
 
     async def respond(self, entry: pb.MarkEntry) -> pb.MarkResult:
-        """Write a marker that another broker's coordinator sent, and return the result to send back."""
+        """Write a marker that the coordinator on another broker sent, and return the result for that broker."""
         written: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         self.write(
             TopicIdPartition(

@@ -73,17 +73,19 @@ _EXPECTED: Final = frozenset(
 _log = event_log(__name__)
 
 ShardKey = tuple[PartitionIndex, LeaderEpoch]
-"""One life of a coordinator: its partition of `__transaction_state` and the leader epoch."""
+"""A shard of the transaction coordinator: its partition of `__transaction_state`, and the leader epoch."""
 Acknowledged = tuple[int, TransactionPartition, ErrorCode]
-"""The number of a decision, a partition, and NONE or another code that says that it needs no marker any more."""
+"""The number of a decision, a partition, and NONE or the code that means that the partition needs no marker
+any more.
+"""
 OnMarked = Callable[[PartitionIndex, LeaderEpoch, Sequence[Acknowledged]], None]
 LocalMarkers = Callable[[TopicIdPartition, LeaderEpoch, Marker, Callable[[ErrorCode], None]], None]
-"""Writes a marker to a partition that this broker leads in that leader epoch."""
+"""A function that writes a marker to a partition, if this broker leads it in that leader epoch."""
 
 
 @dataclass(slots=True, eq=False)
 class _Due:
-    """One marker that a partition has not acknowledged."""
+    """A marker that its partition has not acknowledged."""
 
     shard: ShardKey
     decision: int
@@ -115,7 +117,9 @@ class MarkerSender:
         on_fenced: Callable[[PartitionIndex, LeaderEpoch], None],
         clock: Clock,
     ) -> None:
-        """`on_marked` is called once in a turn of the event loop for the acknowledgements of a shard."""
+        """`on_marked` is called at most once per shard in a turn of the event loop, with all acknowledgements of that
+        turn.
+        """
         self._broker_id = broker_id
         self._partitions = partitions
         self._streams = streams
@@ -172,12 +176,13 @@ class MarkerSender:
             for target in sorted(order.partitions)  # a fixed order keeps simulations deterministic
         ]
         if not len(self):
-            self._wake.set()  # `run` waits without a time-out while there is nothing to send again
+            # Wakes `run`, which waits without a time-out while there is nothing to send again.
+            self._wake.set()
         dues.update(dict.fromkeys(new))
         self._send_soon(new)
 
     def _send_soon(self, dues: Sequence[_Due]) -> None:
-        """Send some of the markers now, and leave the others to `run`."""
+        """Send some of the markers now; `run` sends the others."""
         for due in dues[MARKERS_AT_ONCE:]:
             due.is_under_way, due.retry_at_ms = False, 0
             self._wake.set()
@@ -185,7 +190,7 @@ class MarkerSender:
             self._send(due)
 
     def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
-        """Forget the markers of a coordinator that this broker does not host any more."""
+        """Forget the markers of a coordinator that is no longer on this broker."""
         shard = (partition, leader_epoch)
         self._acknowledged = deque(item for item in self._acknowledged if item[0] != shard)
         for due in self._due.pop(shard, {}):
@@ -273,7 +278,7 @@ class MarkerSender:
             )
             self._on_fenced(*due.shard)
         elif attempt == due.attempt:
-            # An earlier leader's error says nothing about the one that has been asked since.
+            # The error of an earlier leader says nothing about the present one, which has the request now.
             self._retry(due, code)
 
     def _settle(self, due: _Due, code: ErrorCode) -> None:

@@ -50,11 +50,11 @@ class LinkConnection(Protocol):
 
 
 DialLink = Callable[[LinkKind, BrokerId, str, int], LinkConnection]
-"""Opens a new connection to the replication listener of a broker, at (host, port)."""
+"""A function that opens a connection to the replication listener of a broker, at (host, port)."""
 
 
 class Entry(Protocol):
-    """A request with a number, one item of a message."""
+    """A request in a message, with a number."""
 
     entry_id: int
 
@@ -87,7 +87,7 @@ class PeerStreams(Generic[E, R]):
         decode: Callable[[bytes], Iterable[R]],
     ) -> None:
         self.broker_epoch: BrokerEpoch | None = (
-            None  # set after the registration; nothing is sent before
+            None  # set after this broker has registered; nothing is sent before
         )
         self.kind = kind
         self._cluster_id = cluster_id
@@ -113,7 +113,8 @@ class PeerStreams(Generic[E, R]):
     def send(self, peer: BrokerId, entry: E, on_result: Callable[[R | None], None]) -> None:
         """Send an entry, whose number is set here. `on_result` is called once, in a later turn of the event loop.
 
-        It gets None if the stream broke before the response came: the peer may have handled the entry or not.
+        It gets None if the stream broke before the response arrived; then it is not known whether the peer handled the
+        entry.
         """
         stream = self._streams.get(peer)
         if stream is None:
@@ -125,7 +126,7 @@ class PeerStreams(Generic[E, R]):
         stream.send(entry, on_result)
 
     def open(self, peer: BrokerId) -> LinkConnection | None:
-        """Connect to a broker; return None if its address is not known."""
+        """Connect to a broker. Returns None if its address is not known."""
         endpoint = self._endpoint_of(peer)
         if endpoint is None or self.broker_epoch is None:
             return None
@@ -143,7 +144,7 @@ class PeerStreams(Generic[E, R]):
 
 
 class _PeerStream(Generic[E, R]):
-    """The stream to one broker. After it broke, it is opened again when there is something to send."""
+    """The stream to one broker. If it breaks, it is opened again when there is something to send."""
 
     def __init__(self, streams: PeerStreams[E, R], peer: BrokerId) -> None:
         self._streams = streams
@@ -173,14 +174,14 @@ class _PeerStream(Generic[E, R]):
                     reason=str(broken),
                 )
             except Exception as error:
-                # An internal error must not end the link to this broker for ever.
+                # An internal error must not end the stream to this broker for ever.
                 _log.error(
                     "Stream of transaction requests to another broker failed on an internal error",
                     exc=error,
                     peer=self._peer,
                 )
             self._fail_all()
-            # Entries that come meanwhile fail one pause later at most: their senders try another broker then.
+            # Entries that arrive during the pause fail when it ends, and their senders try another broker.
             await asyncio.sleep(_PAUSE_S)
 
     async def _session(self) -> None:

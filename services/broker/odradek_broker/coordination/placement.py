@@ -1,5 +1,5 @@
-"""Which broker coordinates a group or transactional id: the leader of the partition of an internal topic to which
-the name is hashed.
+"""Determines which broker coordinates a group or transactional id: the leader of the partition of an internal topic to
+which the name is hashed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The internal topic of one kind of coordinator, and how it is created when a name is first looked up."""
+    """The internal topic of one kind of coordinator. It is created when a name is looked up for the first time."""
 
     topic: TopicName
     partitions: LocalPartitions
@@ -24,7 +24,7 @@ class Placement:
     partition_count: int
     replication_factor: int
     configs: Mapping[str, str]
-    min_isr: int = 1  # lowered to the number of replicas that the topic gets
+    min_isr: int = 1  # it is lowered to the number of replicas that the topic gets
 
     async def ensure_topic(self) -> ErrorCode:
         """Create the topic if it does not exist."""
@@ -37,7 +37,7 @@ class Placement:
         )
 
     def coordinator_of(self, name: str) -> LeaderNow | None:
-        """Return the broker that coordinates the name; None while the topic does not exist."""
+        """Return the broker that coordinates the name; None if the topic does not exist yet."""
         partition = self.partition_of(name)
         return None if partition is None else self.partitions.leader_of(self.topic, partition)
 
@@ -51,7 +51,7 @@ class Placement:
     def partition_of(self, name: str) -> PartitionIndex | None:
         """Return the partition that has the state of the name: Kafka's `abs(hashCode) % count`.
 
-        None while the topic does not exist.
+        It is None if the topic does not exist yet.
         """
         topic = self.partitions.image.topic(self.topic)
         if topic is None or not topic.partitions:
@@ -60,7 +60,7 @@ class Placement:
 
 
 def absolute_java_hash(text: str) -> int:
-    """Return the absolute value of Java's `String.hashCode()`, by which Kafka spreads names over partitions.
+    """Return the absolute value of Java's `String.hashCode()`, by which Kafka distributes names to partitions.
 
     The lowest int has no positive counterpart; like Kafka's `Utils.abs`, this returns 0 for it.
     """

@@ -40,11 +40,11 @@ _FROM_WIRE: Final = {number: resolution for resolution, number in _TO_WIRE.items
 CallResolve = Callable[
     [BrokerId, str, int, pb.ResolveProducersRequest], Awaitable[pb.ResolveProducersResponse]
 ]
-"""Calls ResolveProducers at a broker, at (host, port). Raises StreamBroken."""
+"""A function that calls ResolveProducers at a broker, at (host, port). Raises StreamBroken."""
 
 
 class LinkedProducerResolver:
-    """Asks the transaction coordinators over the gRPC calls between brokers. Implements ProducerResolver."""
+    """Asks the transaction coordinators by gRPC calls between brokers. It implements ProducerResolver."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class LinkedProducerResolver:
             CoordinatorResolutions(
                 PartitionIndex(coordinator.coordinator_partition),
                 LeaderEpoch(coordinator.coordinator_epoch),
-                # A value that this release does not know may stand for a transaction that is alive.
+                # A value that this release does not know may stand for a transaction that is still open.
                 [_FROM_WIRE.get(number, Resolution.LIVE) for number in coordinator.resolutions],
             )
             for response in responses
@@ -116,7 +116,7 @@ class LinkedProducerResolver:
 async def respond_to_resolve(
     coordinator: TransactionCoordinator, request: pb.ResolveProducersRequest
 ) -> pb.ResolveProducersResponse:
-    """Return what each active coordinator of this broker knows about the named transactions."""
+    """Return what each active coordinator of this broker knows about the transactions in the request."""
     resolved = await coordinator.resolve(
         [
             (

@@ -69,8 +69,8 @@ _NOT_ACCEPTED: Final = frozenset(
 
 
 class OutdatedConnection(Exception):
-    """A request of this transactional id came over a later connection, so the connection of this request must be
-    closed.
+    """A request for this transactional id has already arrived over a later connection, so the connection of this
+    request must be closed.
     """
 
 
@@ -147,7 +147,7 @@ class TransactionCoordinator:
             tasks.create_task(self.markers.run(), name="markers")
 
     def partition_of(self, transactional_id: str) -> PartitionIndex | None:
-        """Return the partition that has the state of the id; None while `__transaction_state` does not exist."""
+        """Return the partition that has the state of the id; None if `__transaction_state` does not exist yet."""
         return self.placement.partition_of(partition_key(transactional_id))
 
     async def init_producer(
@@ -157,7 +157,7 @@ class TransactionCoordinator:
         connection.
 
         Raises:
-            OutdatedConnection: a later connection has brought a request for this id.
+            OutdatedConnection: a request for this id has already arrived over a later connection.
         """
         response: Initialized = await self._ask(
             request.transactional_id,
@@ -174,7 +174,7 @@ class TransactionCoordinator:
         """Add partitions to a transaction. `connection` is given for clients of transaction versions 0 and 1.
 
         Raises:
-            OutdatedConnection: a later connection has brought a request for this id.
+            OutdatedConnection: a request for this id has already arrived over a later connection.
         """
         response: Added = await self._ask(
             request.transactional_id,
@@ -198,7 +198,7 @@ class TransactionCoordinator:
         """Commit or abort a transaction. `connection` is given for clients of transaction versions 0 and 1.
 
         Raises:
-            OutdatedConnection: a later connection has brought a request for this id.
+            OutdatedConnection: a request for this id has already arrived over a later connection.
         """
         response: Ended = await self._ask(
             request.transactional_id,
@@ -222,11 +222,11 @@ class TransactionCoordinator:
     async def ask_staged(
         self, query: str, decide: Callable[[TransactionShard, RequestId], Step[Any]]
     ) -> Any:
-        """Let the shard that has the staged writes of a Spark query decide, and wait until its response may be sent."""
+        """Let the shard decide that has the staged writes of a query, and wait until its response may be sent."""
         return await self._ask(query, decide)
 
     async def describe(self, transactional_id: TransactionalId) -> Transaction | None:
-        """Return the state of an id; None if it is unknown."""
+        """Return the state of an id; None if the id is unknown."""
         state: Transaction | None = await self._ask(
             transactional_id, lambda shard, i: respond(i, shard.table.get(transactional_id))
         )
@@ -245,7 +245,9 @@ class TransactionCoordinator:
     async def resolve(
         self, producers: Sequence[tuple[ProducerIdentity, TopicIdPartition]]
     ) -> list[tuple[PartitionIndex, LeaderEpoch, list[Resolution]]]:
-        """Return what each active coordinator of this broker knows about transactions that a leader found open."""
+        """Return what each active coordinator of this broker knows about open transactions that a partition leader
+        found.
+        """
 
         def decide(shard: TransactionShard, request_id: RequestId) -> Step[Any]:
             return respond(
@@ -270,10 +272,10 @@ class TransactionCoordinator:
         transactional_id: str,
         decide: Callable[[TransactionShard, RequestId], Step[Any]],
     ) -> tuple[Any, PartitionIndex, LeaderEpoch]:
-        """Return the response of the id's coordinator, its partition, and the leader epoch of the response.
+        """Return the response of the id's coordinator, its partition, and the leader epoch in which it decided.
 
         Raises:
-            CoordinatorError: as `CoordinatorHost.ask`.
+            CoordinatorError: as for `CoordinatorHost.ask`.
         """
         partition = self.partition_of(transactional_id)
         if partition is None:
@@ -382,7 +384,7 @@ class TransactionKind:
             shard.table.replay(transaction_record)
 
     def replay_marker(self, shard: TransactionShard, marker: LoadedMarker) -> None:
-        """Ignore the marker: no transaction writes to `__transaction_state`."""
+        """Ignore the marker, because no transaction writes to `__transaction_state`."""
 
     def loaded(
         self, shard: TransactionShard, partition: PartitionIndex, leader_epoch: LeaderEpoch
@@ -393,12 +395,12 @@ class TransactionKind:
         return shard.loaded(now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.wall_ms())
 
     def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
-        """Send no more markers for this shard."""
+        """Stop sending the markers of this shard."""
         self._orders.pop(partition, None)
         self._markers.closed(partition, leader_epoch)
 
     def tick(self, shard: TransactionShard, partition: PartitionIndex) -> Step[TransactionRecord]:
-        """End transactions that timed out, refuse requests that waited too long, and forget expired ids."""
+        """Abort transactions that timed out, refuse requests that waited too long, and delete expired ids."""
         self.fill(shard)
         led = self._partitions.find(TRANSACTIONS_TOPIC, partition)
         return shard.tick(
@@ -412,7 +414,9 @@ class TransactionKind:
         return transaction_codec.encode(record)
 
     def state_key(self, record: TransactionRecord) -> TransactionalId:
-        """Return the transactional id, because each record is its whole state."""
+        """Return the transactional id, because each record has the whole state of its id, and so replaces
+        earlier ones.
+        """
         return record.transactional_id
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:

@@ -1,6 +1,6 @@
 """Prometheus metrics of a broker's transaction coordinators: counters, and the state of open transactions.
 
-Counters begin at the start of this process. They do not move with a coordinator that fails over to another broker.
+Counters begin at the start of this process. When a coordinator moves to another broker, its counts stay here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TransactionMetrics:
         now_ms: Callable[[], int],
         wall_ms: Callable[[], int],
     ) -> None:
-        """`now_ms` returns the monotonic time, in which the times of decisions are given."""
+        """`now_ms` returns the time of the monotonic clock, by which the times of decisions are measured."""
         self._shards = shards
         self._pending_markers = pending_markers
         self._now_ms = now_ms
@@ -45,19 +45,19 @@ class TransactionMetrics:
         self.completed: Counter[tuple[str, str]] = Counter(
             {("commit", _CLIENT): 0, **{("abort", by.name.lower()): 0 for by in EndedBy}}
         )
-        """By outcome and by who decided it."""
+        """Number of completed transactions, by outcome and by what decided them."""
         self.open_latencies = Latencies()
         self.completion_latencies = Latencies()
 
     def count_completed(self, report: TransactionCompleted) -> None:
-        """Count a transaction all of whose partitions have their marker."""
+        """Count a transaction, because all of its partitions have their marker."""
         outcome = "commit" if report.is_commit else "abort"
         self.completed[outcome, report.ended_by.name.lower()] += 1
         self.open_latencies.observe(report.open_ms / 1000)
         self.completion_latencies.observe(report.decided_for_ms / 1000)
 
     def count_response(self, code: ErrorCode | None) -> None:
-        """Count the response if its code tells a producer that it is fenced."""
+        """Count the response if its code means that the producer is fenced."""
         self.fenced += code in _FENCED
 
     def families(self) -> Iterator[Metric]:

@@ -134,7 +134,7 @@ class TransactionRuntime:
             tasks.create_task(self._registration_streams.run(), name="registration streams")
 
     def registered(self, epoch: BrokerEpoch) -> None:
-        """Open streams to other brokers with this broker epoch from now on."""
+        """Use this broker epoch for all streams to other brokers that are opened from now on."""
         self._marker_streams.broker_epoch = epoch
         self._registration_streams.broker_epoch = epoch
 

@@ -34,10 +34,10 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_runtime.clock import Clock
 
 OFFSETS_AT_ONCE: Final = 1_000
-"""The offsets of one decision, which takes about 10 us an offset in one piece."""
+"""The most offsets of one decision, which runs in one piece and takes about 10 us for each offset."""
 _PAUSE_S: Final = 0.05
 _FINAL: Final = {
-    # Clients of TxnOffsetCommit know a fenced producer by this code.
+    # Producers recognize by this code that they are fenced.
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -61,7 +61,7 @@ class TransactionalOffsets:
         timeout_ms: int,
         clock: Clock,
     ) -> None:
-        """A commit waits at most `timeout_ms` for the coordinator of its transaction."""
+        """`timeout_ms` is how long a commit waits for the coordinator of its transaction."""
         self._groups = groups
         self._registrar = registrar
         self._partitions = partitions
@@ -82,12 +82,12 @@ class TransactionalOffsets:
         """Add offsets to the producer's transaction. `connection` is given for clients whose transactions share one
         epoch.
 
-        Many offsets are added in several decisions of the group's coordinator. An error after some of them leaves
-        those pending, and they do not count until the transaction commits.
+        Many offsets are added in several decisions of the group's coordinator. If one of them fails, the offsets of
+        earlier ones stay pending, and take effect only if the transaction commits.
 
         Raises:
             CoordinatorError: this broker does not coordinate the group, or not yet.
-            OutdatedConnection: a later connection has brought offsets of this producer.
+            OutdatedConnection: offsets of this producer have already arrived over a later connection.
         """
         placement = self._groups.placement
         partition = placement.partition_of(request.commit.group_id)
@@ -135,14 +135,14 @@ class TransactionalOffsets:
             elif code in _FINAL:
                 return OffsetsAnswer(error=_FINAL[code])
             elif self._now_ms() >= registration.deadline_ms:
-                # Every client repeats the request on this code.
+                # All clients repeat the request after this code.
                 return OffsetsAnswer(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             else:
                 registered = None
                 await asyncio.sleep(_PAUSE_S)
 
     def _order(self, partition: PartitionIndex) -> ConnectionOrder:
-        """Return the ConnectionOrder in this leader epoch of the offsets partition."""
+        """Return what keeps the requests of each connection in order, as long as the leader epoch is the same."""
         placement = self._groups.placement
         epoch = self._partitions.leader_of(placement.topic, partition).leader_epoch
         known_epoch, order = self._orders.get(partition, (None, None))
@@ -165,13 +165,13 @@ class TransactionalOffsets:
         if response.coordinator_epoch >= 0 and not self._coordinator_epochs.heard(
             response.coordinator_partition, response.coordinator_epoch
         ):
-            # The yes of a deposed coordinator: its successor may have ended the transaction.
+            # The confirmation came from a deposed coordinator; its successor may have ended the transaction.
             return ErrorCode.NOT_COORDINATOR
         return response.error
 
 
 def _parts(request: CommitInTransaction) -> Iterator[CommitInTransaction]:
-    """Yield the request in parts of `OFFSETS_AT_ONCE` offsets; one without offsets is one part."""
+    """Yield the request in parts of `OFFSETS_AT_ONCE` offsets. A request without offsets is one part."""
     offsets = request.commit.offsets
     if len(offsets) <= OFFSETS_AT_ONCE:
         yield request

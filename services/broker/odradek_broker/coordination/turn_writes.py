@@ -13,12 +13,13 @@ from odradek_protocol.records import BatchBuilder, ControlType, encode_marker
 
 BATCH_BYTES_MAX: Final = 16 * 1024 * 1024
 _NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
-_RECORD_OVERHEAD_BYTES: Final = 32  # the most that lengths, attributes and deltas of a record take
+# The most bytes that the lengths, attributes and deltas of a record take.
+_RECORD_OVERHEAD_BYTES: Final = 32
 EncodedRecord: TypeAlias = tuple[bytes, bytes | None]
 
 
 class _Run(Struct, gc=False):
-    """Successive records of one producer identity, which become one batch."""
+    """Consecutive records of one producer identity, which become one batch."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -27,11 +28,11 @@ class _Run(Struct, gc=False):
 
 
 class TurnWrites:
-    """The batches of one append, while steps are added to it.
+    """Collects the records of steps, and makes the batches of one append of them.
 
-    Records are encoded as their step is added, so that a record that cannot be encoded fails the request that decided
-    it. Of the records in one batch that have the same state key, only the last one is written. A load replays a batch
-    whole or not at all, so no load could have seen the others.
+    Records are encoded when their step is added, so that a record that cannot be encoded fails only the request that
+    decided it. If several records of a batch have the same state key, only the last one is written: a load replays a
+    batch whole or not at all, so no load could have seen the others.
     """
 
     __slots__ = ("_encode", "_pieces", "_state_key", "_states")
@@ -46,13 +47,13 @@ class TurnWrites:
         self._pieces: list[_Run | TransactionMarker] = []
         self._states: dict[
             Hashable, int
-        ] = {}  # where the last run has the record of each state key
+        ] = {}  # the index of the record with each state key in the last run
 
     def __bool__(self) -> bool:
         return bool(self._pieces)
 
     def add(self, step: Step[Any]) -> None:
-        """Append the records and the writes of a step.
+        """Add the records and the other writes of a step.
 
         Raises:
             Exception: a record cannot be encoded. `build` must not be called after that.
@@ -82,7 +83,9 @@ class TurnWrites:
             run.records.append(key_and_value)
 
     def _run(self, producer_id: ProducerId, producer_epoch: ProducerEpoch, more_bytes: int) -> _Run:
-        """Return the last run if it has this producer identity and room for a whole step, or else a new run."""
+        """Return the last run if it has this producer identity and room for a whole step; otherwise begin a new run and
+        return it.
+        """
         last = self._pieces[-1] if self._pieces else None
         if (
             not isinstance(last, _Run)
@@ -117,7 +120,7 @@ def _size_bytes(records: list[EncodedRecord]) -> int:
 
 
 def _build_run(run: _Run, now_wall_ms: int, buffer: bytearray) -> None:
-    """Append the batch of a run; several if one step alone is larger than a batch may be.
+    """Add the batches of a run. There are several if one step alone is larger than a batch may be.
 
     Only the tombstones of expired offsets can be so many.
     """

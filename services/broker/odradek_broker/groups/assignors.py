@@ -16,7 +16,7 @@ from odradek_broker.groups.messages import Assignment
 from odradek_protocol.identity import MemberId, PartitionIndex, TopicId
 
 Subscriptions = Mapping[MemberId, frozenset[TopicId]]
-Counts = Mapping[TopicId, int]  # number of partitions of each topic
+Counts = Mapping[TopicId, int]  # the number of partitions of each topic
 Pair = tuple[TopicId, PartitionIndex]
 _LOOKS_MAX: Final = 30_000
 Assignor = Callable[
@@ -27,7 +27,7 @@ Assignor = Callable[
 def assign_range(
     subscriptions: Subscriptions, counts: Counts, previous: Mapping[MemberId, Assignment]
 ) -> dict[MemberId, Assignment]:
-    """Assign each topic in contiguous runs to its subscribers, in the order of their member ids."""
+    """Assign the partitions of each topic in contiguous runs to its subscribers, in the order of their member ids."""
     shares: dict[MemberId, dict[TopicId, frozenset[PartitionIndex]]] = {
         m: {} for m in subscriptions
     }
@@ -50,10 +50,11 @@ def assign_uniform(
 ) -> dict[MemberId, Assignment]:
     """Assign partitions so that members have equally many, and keep previous assignments where possible.
 
-    First each member keeps previous partitions up to its share. Then each remaining partition goes to the
-    subscriber with the fewest. This blocks the event loop, so no step looks at all members for each partition.
+    First, each member keeps previous partitions up to its share. Then each remaining partition goes to the subscriber
+    with the fewest. No step looks at all members for each partition, because this runs in one piece on the event loop.
     """
-    classes: dict[frozenset[TopicId], list[MemberId]] = {}  # members by what they subscribe to
+    # The members of each set of subscribed topics.
+    classes: dict[frozenset[TopicId], list[MemberId]] = {}
     for member, topics in subscriptions.items():
         classes.setdefault(topics, []).append(member)
     subscribed: frozenset[TopicId] = frozenset().union(*classes)
@@ -91,13 +92,13 @@ def assign_uniform(
         for index in map(PartitionIndex, range(counts[topic])):
             if index not in taken[topic]:
                 queue.give((topic, index))
-    if len(classes) > 1:  # otherwise the queue has evened it out
+    if len(classes) > 1:  # with one class only, the queue has already balanced the loads
         _even_out(owned, classes)
     return {member: _grouped(pairs) for member, pairs in owned.items()}
 
 
 class _LeastLoaded:
-    """A queue of members by (number of partitions, member id). While it is used, numbers may only grow."""
+    """A queue of members by (number of partitions, member id). While it is used, the numbers may only rise."""
 
     def __init__(self, owned: dict[MemberId, list[Pair]], members: Iterable[MemberId]) -> None:
         self._owned = owned
@@ -108,7 +109,7 @@ class _LeastLoaded:
         """Assign a partition to the member with the fewest partitions."""
         heap, owned = self._heap, self._owned
         load, member = heap[0]
-        while load != len(owned[member]):  # it got partitions from another queue
+        while load != len(owned[member]):  # the member got partitions from another queue
             heapreplace(heap, (len(owned[member]), member))
             load, member = heap[0]
         owned[member].append(pair)
@@ -118,10 +119,10 @@ class _LeastLoaded:
 def _even_out(
     owned: dict[MemberId, list[Pair]], classes: Mapping[frozenset[TopicId], list[MemberId]]
 ) -> None:
-    """Move partitions, one at a time, to a subscriber that has at least two fewer, until no move is left.
+    """Move partitions, one at a time, to a subscriber that has at least two fewer, until no such move is possible.
 
-    Members give in the order of their loads. The work is bounded: with thousands of different subscriptions the
-    result may be less even.
+    Members with the most partitions lose some first. The work is bounded: with thousands of different subscriptions the
+    result may be less balanced.
     """
     class_of = {member: topics for topics, members in classes.items() for member in members}
     looks_left = _LOOKS_MAX

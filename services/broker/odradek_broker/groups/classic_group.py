@@ -65,9 +65,9 @@ class ClassicGroup:
     members: ClassicMembers = field(default_factory=ClassicMembers)
     pending_members: PendingMembers = field(default_factory=PendingMembers)
     _join_ends_ms: int | None = None
-    """In PREPARING: the time at which the rebalance continues with the members that have joined."""
+    """In PREPARING: the time at which the rebalance continues without the members that have not joined."""
     _initial_ends_ms: int | None = None
-    """In PREPARING after EMPTY: the time to which joins may extend the initial delay."""
+    """In PREPARING after EMPTY: the latest time to which further joins may extend the initial delay."""
     _sync_ends_ms: int | None = None
     """In COMPLETING: the time at which members that have not synced are removed."""
 
@@ -78,7 +78,7 @@ class ClassicGroup:
     def handle_join(
         self, request_id: RequestId, join: JoinGroup, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """Handle JoinGroup. The response comes when the rebalance that the request begins or joins is complete."""
+        """Handle JoinGroup. The response is sent when the rebalance that the request begins or joins is complete."""
         refusal = self._refuse_join(join)
         if refusal is not ErrorCode.NONE:
             return respond(request_id, Joined(error=refusal, member_id=join.member_id))
@@ -163,14 +163,15 @@ class ClassicGroup:
         was_leader = self.leader == old.member_id
         if was_leader:
             self.leader = member.member_id
-        # Compare only the topics: the owned partitions in the metadata differ after a restart.
+        # Only the topics are compared, because the owned partitions in the metadata differ after a restart.
         is_same = self.members.choose_protocol() == self.protocol and (
             subscribed_topics(old.metadata(self.protocol))
             == subscribed_topics(member.metadata(self.protocol))
         )
         if self.state is ClassicState.STABLE and is_same:
             joined = self._joined(member, skips=was_leader and join.may_skip_assignment)
-            # An old client that is the leader would assign again. With the old id as leader it stays a follower.
+            # An old client would compute the assignment again if it were the leader. If the old member id stays the
+            # leader, it is a follower.
             if was_leader and not join.may_skip_assignment:
                 joined = Joined(
                     error=ErrorCode.NONE,
@@ -210,7 +211,7 @@ class ClassicGroup:
         self.members.remove_absent()
         self._join_ends_ms = self._initial_ends_ms = None
         if self.members and not self.members.is_any_joining:
-            # Only absent static members remain: wait for them once more.
+            # Only static members that are away remain: wait for them once more.
             self._join_ends_ms = now_ms + self.members.rebalance_timeout_ms()
             return NOTHING
         self.generation += 1
@@ -229,7 +230,7 @@ class ClassicGroup:
     def handle_sync(
         self, request_id: RequestId, sync: SyncGroup, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """Handle SyncGroup. The response comes when the leader's assignment is written."""
+        """Handle SyncGroup. The response is sent when the leader's assignment is written."""
         error = self._check_member(sync.member_id, sync.instance_id, sync.generation)
         if error is ErrorCode.NONE and self.state is ClassicState.PREPARING:
             error = ErrorCode.REBALANCE_IN_PROGRESS
@@ -267,7 +268,7 @@ class ClassicGroup:
     def handle_leave(
         self, request_id: RequestId, leave: LeaveGroup, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """Handle LeaveGroup: the members are removed at once, and the others rebalance."""
+        """Handle LeaveGroup: remove the members at once, and rebalance the group."""
         results: list[tuple[MemberId, str | None, ErrorCode]] = []
         step, removed = NOTHING, False
         for member_id, instance_id in leave.members:
@@ -339,7 +340,7 @@ class ClassicGroup:
         self, member_id: MemberId, instance_id: str | None, generation: int, *, now_ms: int
     ) -> ErrorCode:
         """Return whether this member may commit offsets now; a commit counts as a heartbeat."""
-        # A consumer that is no member: it assigns its partitions to itself.
+        # The caller is not a member, but a consumer that assigns its partitions to itself.
         if generation < 0 and self.state is ClassicState.EMPTY:
             return ErrorCode.NONE
         if generation < 0 and member_id == NO_MEMBER and instance_id is None:
@@ -434,7 +435,7 @@ class ClassicGroup:
             self._join_ends_ms = now_ms + self.members.rebalance_timeout_ms()
 
     def due_ms(self) -> int:
-        """Return the time from which `tick` may have something to do; a request may make it earlier."""
+        """Return the time from which `tick` may have something to do. A request may make it earlier."""
         ends = [m.session_ends_ms for m in self.members.values() if not m.is_waiting]
         ends += self.pending_members.values()
         ends += [at for at in (self._join_ends_ms, self._sync_ends_ms) if at is not None]

@@ -24,7 +24,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 NO_MEMBER = MemberId("")
 NEVER_MS = 1 << 62
 PENDING_MEMBERS_MAX: Final = 1_000
-"""The most member ids per group that are handed out and not yet used."""
+"""The most member ids of one group that clients were given and have not used yet."""
 
 
 class ClassicState(Enum):
@@ -39,7 +39,7 @@ class ClassicState(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A member, and its join and sync that wait for a response."""
+    """A member, with its join and its sync that wait for a response."""
 
     member_id: MemberId
     instance_id: str | None
@@ -53,7 +53,7 @@ class Member:
     join_request: RequestId | None = None
     sync_request: RequestId | None = None
     consumer_epoch: int | None = None
-    """The member epoch that it had in a consumer group, if the rebalance under way made the group a classic one."""
+    """The epoch that the member had in a consumer group, if the present rebalance made that group a classic one."""
 
     @classmethod
     def from_join(
@@ -108,17 +108,17 @@ class Member:
         self.begin_session(now_ms=now_ms)
 
     def begin_session(self, *, now_ms: int) -> None:
-        """Begin a new session, because a request of the member arrived or a response to it leaves."""
+        """Begin a new session, because a request of the member arrived, or a response to it is sent."""
         self.session_ends_ms = now_ms + self.session_timeout_ms
 
     def await_join(self, request_id: RequestId) -> Step[Any]:
-        """Let a join wait for the other members. One that waits already is refused: the member has sent it twice."""
+        """Let a join wait for the other members. If another join of the member waits already, refuse that one."""
         superseded = self.refuse_join(ErrorCode.UNKNOWN_MEMBER_ID)
         self.join_request = request_id
         return superseded
 
     def await_sync(self, request_id: RequestId) -> Step[Any]:
-        """Let a sync wait for the assignment. One that waits already is refused: the member has sent it twice."""
+        """Let a sync wait for the assignment. If another sync of the member waits already, refuse that one."""
         superseded = self.refuse_sync(ErrorCode.UNKNOWN_MEMBER_ID)
         self.sync_request = request_id
         return superseded
@@ -143,8 +143,8 @@ class Member:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a join or sync of the member waits for other members. Some client libraries send no heartbeats
-        meanwhile.
+        """Whether a join or sync of the member waits for other members. Some client libraries send no heartbeats during
+        that time.
         """
         return self.join_request is not None or self.sync_request is not None
 
@@ -154,7 +154,7 @@ class Member:
 
 
 class PendingMembers(Mapping[MemberId, int]):
-    """Member ids that were handed out and not yet used, and the time at which each one expires (KIP-394)."""
+    """Member ids that clients were given and have not used yet, with the time at which each one expires (KIP-394)."""
 
     __slots__ = ("_ends_ms",)
 
@@ -171,15 +171,15 @@ class PendingMembers(Mapping[MemberId, int]):
         return len(self._ends_ms)
 
     def hand_out(self, member_id: MemberId, *, ends_ms: int) -> None:
-        """Record a member id that a client was given. If there are too many, the oldest is removed; its client may
-        ask again.
+        """Record a member id that a client is given. If there are too many, the oldest one is removed; its client may
+        ask for another.
         """
         while len(self._ends_ms) >= PENDING_MEMBERS_MAX:
             del self._ends_ms[next(iter(self._ends_ms))]
         self._ends_ms[member_id] = ends_ms
 
     def use(self, member_id: MemberId) -> bool:
-        """Remove an id, because its client joins with it or leaves; return whether it was handed out."""
+        """Remove an id, because its client joins with it or leaves. Returns whether a client was given this id."""
         return self._ends_ms.pop(member_id, None) is not None
 
     def expire(self, *, now_ms: int) -> None:
@@ -189,7 +189,9 @@ class PendingMembers(Mapping[MemberId, int]):
 
 
 class ClassicMembers(Mapping[MemberId, Member]):
-    """The members of one group by member id, in the order in which they joined, and static ones by instance id."""
+    """The members of one group by member id, in the order in which they joined, and the static members by
+    instance id.
+    """
 
     __slots__ = ("_by_id", "_statics")
 
@@ -257,7 +259,7 @@ class ClassicMembers(Mapping[MemberId, Member]):
         return all(m.join_request is not None for m in self.values())
 
     def remove_absent(self) -> None:
-        """Remove the dynamic members that have not joined; a static one may come back within its session."""
+        """Remove the dynamic members that have not joined. A static member may come back within its session."""
         for member in [m for m in self.values() if m.join_request is None]:
             if member.instance_id is None:
                 self.remove(member)
@@ -302,7 +304,7 @@ class ClassicMembers(Mapping[MemberId, Member]):
     def take_joins(
         self, group_id: GroupId, protocol_type: str
     ) -> list[tuple[RequestId, JoinGroup]]:
-        """Remove and return the joins that wait, as requests that another kind of group can handle."""
+        """Remove and return the joins that wait, so that a group of the other protocol can handle them."""
         taken: list[tuple[RequestId, JoinGroup]] = []
         for member in self.values():
             if member.join_request is None:

@@ -65,12 +65,12 @@ class ConsumerGroup:
     settings: ConsumerGroupSettings
     state: ConsumerGroupState = field(init=False)
     pending_members: PendingMembers = field(default_factory=PendingMembers)
-    """Ids that were handed out to members of the classic protocol."""
+    """Ids that members of the classic protocol were given and have not used yet."""
     _catalog_version: int = -1
     _session_ends_ms: dict[MemberId, int] = field(default_factory=dict)
     _revocation_ends_ms: dict[MemberId, int] = field(default_factory=dict)
     _duty_ends_ms: dict[MemberId, int] = field(default_factory=dict)
-    """When each member of the classic protocol that has to join again or sync is removed."""
+    """When each member of the classic protocol is removed that has to join again or to sync."""
     _pace: HeartbeatPace = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,7 +87,9 @@ class ConsumerGroup:
     def handle_heartbeat(
         self, beat: ConsumerHeartbeat, catalog: TopicCatalog, *, now_ms: int
     ) -> tuple[list[GroupRecord], ConsumerHeartbeatAnswer]:
-        """Handle ConsumerGroupHeartbeat. The response has the member epoch and, if it changed, the assignment."""
+        """Handle ConsumerGroupHeartbeat. The response has the member epoch and, if the assignment changed, the
+        assignment.
+        """
         if beat.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
             return self._leave(beat)
         error, message = self._refuse(beat, catalog)
@@ -279,8 +281,8 @@ class ConsumerGroup:
         self._session_ends_ms[member_id] = now_ms + session_ms
 
     def begin_duty(self, member_id: MemberId, *, now_ms: int, renew: bool) -> None:
-        """Start the rebalance timeout in which a classic member has to join again or sync. If it runs, only `renew`
-        restarts it.
+        """Start the rebalance timeout within which a classic member has to join again or to sync. If it already runs,
+        only `renew` restarts it.
         """
         ends_ms = now_ms + self.state.members[member_id].rebalance_timeout_ms
         if renew:
@@ -316,9 +318,7 @@ class ConsumerGroup:
         self.state.emit_epoch(self.state.epoch + 1, records)
 
     def _subscriptions(self, catalog: TopicCatalog) -> dict[_Subscription, frozenset[TopicName]]:
-        """Return the subscribed topics of each distinct subscription, because most members of a group have the same
-        one.
-        """
+        """Return the subscribed topics of each distinct subscription. Most members of a group have the same one."""
         subscriptions: dict[_Subscription, frozenset[TopicName]] = {}
         for member in self.state.members.values():
             subscription = _subscription(member)
@@ -457,7 +457,9 @@ class ConsumerGroup:
         return records
 
     def due_ms(self, *, now_ms: int) -> int:
-        """Return the time before which `tick` need not run unless a request comes; at once if the group is not calm."""
+        """Return the time before which `tick` need not run unless a request arrives. It is the present if the group is
+        not calm.
+        """
         if self.state.members and not self._pace.is_calm:
             return now_ms
         quiet_ms = 2 * self.settings.heartbeat_interval_of(self.group_id)
@@ -476,7 +478,7 @@ class ConsumerGroup:
         self, member_id: MemberId | None, member_epoch: int, instance_id: str | None = None
     ) -> ErrorCode:
         """Return whether this member may commit or fetch offsets."""
-        # A consumer that is no member and assigns its partitions to itself, or an administrator.
+        # The caller is not a member, but a consumer that assigns its partitions to itself, or an administrator.
         if member_epoch < 0 and (not self.state.members or member_id is None):
             return ErrorCode.NONE
         member = self.state.members.get(MemberId(member_id or ""))
@@ -542,7 +544,7 @@ class HeartbeatPace:
             self._epoch, self._changed_ms, self.is_calm = epoch, now_ms, False
 
     def look(self, *, is_stable: bool, session_ends_ms: int | None, now_ms: int) -> None:
-        """Decide whether the group is calm; `session_ends_ms` is the end of the session that ends first."""
+        """Decide whether the group is calm. `session_ends_ms` is the earliest end of a member's session."""
         soon_ms = now_ms + 2 * self.calm_interval_ms
         is_quiet = now_ms - self._changed_ms >= 2 * self.calm_interval_ms
         all_show = session_ends_ms is None or session_ends_ms > soon_ms

@@ -44,7 +44,7 @@ class ConsumerGroupState:
 
     @property
     def name(self) -> str:
-        """The state's name, as DescribeGroups shows it."""
+        """The state of the group, as DescribeGroups shows it."""
         if not self.members:
             return "Empty"
         if self.epoch > self.target_epoch:
@@ -128,7 +128,7 @@ class ConsumerGroupState:
         return records
 
     def replay(self, record: GroupRecord) -> None:
-        """Apply one record; the only place where written state changes."""
+        """Apply one record. Only this method changes the state that is written."""
         match record:
             case GroupEpochRecord():
                 self.epoch = record.epoch or 0

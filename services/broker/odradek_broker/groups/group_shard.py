@@ -61,7 +61,7 @@ class GroupShard:
         now_ms: int,
         wall_ms: int,
     ) -> Step[GroupRecord]:
-        """Handle JoinGroup. The response comes when the rebalance is complete, or at once in a consumer group."""
+        """Handle JoinGroup. The response is sent when the rebalance is complete; in a consumer group at once."""
         refusal = self._refuse_join(join)
         if refusal is not ErrorCode.NONE:
             return respond(request_id, Joined(error=refusal, member_id=join.member_id))
@@ -80,7 +80,7 @@ class GroupShard:
         if classic is None:
             classic = self.table.new_classic(join.group_id)
         joined_step = classic.handle_join(request_id, join, now_ms=now_ms)
-        # A refused join leaves no group behind.
+        # A refused join must not leave an empty group.
         if classic.members or classic.pending_members:
             self.table.groups[join.group_id] = classic
         return step + self.table.stamped(joined_step, wall_ms)
@@ -123,8 +123,8 @@ class GroupShard:
     def handle_sync(
         self, request_id: RequestId, sync: SyncGroup, *, now_ms: int, wall_ms: int
     ) -> Step[GroupRecord]:
-        """Handle SyncGroup. The response comes when the leader has sent the assignment, or at once in a consumer
-        group.
+        """Handle SyncGroup. The response is sent when the leader has sent the assignment; in a consumer group
+        at once.
         """
         self.table.due_ms.pop(sync.group_id, None)
         match self.table.groups.get(sync.group_id):
@@ -221,7 +221,7 @@ class GroupShard:
     def _bring_over(
         self, classic: ClassicGroup, group: ConsumerGroup, catalog: TopicCatalog, now_ms: int
     ) -> Step[GroupRecord]:
-        """Respond to the waiting requests of a classic group that has become this consumer group."""
+        """Respond to the requests that wait in a classic group which has become this consumer group."""
         step = classic.members.refuse_syncs(ErrorCode.REBALANCE_IN_PROGRESS)
         joins = classic.members.take_joins(group.group_id, classic.protocol_type or "")
         for request_id, join in joins:
@@ -255,7 +255,7 @@ class GroupShard:
         return Step(tuple(self.table.forget_group(group_id))) + respond(request_id, ErrorCode.NONE)
 
     def tick(self, *, now_ms: int, wall_ms: int) -> Step[GroupRecord]:
-        """End sessions and rebalances whose time is up. Call it a few times a second.
+        """End sessions and rebalances whose time has passed. Call it a few times a second.
 
         A group is examined when its next deadline has passed, and after each request of a member.
         """

@@ -88,7 +88,7 @@ class CommittedOffsets:
     def forget(
         self, group_id: GroupId, partitions: Collection[TopicPartition] | None = None
     ) -> list[OffsetCommitRecord]:
-        """Return records that delete the group's offsets of these partitions, or all of its offsets."""
+        """Return records that delete the group's offsets of these partitions, or all its offsets."""
         chosen = list(self.of(group_id)) if partitions is None else partitions
         return [
             OffsetCommitRecord(group_id=group_id, partition=partition, committed=None)
@@ -105,10 +105,10 @@ class CommittedOffsets:
         empty_since_ms: int | None,
         subscribed: Collection[TopicName],
     ) -> Iterator[TopicPartition]:
-        """Return partitions whose offsets are past their retention, of topics that no member subscribes to.
+        """Return partitions whose offsets are older than their retention, of topics to which no member subscribes.
 
-        `empty_since_ms` is the wall-clock time at which a group that had members became empty: the retention of its
-        offsets begins then, not with their commits. If it is None, they count from their commits.
+        `empty_since_ms` is the wall-clock time at which a group that had members became empty. The retention of its
+        offsets begins at that time, and not at their commits. If it is None, it begins at their commits.
         """
         for partition, committed in self.of(group_id).items():
             if partition.topic in subscribed or self.pending.has_any(group_id, partition):
@@ -130,9 +130,11 @@ class GroupTable:
     groups: dict[GroupId, ClassicGroup | ConsumerGroup] = field(default_factory=dict)
     offsets: CommittedOffsets = field(default_factory=CommittedOffsets)
     empty_since_ms: dict[GroupId, int] = field(default_factory=dict)
-    """When each classic group without members became empty, by the wall clock."""
+    """The time at which each classic group without members became empty, on the wall clock."""
     due_ms: dict[GroupId, int] = field(default_factory=dict)
-    """The time of the monotonic clock before which `tick` need not examine a group, unless a request comes."""
+    """For each group, the time on the monotonic clock before which `tick` need not examine it, unless a request
+    arrives.
+    """
 
     def listings(self) -> list[GroupListing]:
         """Return all groups, for ListGroups."""
@@ -193,7 +195,7 @@ class GroupTable:
         return records
 
     def subscribed(self, group_id: GroupId) -> frozenset[TopicName] | None:
-        """Return the topics that members are subscribed to; None if the members are not consumers."""
+        """Return the topics to which members are subscribed; None if the members are not consumers."""
         group = self.groups.get(group_id)
         if group is None or group.is_empty:
             return frozenset()
@@ -229,14 +231,14 @@ class GroupTable:
         group = self.groups.get(record.group_id)
         if not isinstance(group, ConsumerGroup):
             if is_tombstone(record):
-                # A tombstone of a consumer group that was deleted or became a classic one.
+                # The record is a tombstone of a consumer group that was deleted, or became a classic group.
                 return
             group = ConsumerGroup(group_id=record.group_id, settings=self.settings.consumer)
             self.groups[record.group_id] = group
         group.state.replay(record)
 
     def loaded(self, *, now_ms: int) -> None:
-        """Finish loading: begin sessions, and drop groups that were deleted."""
+        """Finish loading: begin the sessions, and remove groups that were deleted."""
         for group_id, group in list(self.groups.items()):
             if isinstance(group, ConsumerGroup) and group.state.epoch == 0 and group.is_empty:
                 del self.groups[group_id]

@@ -30,7 +30,7 @@ Assignment = Mapping[TopicId, frozenset[PartitionIndex]]
 
 
 class JoinGroup(Struct, frozen=True, kw_only=True, gc=False):
-    """A member asks to join, or takes part in a rebalance (KIP-62, static members KIP-345)."""
+    """A request to join a group, or to take part in its rebalance (KIP-62; static members: KIP-345)."""
 
     group_id: GroupId
     member_id: MemberId  # empty: a new member
@@ -38,14 +38,17 @@ class JoinGroup(Struct, frozen=True, kw_only=True, gc=False):
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocol_type: str
-    protocols: tuple[tuple[str, bytes], ...]  # (name, metadata), most wanted first
+    # (name, metadata), in the member's order of preference.
+    protocols: tuple[tuple[str, bytes], ...]
     client_id: str
     client_host: str
-    new_member_id: MemberId  # its id if it has none yet; drawn by the caller
+    new_member_id: MemberId  # the id that a new member gets, which the caller drew
     requires_known_member: (
-        bool  # from JoinGroup 4 on: it gets its id first, then is let in (KIP-394)
+        # From JoinGroup version 4 on, a new member first gets an id, and joins with it (KIP-394).
+        bool
     )
-    may_skip_assignment: bool  # from JoinGroup 9 on: a static leader that returns (KIP-814)
+    # From JoinGroup version 9 on, for a static leader that returns (KIP-814).
+    may_skip_assignment: bool
 
 
 class JoinedMember(Struct, frozen=True, kw_only=True, gc=False):
@@ -70,7 +73,7 @@ class Joined(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SyncGroup(Struct, frozen=True, kw_only=True, gc=False):
-    """A member asks for its assignment; the leader sends the assignments of all members."""
+    """A member's request for its assignment. The leader's request has the assignments of all members."""
 
     group_id: GroupId
     generation: int
@@ -91,7 +94,7 @@ class Synced(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Heartbeat(Struct, frozen=True, kw_only=True, gc=False):
-    """A member shows that it is alive."""
+    """A request by which a member shows that it is alive."""
 
     group_id: GroupId
     generation: int
@@ -114,9 +117,10 @@ class Left(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ConsumerHeartbeat(Struct, frozen=True, kw_only=True, gc=False):
-    """A ConsumerGroupHeartbeat; a field that is None is unchanged.
+    """A ConsumerGroupHeartbeat request. A field that is None has not changed.
 
-    `member_epoch` 0 joins, -1 leaves, -2 leaves as a static member that will return.
+    A `member_epoch` of 0 means that the member joins, -1 that it leaves, and -2 that it is a static member that leaves
+    and will return.
     """
 
     group_id: GroupId
@@ -131,11 +135,12 @@ class ConsumerHeartbeat(Struct, frozen=True, kw_only=True, gc=False):
     owned: Assignment | None = None
     client_id: str = ""
     client_host: str = ""
-    principal: str = ""  # its rights decide which topics a pattern may match
+    # The member's principal, whose rights decide which topics a pattern may match.
+    principal: str = ""
 
 
 class ConsumerHeartbeatAnswer(Struct, frozen=True, kw_only=True, gc=False):
-    """The response to ConsumerHeartbeat; `assignment` None means unchanged."""
+    """The response to ConsumerHeartbeat. An `assignment` of None means that it has not changed."""
 
     error: ErrorCode
     error_message: str | None = None
@@ -146,21 +151,21 @@ class ConsumerHeartbeatAnswer(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CommittedOffset(Struct, frozen=True, kw_only=True, gc=False):
-    """The offset at which a group continues in one partition."""
+    """The offset at which a group continues to read one partition."""
 
     offset: Offset
     leader_epoch: LeaderEpoch = LeaderEpoch(-1)
     metadata: str = ""
-    # Set by the coordinator; NO_TOPIC_ID in offsets that an older release wrote.
+    # The coordinator sets it. Offsets that an older release wrote have NO_TOPIC_ID.
     topic_id: TopicId = NO_TOPIC_ID
     commit_timestamp_ms: int = -1
-    # Only set by the retention_time_ms of old clients; -1: the broker's retention decides.
+    # Set only by the retention_time_ms of old clients; -1: the broker's retention applies.
     expire_timestamp_ms: int = -1
 
 
 class CommitOffsets(Struct, frozen=True, kw_only=True, gc=False):
-    """A request to commit offsets (OffsetCommit). A consumer that is no member of the group sends
-    `generation_or_epoch` -1.
+    """A request to commit offsets (OffsetCommit). A consumer that is not a member of the group sends a
+    `generation_or_epoch` of -1.
     """
 
     group_id: GroupId
@@ -171,7 +176,7 @@ class CommitOffsets(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CommitInTransaction(Struct, frozen=True, kw_only=True, gc=False):
-    """A request to commit offsets in a transaction (TxnOffsetCommit). They count when the transaction commits."""
+    """A request to commit offsets in a transaction (TxnOffsetCommit). They take effect when the transaction commits."""
 
     commit: CommitOffsets
     producer_id: ProducerId
@@ -179,9 +184,11 @@ class CommitInTransaction(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NeedsRegistration(Struct, frozen=True, gc=False):
-    """The response to CommitInTransaction before the coordinator knows that the transaction writes here.
+    """The response to CommitInTransaction if the transaction's coordinator does not know yet that the transaction
+    writes to this partition.
 
-    The caller registers the offsets partition with the transaction's coordinator, and asks again with `Registered`.
+    The caller registers the offsets partition with the transaction's coordinator, and repeats the request with
+    `Registered`.
     """
 
     guard: int
@@ -237,7 +244,7 @@ class FetchOffsets(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class FetchedOffsets(Struct, frozen=True, kw_only=True, gc=False):
-    """The response to FetchOffsets; a requested partition without a committed offset is None.
+    """The response to FetchOffsets; None for a requested partition that has no committed offset.
 
     `unstable` are partitions whose offset an open transaction may still change: UNSTABLE_OFFSET_COMMIT.
     """
@@ -276,7 +283,7 @@ class MemberDescription(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GroupDescription(Struct, frozen=True, kw_only=True, gc=False):
-    """A group as DescribeGroups shows it; an unknown group is Dead, with an error."""
+    """A group as DescribeGroups shows it. An unknown group has the state Dead, and an error."""
 
     error: ErrorCode
     group_id: GroupId
@@ -290,7 +297,7 @@ class GroupDescription(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class InvalidPattern(ValueError):
-    """A subscription's regular expression does not compile."""
+    """The regular expression of a subscription cannot be compiled."""
 
 
 def all_are_visible(principal: str, host: str, names: frozenset[TopicName]) -> frozenset[TopicName]:

@@ -140,7 +140,9 @@ def _without_double_claims(
 
 
 def may_downgrade(group: ConsumerGroup, *, members_max: int, without: MemberId | None) -> bool:
-    """Return whether the group may become a classic one: all members except `without` speak the classic protocol."""
+    """Return whether the group may become a classic one, because all its members except `without` use the classic
+    protocol.
+    """
     members = [m for member_id, m in group.state.members.items() if member_id != without]
     return (
         group.settings.migration_policy.downgrades
@@ -159,7 +161,7 @@ def downgraded(
     protocol = next((name for name, _ in first.protocols if name in shared), "")
     state = ClassicGroupState(
         protocol_type=PROTOCOL_TYPE,
-        # No member, present or removed, has received a higher epoch.
+        # No present or former member has ever received a higher epoch.
         generation=group.state.epoch,
         protocol=protocol,
         leader=None,

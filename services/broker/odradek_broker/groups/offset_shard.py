@@ -55,7 +55,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 _HELD_MAX: Final = 10_000
 NO_COORDINATOR_EPOCH: Final = -1
-"""The coordinator epoch of a marker that no transaction coordinator decided."""
+"""The coordinator epoch of a marker that was not decided by a transaction coordinator."""
 
 
 class _StableFetch(NamedTuple):
@@ -83,7 +83,7 @@ class OffsetShard:
         now_ms: int,
         wall_ms: int,
     ) -> Step[GroupRecord]:
-        """Handle OffsetCommit: write all partitions of the request that exist, in one batch."""
+        """Handle OffsetCommit: write the offsets of all partitions of the request that exist, in one batch."""
         error = self._check_commit(commit, now_ms)
         if error is not ErrorCode.NONE:
             return respond(request_id, OffsetsAnswer(error=error))
@@ -129,7 +129,8 @@ class OffsetShard:
     ) -> Step[GroupRecord]:
         """Handle TxnOffsetCommit: write offsets that stay pending until the marker of the producer's transaction.
 
-        The response is NeedsRegistration until the transaction's coordinator knows of this partition.
+        The response is NeedsRegistration until the transaction's coordinator knows that the transaction writes to this
+        partition.
         """
         commit, producer_id, epoch = request.commit, request.producer_id, request.producer_epoch
         error = self._check_commit_in_transaction(request, now_ms)
@@ -160,7 +161,7 @@ class OffsetShard:
         orphan_epoch: ProducerEpoch,
         registered: Registered,
     ) -> Step[GroupRecord]:
-        """End a transaction whose marker was lost, before the records of its producer's next transaction."""
+        """End a transaction whose marker was lost, before records of its producer's next transaction are written."""
         is_commit = registered.last_outcome == (orphan_epoch, True)
         self.table.offsets.end_transaction(producer_id, is_commit=is_commit)
         return Step(
@@ -170,7 +171,9 @@ class OffsetShard:
 
     @judges
     def _check_commit_in_transaction(self, request: CommitInTransaction, now_ms: int) -> ErrorCode:
-        """Fence consumers that lost their partitions (KIP-447). Old clients send no generation, and are not fenced."""
+        """Refuse consumers that lost their partitions (KIP-447). Old clients send no generation, and are not
+        refused.
+        """
         commit = request.commit
         if not commit.group_id or not has_room_for(commit.group_id):
             return ErrorCode.INVALID_GROUP_ID
@@ -188,7 +191,7 @@ class OffsetShard:
             error = group.check_commit(
                 commit.member_id, commit.instance_id, commit.generation_or_epoch, now_ms=now_ms
             )
-            # The offsets are of the generation that ends, whose successor has no assignment yet.
+            # The offsets belong to the generation that ends; the next one has no assignment yet.
             return ErrorCode.NONE if error is ErrorCode.REBALANCE_IN_PROGRESS else error
         error = group.check_epoch(commit.member_id, commit.generation_or_epoch, commit.instance_id)
         # Clients of TxnOffsetCommit do not know the newer code.
@@ -242,7 +245,7 @@ class OffsetShard:
     def handle_fetch_offsets(
         self, request_id: RequestId, fetch: FetchOffsets, *, now_ms: int
     ) -> Step[GroupRecord]:
-        """Handle OffsetFetch of one group. A stable fetch waits a while for transactions that may change its
+        """Handle OffsetFetch for one group. A stable fetch waits some time for transactions that may change its
         offsets.
         """
         fetched = self._fetched(fetch)
@@ -273,7 +276,7 @@ class OffsetShard:
         return FetchedOffsets(error=ErrorCode.NONE, offsets=offsets, unstable=frozenset(unstable))
 
     def _fetch_stable(self, held: HeldRequest[_StableFetch], *, now_ms: int) -> Step[GroupRecord]:
-        """Respond to a stable fetch if its offsets are stable now or its time is over."""
+        """Respond to a stable fetch if its offsets are stable now, or its time has passed."""
         fetch, deadline_ms = held.request.fetch, held.request.deadline_ms
         fetched = self._fetched(fetch)
         if fetched.unstable and now_ms < deadline_ms:
@@ -332,7 +335,7 @@ class OffsetShard:
         return Step(tuple(records))
 
     def _offsets_of(self, group_id: GroupId) -> Iterator[tuple[TopicPartition, CommittedOffset]]:
-        """Return all offsets of a group, committed and pending; a partition may come more than once."""
+        """Return all offsets of a group, committed and pending. A partition may occur several times."""
         offsets = self.table.offsets
         yield from offsets.of(group_id).items()
         for partition in offsets.pending.partitions_of(group_id):
@@ -348,7 +351,9 @@ class OffsetShard:
         return records
 
     def expire_offsets(self, *, wall_ms: int) -> Step[GroupRecord]:
-        """Delete offsets past their retention, and empty groups without offsets. Call it every few minutes."""
+        """Delete offsets that are older than their retention, and empty groups without offsets. Call it every few
+        minutes.
+        """
         records: list[GroupRecord] = []
         for group_id in list(self.table.offsets.groups()):
             group, subscribed = self.table.groups.get(group_id), self.table.subscribed(group_id)
@@ -384,7 +389,7 @@ class OffsetShard:
 
 
 def _has_told_all(group: ClassicGroup | ConsumerGroup | None) -> bool:
-    """Return whether the subscriptions of all members are known: no rebalance of the group is under way."""
+    """Return whether the subscriptions of all members are known, because no rebalance of the group is in progress."""
     if not isinstance(group, ClassicGroup):
         return True
     return group.state in (ClassicState.EMPTY, ClassicState.STABLE)

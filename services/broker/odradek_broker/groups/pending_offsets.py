@@ -70,13 +70,13 @@ class PendingOffsets(Struct, gc=False):
             yield self._transactions[producer_id].offsets[group_id, partition].committed
 
     def guard(self, producer_id: ProducerId) -> int:
-        """Return the guard of the producer's registration that is under way; without one, begin a registration with a
-        new guard.
+        """Return the guard of the producer's registration that is in progress. If there is none, begin one with a new
+        guard.
         """
         guard = self._guards.get(producer_id)
         if guard is None:
             if len(self._guards) >= REGISTRATIONS_MAX:
-                # The oldest registration is void; its caller registers again.
+                # The oldest registration is dropped; its caller has to register again.
                 del self._guards[next(iter(self._guards))]
             self._last_guard += 1
             guard = self._guards[producer_id] = self._last_guard
@@ -109,9 +109,7 @@ class PendingOffsets(Struct, gc=False):
     def supersede(
         self, group_id: GroupId, partition: TopicPartition, *, before_order: int | None = None
     ) -> None:
-        """Drop pending offsets whose records are earlier than a committed record; None: earlier than the end of the
-        log.
-        """
+        """Drop pending offsets whose records are before a committed record; None stands for the end of the log."""
         for producer_id in list(self._producers.get(group_id, {}).get(partition, ())):
             pending = self._transactions[producer_id].offsets[group_id, partition]
             if before_order is None or pending.order < before_order:
@@ -127,7 +125,7 @@ class PendingOffsets(Struct, gc=False):
             del self._producers[group_id]
 
     def end(self, producer_id: ProducerId) -> dict[tuple[GroupId, TopicPartition], PendingOffset]:
-        """Forget the transaction of a producer, void its guard, and return its offsets."""
+        """Remove the transaction of a producer, make its guard invalid, and return its offsets."""
         self._guards.pop(producer_id, None)
         transaction = self._transactions.get(producer_id)
         if transaction is None:

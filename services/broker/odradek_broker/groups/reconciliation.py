@@ -54,7 +54,7 @@ def reconciled(
     to_revoke = minus(current.assigned, target)
     kept = minus(current.assigned, to_revoke)
     if to_revoke and owned is not None and not intersects(owned, to_revoke):
-        # The member never took them, or has revoked them already.
+        # The member never took these partitions over, or has already revoked them.
         to_revoke = NOTHING_OWNED
     if to_revoke:
         return replace(
@@ -71,7 +71,7 @@ def reconciled(
 
 
 def free_of(wanted: Assignment, is_free: IsFree) -> Assignment:
-    """Return the wanted partitions that are free."""
+    """Return those of the wanted partitions that are free."""
     free = {t: frozenset(i for i in indexes if is_free(t, i)) for t, indexes in wanted.items()}
     return {t: indexes for t, indexes in free.items() if indexes}
 

@@ -85,11 +85,12 @@ class ClassicProtocols(Struct, frozen=True, kw_only=True, gc=False):
     """The session timeout and protocols of a member of a consumer group that speaks the classic protocol."""
 
     session_timeout_ms: int
-    protocols: tuple[tuple[str, bytes], ...]  # (name, metadata), most wanted first
+    # (name, metadata), in the member's order of preference.
+    protocols: tuple[tuple[str, bytes], ...]
 
 
 class ConsumerMember(Struct, frozen=True, kw_only=True, gc=False):
-    """The subscription and client of a member; `classic` is None if it speaks the consumer protocol."""
+    """The subscription and client of a member. `classic` is None for a member of the consumer protocol."""
 
     member_id: MemberId
     instance_id: str | None
@@ -101,7 +102,8 @@ class ConsumerMember(Struct, frozen=True, kw_only=True, gc=False):
     rebalance_timeout_ms: int
     server_assignor: str | None
     classic: ClassicProtocols | None = None
-    principal: str = ""  # its rights decide which topics `subscribed_regex` may match
+    # The member's principal, whose rights decide which topics `subscribed_regex` may match.
+    principal: str = ""
 
 
 class ConsumerMemberRecord(Struct, frozen=True, kw_only=True, gc=False):
@@ -132,7 +134,7 @@ class CurrentAssignment(Struct, frozen=True, kw_only=True, gc=False):
 
     member_epoch: int
     previous_epoch: int
-    state: int  # MemberState
+    state: int  # a number of MemberState
     assigned: Assignment
     pending_revocation: Assignment
 
@@ -158,7 +160,7 @@ GroupRecord: TypeAlias = (
 
 
 def has_room_for(*names: str | None) -> bool:
-    """Return whether each name fits a string of a record, whose length is an int16."""
+    """Return whether each name fits into a string of a record, whose length is an int16."""
     return all(name is None or len(name.encode()) <= NAME_BYTES_MAX for name in names)
 
 

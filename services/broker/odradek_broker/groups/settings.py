@@ -37,7 +37,7 @@ class MigrationPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupSettings:
-    """The broker's settings `group.consumer.*`; `configs_of` returns the configs that are set for one group."""
+    """The settings `group.consumer.*` of a broker. `configs_of` returns the configs that are set for one group."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -67,7 +67,7 @@ class ConsumerGroupSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
-    """The group settings of a broker. The names are Kafka's without their prefixes."""
+    """The group settings of a broker. The names are Kafka's, without their prefixes."""
 
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000

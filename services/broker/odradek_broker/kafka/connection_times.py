@@ -35,11 +35,11 @@ class ConnectionTimes:
         self._frame_ms = 0
 
     def closes_too_slowly(self, now_ms: int) -> bool:
-        """Whether a closing connection has failed to take its last responses for too long."""
+        """Whether the client of a closing connection has not read the last responses for too long."""
         return now_ms - self.active_at_ms > CLOSING_MS_MAX
 
     def takes_nothing(self, unwritten_bytes: int, now_ms: int) -> bool:
-        """Whether the client has taken none of its unsent bytes for too long."""
+        """Whether the client has read nothing for too long although bytes wait for it."""
         if unwritten_bytes != self.unwritten_bytes:
             self.unwritten_bytes, self.written_at_ms = unwritten_bytes, now_ms
             return False
@@ -68,5 +68,5 @@ class ConnectionTimes:
         return self._frame_ms > STALLED_FRAME_MS_MAX
 
     def rests(self, idle_ms_max: int, now_ms: int) -> bool:
-        """Return whether the client has neither sent nor received anything for that long."""
+        """Return whether the client has neither sent nor received anything for this long."""
         return now_ms - self.active_at_ms > idle_ms_max

@@ -16,20 +16,20 @@ _PREFIX: Final = "odradek_broker_kafka_"
 
 
 class KafkaCounters:
-    """Counters of all listeners, changed on the event loop alone.
+    """Counters of all listeners. Only the event loop changes them.
 
-    Latencies are in seconds, from the arrival of the whole request to its response.
+    Latencies are in seconds, from the arrival of the complete request to its response.
     """
 
     __slots__ = ("closed", "connections", "failures", "latencies", "requests", "throttled_ms")
 
     def __init__(self) -> None:
-        self.requests: Counter[int] = Counter()  # by api key
-        self.latencies: defaultdict[int, Latencies] = defaultdict(Latencies)  # by api key
-        self.closed = 0  # connections that the broker closed for a reason
-        self.failures = 0  # requests that ended in an exception: bugs
+        self.requests: Counter[int] = Counter()  # number of requests, by API key
+        self.latencies: defaultdict[int, Latencies] = defaultdict(Latencies)  # by API key
+        self.closed = 0  # connections that the broker closed because of an error or a limit
+        self.failures = 0  # requests that ended in an exception, which is an internal error
         self.throttled_ms = 0
-        self.connections: Counter[str] = Counter()  # open ones, by address
+        self.connections: Counter[str] = Counter()  # number of open connections, by address
 
     def families(self) -> Iterator[Metric]:
         """Yield the metrics for prometheus_client."""

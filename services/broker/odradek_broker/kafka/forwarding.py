@@ -19,7 +19,7 @@ _TIMEOUT_S_MAX: Final = 60.0
 
 
 class ControllerUnavailable(Exception):
-    """No controller responded in time: the request may have been carried out, or not. Clients retry it."""
+    """No controller responded in time, so it is not known whether the request was carried out. Clients repeat it."""
 
     code: Final = ErrorCode.REQUEST_TIMED_OUT
 

@@ -45,7 +45,9 @@ class FrameFile:
         self.is_busy = False
 
     def may_read(self, wants: bool) -> bool:
-        """Return whether the connection may read on in its large frame; begin a file call if that has to come first."""
+        """Return whether the connection may continue to read its large frame. If a file call has to come first, begin
+        it.
+        """
         if self.is_busy:
             return False
         frames, arriving = self._frames, self._owner.arriving
@@ -60,7 +62,9 @@ class FrameFile:
         return True
 
     def _advance(self) -> None:
-        """Move what has arrived to the file, or a frame that has arrived whole back into memory."""
+        """Move the bytes that have arrived to the file. If the frame has arrived completely, read it back
+        into memory.
+        """
         self.is_busy = True
         is_whole = self._frames.is_whole
         part = self._frames.take_part()
@@ -92,7 +96,8 @@ class FrameFile:
         assert self._file is not None, "a frame is read back only after a part of it was moved"
         whole = bytearray()
         self._file.seek(0)
-        # In pieces: one allocation of 100 MiB would hold the interpreter's lock for tens of milliseconds.
+        # The file is read in pieces, because one allocation of 100 MiB would hold the interpreter's lock for tens of
+        # milliseconds.
         while piece := self._file.read(_READ_BYTES):
             whole += piece
         whole += rest

@@ -18,7 +18,7 @@ from odradek_runtime.budget.shares import Shares
 
 SCRATCH_BYTES: Final = 128 * 1024
 _GROWTH: Final = 4
-_GROWTH_BYTES_MAX: Final = 4 << 20  # at once: 2 ms of the loop
+_GROWTH_BYTES_MAX: Final = 4 << 20  # most bytes added at once, which blocks the loop for 2 ms
 _FIRST_BYTES: Final = 16 * 1024
 _EMPTY: Final = memoryview(b"")
 
@@ -41,19 +41,19 @@ class FrameAssembler:
     def __init__(self, scratch: bytearray, *, frame_bytes_max: int) -> None:
         self.frame_bytes_max = frame_bytes_max
         self._scratch = memoryview(scratch)
-        self._rest = _EMPTY  # received, not yet read
+        self._rest = _EMPTY  # bytes that were received and are not read yet
         self._is_own = False  # whether `_rest` is a copy outside of the scratch buffer
-        self._head = b""  # part of a length, 0 to 3 bytes
+        self._head = b""  # 0 to 3 bytes of a frame's length
         self._frame: bytearray | None = None
         self._filled = 0
         self._size = 0
-        self._moved_bytes = 0  # of the unfinished frame, taken by `take_part`
+        self._moved_bytes = 0  # how many bytes of the unfinished frame `take_part` has taken
         self.partial_frames = 0
         """The number of frames so far that did not arrive whole at once."""
 
     @property
     def is_mid_frame(self) -> bool:
-        """Whether a frame has begun to arrive and is not whole."""
+        """Whether a part of a frame has arrived, but not all of it."""
         return self._frame is not None or bool(self._head)
 
     @property
@@ -116,7 +116,7 @@ class FrameAssembler:
             return
         arrived = self._scratch[: len(self._head) + size_bytes]
         self._head = b""
-        if self._rest:  # rare: the transport went on reading after it was told to pause
+        if self._rest:  # this is rare: the transport read more after it was told to pause
             self._rest = memoryview(bytes(self._rest) + bytes(arrived))
             self._is_own = True
         else:
@@ -164,7 +164,7 @@ class FrameAssembler:
         self._rest = _EMPTY
 
     def drop(self) -> None:
-        """Discard the received bytes, because the connection closes and its objects may live for a while."""
+        """Discard the received bytes, because the connection closes and its objects may exist for some time."""
         self._frame = None
         self._moved_bytes = 0
         self._rest = _EMPTY
@@ -207,7 +207,7 @@ class ArrivingBytes:
     a file (`frame_file`), not in memory.
     """
 
-    SMALL_BYTES: Final = 64 * 1024  # what a connection holds below this is not counted
+    SMALL_BYTES: Final = 64 * 1024  # smaller amounts that a connection holds are not counted
 
     __slots__ = ("_chosen", "_chosen_bytes", "_has_refused", "_held", "_shares", "_slow")
 
@@ -225,7 +225,7 @@ class ArrivingBytes:
         return self._shares.total
 
     def may_read(self, connection: Resumable) -> bool:
-        """Whether a connection in the middle of a large frame may read on."""
+        """Whether a connection that has received a part of a large frame may continue to read."""
         if not self.is_crowded(connection):
             return True
         self._has_refused = True
@@ -234,7 +234,7 @@ class ArrivingBytes:
         return self._chosen is connection
 
     def is_crowded(self, connection: Resumable) -> bool:
-        """Whether the connection's owner, or all owners together, hold more than they may."""
+        """Whether the connection's owner, or all owners together, hold more bytes than they may."""
         owner, _ = self._held[connection]
         shares = self._shares
         return shares.total > shares.total_max or shares.of(owner) > shares.owner_max

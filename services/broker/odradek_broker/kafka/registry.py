@@ -60,7 +60,7 @@ class Handler:
 
     key: ApiKey
     versions: Versions
-    # Any: a table of handlers cannot say that each takes what its own `decode` returns. `handles` checks it.
+    # Any, because a table cannot express that each handler takes what its own `decode` returns. `handles` checks it.
     handle: Callable[[Request[Any]], HandlerResult]
     decode: Callable[[int, memoryview], object]
     decode_in_steps: Callable[[int, memoryview], Generator[None, None, object]]
@@ -84,9 +84,9 @@ def handles(
 ) -> Callable[[Callable[[Request[M]], HandlerResult]], Callable[[Request[M]], HandlerResult]]:
     """Register a function as the handler of a class of requests.
 
-    A broker without what the handler `needs` never serves it; `while_` may change while the broker runs.
-    `decode` (for short requests) and `decode_in_steps` replace the generated decoders. `refuse` is given exactly for
-    the APIs in `KAFKA_GUARDS`.
+    A broker that lacks what the handler `needs` never serves these requests; the result of `while_` may change while
+    the broker runs. `decode` (for short requests) and `decode_in_steps` replace the generated decoders. `refuse` must
+    be given for the APIs in `KAFKA_GUARDS`, and for no others.
     """
     key = ApiKey(message.API_KEY)
     guard = KAFKA_GUARDS.get(key)

@@ -30,7 +30,7 @@ _log = event_log("odradek_broker.audit")
 T = TypeVar("T")
 M_co = TypeVar("M_co", covariant=True)
 AT_ONCE_MAX: Final = 8
-"""The most items that a request goes through without giving way, at each level of its message."""
+"""The most items that a request handles, at each level of its message, before other work has its turn."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class _AtOnce(Generic[T]):
 class Request(Struct, Generic[M_co], kw_only=True, gc=False):
     """A Kafka request with its decoded message, of type `M_co`.
 
-    Quotas demand `throttle_ms`: the response reports it, and the connection reads nothing for that long.
+    `throttle_ms` is what quotas require: the response reports it, and the connection reads nothing for that time.
     """
 
     key: ApiKey
@@ -111,12 +111,12 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
     session: ClientSession
     services: Services
     throttle_ms: int = 0
-    closes_connection: bool = False  # after the response
+    closes_connection: bool = False  # whether to close the connection after the response
     _pace: Pace | None = None
 
     @property
     def pace(self) -> Pace:
-        """The pace at which this request, when it is long, lets others run. It is created at its first use."""
+        """The pace at which this request, if it is long, lets others run. It is created at its first use."""
         if self._pace is None:
             self._pace = self.services.budget.turns.pace(self.session.owner)
         return self._pace
@@ -145,7 +145,9 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
         return False
 
     def sees(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
-        """Like `allows`, without the audit log: for resources that a response omits instead of refusing the request."""
+        """Do the same as `allows`, without the audit log: for resources that a response omits instead of refusing the
+        request.
+        """
         authorizer = self.services.authorizer
         if not authorizer.is_on:
             return True
@@ -153,7 +155,7 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
         return authorizer.allows(session.principal, session.host, operation, resource_type, name)
 
     def sees_cluster(self, operation: Operation) -> bool:
-        """Like `sees`, for the cluster resource."""
+        """Do the same as `sees`, for the cluster resource."""
         return self.sees(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def _audit(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
@@ -178,15 +180,15 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
         )
 
     def allows_topic(self, operation: Operation, topic: str) -> bool:
-        """Like `allows`, for a topic."""
+        """Do the same as `allows`, for a topic."""
         return self.allows(operation, ResourceType.TOPIC, topic)
 
     def allows_group(self, operation: Operation, group: str) -> bool:
-        """Like `allows`, for a group."""
+        """Do the same as `allows`, for a group."""
         return self.allows(operation, ResourceType.GROUP, group)
 
     def allows_cluster(self, operation: Operation) -> bool:
-        """Like `allows`, for the cluster resource."""
+        """Do the same as `allows`, for the cluster resource."""
         return self.allows(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def allows_any_topic(self, operation: Operation) -> bool:
@@ -211,18 +213,18 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
 
 
 AnyRequest: TypeAlias = Request[object]
-"""A request as functions take it that do not read its message."""
+"""The type of a request in functions that do not read its message."""
 
 
 class Encoded(Struct, frozen=True, gc=False):
     """A response that is encoded already: buffers to write one after the other."""
 
-    buffers: tuple[Sized, ...]  # bytes, and slices of files
+    buffers: tuple[Sized, ...]  # bytes-like objects, and slices of files
     size_bytes: int
 
 
 def encoded(body: ByteBuffer) -> Encoded:
-    """Return a response that is one buffer."""
+    """Return a response whose encoded form is this one buffer."""
     return Encoded((body,), len(body))
 
 

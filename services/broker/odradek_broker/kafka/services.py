@@ -55,7 +55,7 @@ class UnsentResponses:
 
 
 class MetadataCache:
-    """The encoded responses to Metadata of one image. All are dropped when the image moves.
+    """The encoded responses to Metadata of one image. A newer image drops all of them.
 
     A response with 10 topics of 10 partitions takes 0.6 ms to encode, and every client of the cluster requests one at
     every change.
@@ -133,11 +133,11 @@ class LogInventory(Protocol):
 
     @property
     def offline_reason(self) -> str:
-        """The reason why the directory is offline until the broker restarts; "" while it is online."""
+        """The reason why the directory is offline until the broker restarts; "" if it is online."""
 
     @property
     def full_reason(self) -> str:
-        """The reason why writes are refused for now (a full disk); "" while they are accepted."""
+        """The reason why writes are refused at present (a full disk); "" if they are accepted."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -158,7 +158,8 @@ class Services:
     fetch_sessions: FetchSessions = field(default_factory=FetchSessions)
     metadata_cache: MetadataCache = field(default_factory=MetadataCache)
     unsent: UnsentResponses = field(default_factory=UnsentResponses)
-    advertised: Callable[[], Sequence[tuple[int, int, int]]] = lambda: ()  # set by the registry
+    # The API versions that the broker supports; the registry sets it.
+    advertised: Callable[[], Sequence[tuple[int, int, int]]] = lambda: ()
     groups: GroupCoordinator | None = None  # None: this broker coordinates no groups
     transactions: TransactionCoordinator | None = (
         None  # None: this broker coordinates no transactions

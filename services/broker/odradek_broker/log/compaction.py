@@ -67,7 +67,7 @@ from odradek_protocol.records.errors import CorruptBatch
 from odradek_protocol.records.hashes import crc32c
 
 KEYS_MAX: Final = 1_000_000
-RECORDS_MAX: Final = 500_000  # records of one batch that are decoded at once
+RECORDS_MAX: Final = 500_000  # most records of one batch that are decoded at once
 SLICE_MS: Final = 5
 _KEY_BYTES_MAX: Final = 32  # longer keys are replaced by a digest, which is longer than this
 WRITE_BYTES: Final = 1 << 20
@@ -76,7 +76,9 @@ _GIVING_UP: Final = NO_ROOM | {errno.ENOENT}
 
 @dataclass(slots=True, kw_only=True)
 class CompactedRun:
-    """A run of segments and the new segment that may replace it; its files are synced and marked .swap."""
+    """A run of adjacent segments, and the new segment that may replace them. The new files are synced, and marked with
+    .swap.
+    """
 
     old: list[Segment]
     new: Segment
@@ -89,7 +91,8 @@ class CompactJob:
 
     storage: Storage
     directory: Path
-    lock: threading.Lock  # the log's job lock: no truncation during the rename to .swap
+    # The log's job lock, which prevents a truncation during the rename to .swap.
+    lock: threading.Lock
     is_current: Callable[[], bool]  # false once the log was truncated or deleted
     segments: list[Segment]  # the closed segments up to the limit
     dirty_offset: Offset
@@ -101,7 +104,7 @@ class CompactJob:
     keys_max: int = KEYS_MAX
     is_done: bool = False
     error: OSError | None = None
-    end_offset: Offset = NO_OFFSET  # everything below it is compacted when the pass is done
+    end_offset: Offset = NO_OFFSET  # after the pass, everything below this offset is compacted
     records_read: int = 0
     records_kept: int = 0
     ready: list[CompactedRun] = field(default_factory=list)
@@ -126,7 +129,7 @@ class CompactJob:
                     return
         except (
             FileNotFoundError
-        ):  # truncated, deleted or expired during the pass: a later pass follows
+        ):  # the segment was truncated, deleted or expired during the pass; a later pass follows
             self.end_offset = NO_OFFSET
         except OSError as error:
             self.error = error
@@ -145,7 +148,8 @@ class CompactJob:
         for run in ready:
             is_outdated = any(segment not in segments.all for segment in run.old)
             if is_truncating or is_outdated or not self.is_current():
-                run.new.remove_files()  # deleted or truncated during the pass; a later pass follows
+                # The segment was deleted or truncated during the pass; a later pass follows.
+                run.new.remove_files()
                 run.new.close()
             else:
                 segments.swap(run.old, run.new, delay_ms=delay_ms)
@@ -166,7 +170,7 @@ class CompactJob:
 
     def _open(self, segment: Segment) -> File:
         file = self.storage.open(segment.path(Suffix.LOG))
-        if segment.is_retired:  # the file of this name may belong to its successor
+        if segment.is_retired:  # the file may belong to the segment that replaced this one
             file.close()
             raise FileNotFoundError(errno.ENOENT, "the segment was removed from the log")
         return file
@@ -251,7 +255,7 @@ class CompactJob:
                 self.storage.sync_directory(self.directory)
         except OSError as error:
             if error.errno in _GIVING_UP:
-                new.remove_files()  # the file is useless, and a full disk needs its space
+                new.remove_files()  # the file is incomplete, and a full disk needs its space
             raise
         except CorruptBatch:
             new.remove_files()
@@ -294,7 +298,8 @@ class CompactJob:
 
         The header is `header` itself if nothing changed, and None if the batch is removed."""
         data = file.pread(header.size_bytes, position)
-        if header.base_offset >= self.end_offset:  # the map does not cover it; a later pass will
+        # The map of keys does not cover this batch; a later pass will.
+        if header.base_offset >= self.end_offset:
             return data, header
         if header.record_count == 0:
             kept_records: list[Record] = []
@@ -329,7 +334,9 @@ class CompactJob:
         return self._encoded(header, kept_records, horizon_ms)
 
     def _note_kept(self, header: Header) -> None:
-        """Record that a batch is kept, at least its header, so the marker of its transaction must be kept, too."""
+        """Record that a batch, or at least its header, is kept, so that the marker of its transaction is kept
+        as well.
+        """
         if header.is_transactional and not header.is_control:
             self._open_transactions.add(header.producer_id)
 
@@ -441,7 +448,7 @@ def _write(segment: Segment, pending: list[tuple[bytes, Header]]) -> None:
 
 
 class CompactedLog(Protocol):
-    """The parts of a `PartitionLog` that compaction reads."""
+    """The attributes of a `PartitionLog` that compaction reads."""
 
     @property
     def config(self) -> LogConfig: ...

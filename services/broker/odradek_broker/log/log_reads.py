@@ -43,7 +43,9 @@ class RecentAppend(Struct, eq=False):
 
 
 Tail: TypeAlias = dict[Offset, RecentAppend]
-"""A partition's kept appends by base offset, oldest first; each begins where the previous one ends."""
+"""The appends of a partition that are kept in memory, by base offset, oldest first. Each begins where the one before it
+ends.
+"""
 
 
 class RecentAppends:
@@ -62,7 +64,7 @@ class RecentAppends:
     def __init__(self, bytes_max: int = RECENT_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._queue: deque[RecentAppend] = deque()
-        self._forgotten = 0  # upper bound of the queue's entries without data
+        self._forgotten = 0  # upper bound of the number of queue entries without data
         self.size_bytes = 0
 
     def keep(
@@ -70,7 +72,7 @@ class RecentAppends:
     ) -> None:
         """Keep an append at the end of `tail`; older appends of any partition are removed for it."""
         if len(data) > self._bytes_max:
-            self.forget(tail)  # the appends of a tail may have no gap
+            self.forget(tail)  # without this append the others would have a gap
             return
         if isinstance(data, memoryview):
             whole = data.obj
@@ -103,8 +105,9 @@ class RecentAppends:
 
 
 SLICES_MAX: Final = 128
-FILE_SLICE_BYTES_MIN: Final = 32 * 1024  # below this size a read is cheaper than a descriptor
-PROBE_BYTES_MIN: Final = 16 * 1024  # a first batch may be longer than the requested size
+# For fewer bytes, a read costs less than another descriptor.
+FILE_SLICE_BYTES_MIN: Final = 32 * 1024
+PROBE_BYTES_MIN: Final = 16 * 1024  # the first batch may be longer than the requested size
 
 
 class OffsetOutOfRange(LookupError):
@@ -299,7 +302,7 @@ def _last_whole_batch(
         except CorruptBatch:
             if floor == start:
                 raise
-            continue  # the disk may have changed the index
+            continue  # the bytes on the disk may be damaged
         if last is not None:
             return last, at
     if len(data) < head.size_bytes:
@@ -310,7 +313,7 @@ def _last_whole_batch(
 def _last_batch_before(
     segment: Segment, file: File, start: int, stop: int, head: Header
 ) -> tuple[Header, int]:
-    """Like `_last_whole_batch`, for the file between positions `start` and `stop`."""
+    """Do the same as `_last_whole_batch`, for the bytes of the file between the positions `start` and `stop`."""
     offsets = segment.offsets()
     floor = stop
     while floor > start:
@@ -357,7 +360,7 @@ def read_tail(
         if slices and size_bytes + len(append.data) > bytes_max:
             break
         if len(slices) == SLICES_MAX:
-            return None  # one read of the file costs less than this many buffers
+            return None  # for this many buffers, one read of the file costs less
         slices.append(append.data)
         size_bytes += len(append.data)
         next_offset = append.end_offset

@@ -20,7 +20,7 @@ from odradek_protocol.records.batch_header import check_crc, read_header
 from odradek_protocol.records.batch_reader import open_batch
 from odradek_protocol.records.errors import CorruptBatch
 
-_RECORDS_AT_ONCE: Final = 1_000  # a client's batch may contain millions
+_RECORDS_AT_ONCE: Final = 1_000  # a client's batch may contain millions of records
 _LOOKS_MAX: Final = 10
 
 
@@ -66,7 +66,7 @@ def find_greatest(
         record = _find(storage, [newest], newest.max_timestamp_ms, log_start_offset)
         if record is not None or newest is not kept[0]:
             return record
-        # The first segment's greatest timestamp is below the log start: find the greatest one above it.
+        # The greatest timestamp of the first segment may be that of a deleted record, so search above the log start.
         above_ms = _greatest_above(storage, newest, log_start_offset)
         greatest_ms = max([above_ms, *(segment.max_timestamp_ms for segment in kept[1:])])
         return None if greatest_ms < 0 else _find(storage, kept, greatest_ms, log_start_offset)
@@ -145,7 +145,7 @@ def _greatest_above(storage: Storage, segment: Segment, log_start_offset: int) -
 def _opened(storage: Storage, segment: Segment) -> Iterator[File]:
     file = storage.open(segment.path(Suffix.LOG))
     try:
-        if segment.is_retired:  # the file of this name may belong to its successor
+        if segment.is_retired:  # the file may belong to the segment that replaced this one
             raise FileNotFoundError(errno.ENOENT, "the segment was removed from the log")
         yield file
     finally:

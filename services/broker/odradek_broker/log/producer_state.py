@@ -63,7 +63,9 @@ from odradek_protocol.records.hashes import crc32c
 
 BATCHES_MAX: Final = 5
 PRODUCERS_MAX: Final = 10_000
-"""Limit for one partition; each takes 450 bytes. Above it the least recently appending one is forgotten."""
+"""The most producers of one partition; each takes 450 bytes. If there are more, the one that has not appended for
+longest is forgotten.
+"""
 SEQUENCE_MODULUS: Final = 1 << 31
 NO_COORDINATOR_EPOCH: Final = -1
 
@@ -79,7 +81,9 @@ class StoredBatch(NamedTuple):
 
 
 class ProducerEntry(NamedTuple):
-    """The state of one producer. `batches` are oldest first; `transaction_first_offset` is -1 without a transaction."""
+    """The state of one producer. `batches` are oldest first; `transaction_first_offset` is -1 if no transaction is
+    open.
+    """
 
     epoch: ProducerEpoch
     batches: tuple[StoredBatch, ...]
@@ -94,30 +98,32 @@ class EndedTransaction(NamedTuple):
     data_epoch: ProducerEpoch
     marker_epoch: ProducerEpoch
     is_commit: bool
-    is_by_leader: bool  # the marker has no coordinator
+    is_by_leader: bool  # whether the leader wrote the marker by itself, without a coordinator
     first_offset: Offset
     marker_offset: Offset
 
 
 class ProducerStates:
-    """All producers of one partition at its log end."""
+    """The state of all producers of one partition, as of its log end."""
 
     __slots__ = ("_ended", "_entries", "_heard", "_idle_since_ms", "_ongoing", "_unreplicated")
 
     def __init__(self) -> None:
         self._entries: dict[ProducerId, ProducerEntry] = {}
         self._ongoing: dict[ProducerId, Offset] = {}
-        self._unreplicated: deque[tuple[Offset, Offset]] = deque()  # (first offset, marker)
+        # (first offset, offset of the marker).
+        self._unreplicated: deque[tuple[Offset, Offset]] = deque()
         self._heard: set[ProducerId] = set()  # producers that appended since the last `expire`
         self._idle_since_ms: dict[ProducerId, int] = {}
-        # Of producers with an entry. In memory only: it shows a coordinator that decided twice, and no more.
+        # How the last transaction of each producer with an entry ended. It is kept in memory only, and serves only to
+        # detect a coordinator that decides twice.
         self._ended: dict[ProducerId, EndedTransaction] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def become(self, other: ProducerStates) -> None:
-        """Replace this state by that of `other`, which must not be used any more."""
+        """Replace this state by that of `other`, which must not be used after that."""
         for name in self.__slots__:
             setattr(self, name, getattr(other, name))
 
@@ -154,7 +160,7 @@ class ProducerStates:
                 return ErrorCode.INVALID_PRODUCER_EPOCH
             return ErrorCode.NONE if base_sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         batches = entry.batches
-        if not batches:  # only a marker has set the epoch
+        if not batches:  # the epoch comes from a marker, and no batch has this epoch yet
             return ErrorCode.NONE if base_sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         if base_sequence == (batches[-1].last_sequence + 1) % SEQUENCE_MODULUS:
             return ErrorCode.NONE
@@ -172,7 +178,8 @@ class ProducerStates:
         is_transactional: bool,
     ) -> None:
         """Record a data batch that was appended. It is not checked, because it is in the log already."""
-        entry = self._entries.pop(producer_id, None)  # entries are in the order of last appends
+        # Moves the entry to the end, because entries are in the order of their last appends.
+        entry = self._entries.pop(producer_id, None)
         first_offset = -1
         if entry is None:
             batches: tuple[StoredBatch, ...] = (batch,)
@@ -193,7 +200,7 @@ class ProducerStates:
             self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        """Forget the least recently appending producer that has no ongoing transaction."""
+        """Forget the producer that has not appended for longest and has no open transaction."""
         oldest = next((p for p in self._entries if p not in self._ongoing), None)
         if oldest is not None:
             del self._entries[oldest]
@@ -253,12 +260,14 @@ class ProducerStates:
         return first
 
     def ended(self, producer_id: ProducerId) -> EndedTransaction | None:
-        """Return the producer's last transaction that a marker ended since this state was restored."""
+        """Return the producer's last transaction that a marker has ended since this state was restored; None if there
+        is none.
+        """
         return self._ended.get(producer_id)
 
     @property
     def may_hold_back(self) -> bool:
-        """Whether a transaction may keep the last stable offset below the high watermark."""
+        """Whether an open transaction may keep the last stable offset below the high watermark."""
         return bool(self._ongoing or self._unreplicated)
 
     def ongoing(self) -> dict[ProducerId, Offset]:
@@ -434,7 +443,7 @@ def fold_batch(
 
 
 def part(data: ByteBuffer, start: int, end: int) -> ByteBuffer:
-    """Return one batch out of a buffer with several batches."""
+    """Return one batch from a buffer with several batches."""
     return data[start:end]
 
 

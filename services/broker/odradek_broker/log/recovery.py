@@ -57,12 +57,14 @@ class LoadedLog(NamedTuple):
     log_start_offset: Offset
     high_watermark: Offset
     recovery_point: Offset
-    recovery_position: int  # in the last segment
+    recovery_position: int  # position in the last segment
 
 
 @dataclass(slots=True, kw_only=True)
 class Recovery:
-    """The recovery of one partition. The offsets come from the checkpoints; None if they have no entry."""
+    """The recovery of one partition. Its offsets are those in the checkpoints; None if a checkpoint does not have the
+    partition.
+    """
 
     storage: Storage
     directory: Path
@@ -80,7 +82,8 @@ class Recovery:
     """One sentence for each damaged file that was deleted because the log does not need it."""
     _is_trusting: bool = True
     _segments: list[Segment] = field(default_factory=list)
-    _scanned: list[tuple[int, int]] = field(default_factory=list)  # (epoch, its first offset)
+    # (leader epoch, its first offset).
+    _scanned: list[tuple[int, int]] = field(default_factory=list)
     _scan_start: int = 0
     _reindexed: list[Segment] = field(default_factory=list)
 
@@ -114,7 +117,7 @@ class Recovery:
         start = self._log_start()
         active = self._segments[-1]
         end = Offset(active.end_offset)
-        # Otherwise, it would hide the records that are appended below it from the next start.
+        # Otherwise, at the next start this log start would hide records that are appended below it.
         forget_log_start(self.storage, self.directory, above=end)
         durable = max(self.high_watermark or 0, self.recovery_point or 0)
         self.lost_bytes = end < durable or bool(self.damage)
@@ -191,7 +194,7 @@ class Recovery:
     def _open_segment(
         self, segment: Segment, size_bytes: int, trusted: int, *, is_last: bool
     ) -> bool:
-        """Open one segment. Return false if the log must end in it because the bytes behind are damaged."""
+        """Open one segment. Returns False if the log must end in it, because the bytes after its end are damaged."""
         whole_bytes = segment.complete(size_bytes)
         if whole_bytes < size_bytes and segment.end_offset < trusted:
             raise CorruptBatch(
@@ -209,7 +212,7 @@ class Recovery:
         return True
 
     def _is_torn(self, segment: Segment, size_bytes: int) -> bool:
-        """Return whether the bytes behind the segment's end are one batch whose write was interrupted."""
+        """Return whether the bytes after the segment's end are one batch that was not written completely."""
         prefix = segment.file().pread(LENGTH_PREFIX_BYTES, segment.size_bytes)
         if len(prefix) < LENGTH_PREFIX_BYTES:
             return True
@@ -343,10 +346,12 @@ class Recovery:
     def _producers(self, names: list[str], end: Offset) -> tuple[ProducerStates, list[Offset]]:
         trusted = min(Offset(self._scan_start), end)
         offsets = snapshot_offsets(names)
-        for offset in [o for o in offsets if o > trusted]:  # it may contain batches that were lost
+        # A later snapshot may contain batches that were lost.
+        for offset in [o for o in offsets if o > trusted]:
             self.storage.remove(self.directory / file_name(offset, Suffix.SNAPSHOT))
         kept = [o for o in offsets if o <= trusted]
-        # Begin below the high watermark: a snapshot does not say which markers are not replicated yet.
+        # The snapshot must be from below the high watermark, because it does not say which markers are not replicated
+        # yet.
         bound = trusted if self.high_watermark is None else min(trusted, self.high_watermark)
         snapshot = read_newest_snapshot(self.storage, self.directory, kept, offset_max=bound)
         start, states = Offset(self._segments[0].base_offset), ProducerStates()

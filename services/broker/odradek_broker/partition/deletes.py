@@ -44,7 +44,7 @@ class Deletes:
         return len(self._waiters)
 
     def request(self, event: DeleteRecordsRequested) -> RespondToDelete | None:
-        """Refuse the request, or raise the log start offset and let the request wait for the replicas."""
+        """Refuse the request, or raise the log start offset and let the request wait for the other replicas."""
         high_watermark = self._log.high_watermark
         before_offset = event.before_offset
         if before_offset == TO_THE_WATERMARK:
@@ -72,7 +72,9 @@ class Deletes:
         return [self.respond(waiter.request_id, ErrorCode.REQUEST_TIMED_OUT) for waiter in late]
 
     def resign(self, error_code: ErrorCode) -> list[RespondToDelete]:
-        """Fail all requests, because the epoch is over. The next leader may or may not know the log start."""
+        """Fail all requests, because the leader epoch is over. The next leader may or may not have the new
+        log start.
+        """
         waiters, self._waiters = self._waiters, []
         return [self.respond(waiter.request_id, error_code) for waiter in waiters]
 

@@ -55,7 +55,7 @@ from odradek_protocol.identity import BrokerId, LeaderEpoch, Offset
 
 
 class Phase(Enum):
-    """The phase of a follower; the module docstring has the transitions."""
+    """The phase of a follower. The docstring of the module shows the transitions."""
 
     DETACHED = "detached"
     ATTACHING = "attaching"
@@ -64,7 +64,7 @@ class Phase(Enum):
 
 
 class Follower:
-    """The follower's state and handlers, for one leader in one leader epoch."""
+    """A follower's state and handlers, for one leader in one leader epoch."""
 
     __slots__ = (
         "_acked",
@@ -100,7 +100,7 @@ class Follower:
         self._attach_seq = 0
         """The number of the Attach that waits for a response."""
         self._acked: tuple[Offset, bool, Offset] | None = None
-        """What was acknowledged last since Attached: position, whether it is synced, log start."""
+        """What was last acknowledged since the Attached response: position, whether it is synced, and log start."""
         self._appending: DataReceived | None = None
         self._retry_at_ms = 0
         self._retry_ms = settings.attach_retry_min_ms
@@ -126,8 +126,8 @@ class Follower:
         return []
 
     def adopt(self) -> list[Effect]:
-        """Acknowledge again if the image changed the durability, and with it this replica's position, within this
-        epoch.
+        """Acknowledge again if the image changed the topic's durability, because that changes this replica's
+        position.
         """
         return self.on_synced()
 
@@ -148,7 +148,7 @@ class Follower:
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether a later `on_tick` may repeat an Attach although no event comes before."""
+        """Whether a later `on_tick` may repeat an Attach even if no other event comes before it."""
         return self._session_id is not None and self.phase in (Phase.DETACHED, Phase.ATTACHING)
 
     def on_attached(self, event: AttachedReceived, now_ms: int) -> list[Effect]:
@@ -186,14 +186,14 @@ class Follower:
         """
         if not self._is_awaited(event):
             return []
-        # No log begins below 0.
+        # A leader never sends a negative offset, unless its message is damaged.
         if event.log_start < 0:
             self._retry_later(now_ms)
             return []
         return [self._reset(event.log_start)]
 
     def on_refused(self, event: RefusedReceived, now_ms: int) -> list[Effect]:
-        """Wait, then attach again; a new image may come first and make a new Follower."""
+        """Wait, then attach again. If a new image comes first, it may create a new Follower instead."""
         ends_stream = event.attach_seq == 0 and self.phase is Phase.STREAMING
         if not ends_stream and not (
             self.phase is Phase.ATTACHING and event.attach_seq == self._attach_seq
@@ -265,7 +265,7 @@ class Follower:
             self._attach(effects, now_ms)
             return effects
         if not self._is_sound(event):
-            # The leader's copy or the wire is damaged: do not spin.
+            # The leader's copy or the connection is damaged. Wait, so that the two do not loop.
             self._retry_later(now_ms)
             return [SendDetach(session_id=event.session_id)]
         if event.end_offset == event.base_offset:
@@ -273,7 +273,7 @@ class Follower:
             self._follow(effects, event.high_watermark, event.log_start)
             self.acknowledge(effects)
             return effects
-        # This replica led a later epoch and wrote nothing in it: forget that epoch first.
+        # This replica was the leader in a later epoch but wrote nothing in it, so its log must forget that epoch.
         if event.epochs[0][0] < log.epochs.latest:
             return [SendDetach(session_id=event.session_id), self._cut(log.log_end)]
         first = event.epochs[0][1]
@@ -341,8 +341,8 @@ class Follower:
         )
 
     def _is_sound(self, event: DataReceived) -> bool:
-        """Return whether the leader's data can be appended: its CRCs are right, its epochs rise and do not exceed
-        the leader's, and the log has none of its batches.
+        """Return whether the leader's data can be appended: its CRCs are right, its epochs rise and are not above the
+        leader's, and this log has none of its batches yet.
         """
         log = self._log
         if event.epochs and event.epochs[0][1] < log.log_end and log.log_start < log.log_end:

@@ -24,38 +24,40 @@ NO_ROUND: Final = -1
 
 @dataclass(slots=True, kw_only=True)
 class FollowerProgress:
-    """One follower as its leader knows it in one leader epoch. Positions are exclusive ends; they are
-    UNKNOWN until the follower reports them in this epoch and session.
+    """One follower, as its leader knows it in one leader epoch. Positions are exclusive ends; each is UNKNOWN until the
+    follower reports it in this epoch and session.
 
-    When a topic's durability changes, some acknowledgements of written data come after the leader has
-    begun to count synced data, and the other way round. So each kind is kept by itself, and `ack_to` is
-    the one that counts now.
+    When a topic's durability changes, acknowledgements of written data may arrive after the leader has begun to count
+    synced data, and the other way round. So both kinds are stored, and `ack_to` is the one that counts at present.
     """
 
     broker_id: BrokerId
     caught_up_at_ms: int
     join_wait: JoinWait
-    broker_epoch: BrokerEpoch = NO_BROKER_EPOCH  # in the image
-    is_live: bool = False  # not fenced, in the image
-    is_eligible: bool = False  # live and not shutting down: may join the ISR
+    broker_epoch: BrokerEpoch = NO_BROKER_EPOCH  # the follower's broker epoch in the image
+    is_live: bool = False  # whether the image shows it as not fenced
+    # Whether it is live and not shutting down, so that it may join the ISR.
+    is_eligible: bool = False
     session: FollowerSession | None = None  # the session that it is attached in
     life: BrokerEpoch = NO_BROKER_EPOCH  # the broker epoch of its last Attach
-    attach_seq: int = 0  # of its last Attach
+    attach_seq: int = 0  # the number of its last Attach
     ack_to: Offset = UNKNOWN
     is_fsync: bool = False  # whether only synced positions count
-    log_start: Offset = UNKNOWN  # as last reported
+    log_start: Offset = UNKNOWN  # the follower's log start offset, as last reported
     sent_to: Offset = UNKNOWN
     high_watermark_sent: Offset = UNKNOWN
     log_start_sent: Offset = UNKNOWN
-    round_ms: int = NO_ROUND  # the last round (high_watermark.py), until the leader has judged it
-    _sampled_end: Offset = UNKNOWN  # our log end when a Data was sent, until acknowledged
+    # The last round (see high_watermark.py) that the leader has not judged yet.
+    round_ms: int = NO_ROUND
+    # The leader's log end when it sent a Data, until this is acknowledged.
+    _sampled_end: Offset = UNKNOWN
     _sampled_at_ms: int = 0
     _written_to: Offset = UNKNOWN
     _synced_to: Offset = UNKNOWN
 
     def see(self, broker: BrokerView) -> None:
-        """Apply the broker's state in the metadata image. A newer registration may have lost data, so the positions
-        that the broker reported under an older registration become unknown.
+        """Apply the broker's state in the metadata image. If the broker has registered again it may have lost data, so
+        the positions that it reported before become UNKNOWN.
         """
         self.is_live = not broker.is_fenced
         self.is_eligible = self.is_live and not broker.in_shutdown
@@ -66,7 +68,9 @@ class FollowerProgress:
             self._forget()
 
     def hear(self, life: BrokerEpoch, attach_seq: int) -> bool:
-        """Record an Attach; return False if it must be ignored, because a later one arrived first in another stream."""
+        """Record an Attach. Returns False if it must be ignored, because a later one arrived before it in another
+        stream.
+        """
         if life == self.life and attach_seq <= self.attach_seq:
             return False
         self.life, self.attach_seq = life, attach_seq
@@ -78,7 +82,9 @@ class FollowerProgress:
         self.ack_to = self._written_to = self._synced_to = self.log_start = UNKNOWN
 
     def count_by(self, is_fsync: bool) -> None:
-        """Count synced or written positions from now on, as the topic's durability says; `ack_to` may fall."""
+        """Count synced positions from now on, or written ones, depending on the topic's durability; `ack_to`
+        may fall.
+        """
         self.is_fsync = is_fsync
         self.ack_to = self._synced_to if is_fsync else self._written_to
 
@@ -90,8 +96,9 @@ class FollowerProgress:
         high_watermark: Offset,
         log_start: Offset,
     ) -> None:
-        """Send data from `log_end` on. The position is unknown until the follower acknowledges in this
-        session: with durability=fsync the log end of its Attach may not be synced."""
+        """Send data from `log_end` on. The position stays UNKNOWN until the follower acknowledges data in this session,
+        because with durability=fsync the log end in its Attach may not be synced.
+        """
         self.session = session
         self.sent_to = log_end
         self.high_watermark_sent = high_watermark
@@ -99,19 +106,19 @@ class FollowerProgress:
         self._sampled_end = UNKNOWN
 
     def is_attached_in(self, session: FollowerSession) -> bool:
-        # Mostly it is the same object, and `is` takes a tenth of the time.
+        # It is nearly always the same object, and `is` takes a tenth of the time that `==` takes.
         attached = self.session
         return attached is session or attached == session
 
     def detach(self) -> None:
-        """Stop sending. What it acknowledged still counts."""
+        """Stop sending to the follower. What it has acknowledged still counts."""
         self.session = None
         self._sampled_end = UNKNOWN
         self.round_ms = NO_ROUND
         self.join_wait.end()
 
     def due(self, log: LogPositions, leader_epoch: LeaderEpoch) -> DataDue | None:
-        """Return the Data that this follower has not been sent in this session."""
+        """Return the Data message that this follower was not sent yet in this session."""
         if (
             self.sent_to >= log.log_end
             and self.high_watermark_sent >= log.high_watermark
@@ -129,8 +136,8 @@ class FollowerProgress:
     def sent(
         self, end_offset: Offset, high_watermark: Offset, *, log_end: Offset, now_ms: int
     ) -> None:
-        """Record that a Data message up to `end_offset` was sent, and sample the leader's log end, by which lag is
-        judged (rule R10).
+        """Record that a Data message up to `end_offset` was sent, and remember the leader's log end at this time, by
+        which lag is measured (rule R10).
         """
         if end_offset > self.sent_to:
             self.sent_to = end_offset
@@ -142,10 +149,10 @@ class FollowerProgress:
     def acknowledged(
         self, ack_to: Offset, *, is_synced: bool, log_end: Offset, now_ms: int
     ) -> bool:
-        """Record an acknowledgement; return whether the position that counts rose.
+        """Record an acknowledgement. Returns whether the position that counts rose.
 
-        The follower is caught up now if it has reached the leader's log end. If it has reached the
-        sampled log end, it was caught up when that sample was taken (rule R10).
+        The follower is caught up now if it has reached the leader's log end. If it has only reached the remembered log
+        end, it was caught up at that time (rule R10).
         """
         if is_synced and ack_to > self._synced_to:
             self._synced_to = ack_to
@@ -164,7 +171,7 @@ class FollowerProgress:
         return True
 
     def excuse(self, stall_ms: int, *, now_ms: int) -> None:
-        """Do not count the time that the leader itself stood still as lag of this follower."""
+        """Do not count the time for which the leader itself did not run as lag of this follower."""
         self.caught_up_at_ms = min(now_ms, self.caught_up_at_ms + stall_ms)
         self.join_wait.excuse(stall_ms)
 
@@ -203,8 +210,9 @@ class Followers:
         *,
         is_fsync: bool,
     ) -> None:
-        """Keep exactly these followers; a new one counts as caught up now. `is_fsync`: from now on only
-        synced positions count."""
+        """Keep exactly these followers. A new one counts as caught up now. With `is_fsync`, only synced positions count
+        from now on.
+        """
         for removed_id in self._by_broker.keys() - set(replicas):
             del self._by_broker[removed_id]
         for broker_id in replicas:
@@ -231,8 +239,8 @@ class Followers:
         self.counted = tuple(f for f in followers if f.broker_id in maximal or f.join_wait.is_on)
 
     def appended(self, base_offset: Offset, now_ms: int) -> None:
-        """Record that the leader's log grew from `base_offset`: followers that had all of it were caught up until
-        now.
+        """Record that the leader's log grew from `base_offset` on. Followers that had all records before it were caught
+        up until now.
         """
         for follower in self._by_broker.values():
             if follower.ack_to == base_offset:
@@ -249,19 +257,20 @@ class Followers:
         return min([own_start, *starts])
 
     def note_caught_up(self, log_end: Offset, now_ms: int) -> None:
-        """Record which followers are caught up now. Called before anything makes their positions unknown.
+        """Record which followers are caught up now. It is called before anything makes their positions UNKNOWN.
 
-        Their lag is counted from this moment: a leader without work to do does not look at them for hours.
+        Their lag is then measured from this moment, because a leader without work may not have checked them for hours.
         """
         for follower in self._by_broker.values():
             if follower.ack_to >= log_end:
                 follower.caught_up_at_ms = now_ms
 
     def wait_for_time(self, log_end: Offset, isr_count: int) -> bool:
-        """Return whether the lag of some follower can change without an event: it may begin to lag, or is outside the
-        ISR.
+        """Return whether the lag of some follower can change without an event: it may begin to lag, or it is outside
+        the ISR.
 
-        One that has acknowledged the whole log does not lag. When the log grows, it counts as caught up until then.
+        A follower that has acknowledged the whole log does not lag. When the log grows, it counts as caught up until
+        then.
         """
         return (
             self.is_any_waited_for
@@ -271,7 +280,7 @@ class Followers:
 
     def lagging(self, log_end: Offset, now_ms: int) -> set[BrokerId]:
         """Return the followers that were not caught up for too long (rule R10)."""
-        # A follower that has the whole log does not lag, however long ago it acknowledged that.
+        # A follower that has the whole log does not lag, even if it acknowledged the log's end long ago.
         self.note_caught_up(log_end, now_ms)
         return {
             follower.broker_id

@@ -47,7 +47,9 @@ class Position(Protocol):
 
     @property
     def ack_to(self) -> Offset:
-        """The exclusive end of what the follower acknowledged in this epoch; -1 before its first acknowledgement."""
+        """The exclusive end of what the follower has acknowledged in this epoch; -1 before its first
+        acknowledgement.
+        """
 
 
 def next_high_watermark(
@@ -68,7 +70,7 @@ SLOW_ROUNDS_MAX: Final = 10
 
 
 class JoinWait:
-    """Whether the watermark waits for one follower outside the ISR, and until when."""
+    """Decides whether the watermark waits for one follower outside the ISR, and how long."""
 
     __slots__ = ("_lag_max_ms", "_not_before_ms", "_slow_rounds", "_until_ms")
 
@@ -95,11 +97,11 @@ class JoinWait:
         self._until_ms = now_ms + max(ROUND_FAST_MS, 2 * round_ms)
 
     def end(self) -> None:
-        """End the wait: the follower joins, or no longer can."""
+        """End the wait, because the follower joins the ISR or no longer can."""
         self._until_ms = None
 
     def expire(self, now_ms: int) -> bool:
-        """End a wait whose time is over; return whether there was one."""
+        """End a wait whose time is over. Returns whether there was one."""
         if self._until_ms is None or now_ms < self._until_ms:
             return False
         self._until_ms = None
@@ -107,6 +109,6 @@ class JoinWait:
         return True
 
     def excuse(self, stall_ms: int) -> None:
-        """Extend the wait by the time for which the leader itself stood still and received nothing."""
+        """Extend the wait by the time for which the leader itself did not run and received nothing."""
         if self._until_ms is not None:
             self._until_ms += stall_ms

@@ -102,7 +102,7 @@ class Isr:
     def must_withdraw(
         self, leader_epoch: LeaderEpoch, partition_epoch: PartitionEpoch, error_code: ErrorCode
     ) -> bool:
-        """Whether this response means that the pending change has to be withdrawn."""
+        """Return whether the pending change has to be withdrawn because of this response."""
         return (
             self._pending is not None
             and not self._pending.is_withdrawal

@@ -48,10 +48,10 @@ NO_COORDINATOR: Final = PartitionIndex(-1)
 
 
 class CoordinatorEpochs:
-    """The latest leader epoch of each partition of `__transaction_state`, as far as this broker has heard.
+    """The latest leader epoch of each partition of `__transaction_state` that this broker knows.
 
-    One object for all partitions of a broker. It is fed by the metadata image, by responses to registrations, and by
-    markers. After a restart the image comes first, because no replica leads before it.
+    All partitions of a broker share one object. It is updated from the metadata image, responses to registrations, and
+    markers. After a restart the image comes first, because no replica becomes a leader before it.
     """
 
     __slots__ = ("_epochs",)
@@ -60,8 +60,8 @@ class CoordinatorEpochs:
         self._epochs: dict[PartitionIndex, LeaderEpoch] = {}
 
     def heard(self, partition: PartitionIndex, epoch: LeaderEpoch) -> bool:
-        """Record the leader epoch of a coordinator. Return False if a newer epoch is known, so this coordinator is
-        deposed.
+        """Record the leader epoch of a coordinator. Returns False if a newer one is known, which means that this
+        coordinator is deposed.
         """
         latest = self._epochs.get(partition)
         if latest is not None and epoch < latest:
@@ -72,7 +72,7 @@ class CoordinatorEpochs:
 
 @dataclass(slots=True)
 class _Write:
-    """A request to write markers, at least one of which was appended. The error code of those is NONE."""
+    """A request to write markers, of which at least one was appended; its entry in `error_codes` is NONE."""
 
     request_id: int
     error_codes: tuple[ErrorCode, ...]
@@ -81,9 +81,7 @@ class _Write:
 
 
 class MarkerWrites:
-    """The markers of one leader epoch. The number of waiting requests is bounded by what the broker accepts at
-    once.
-    """
+    """The requests to write markers in one leader epoch. The broker bounds the number of requests that wait."""
 
     __slots__ = (
         "_appending",
@@ -108,14 +106,14 @@ class MarkerWrites:
         self._producers = producers
         self._coordinators = coordinators
         self._is_appending = False
-        self._appending: _Write | None = None  # None for a marker that the leader writes by itself
-        self._waiters: deque[_Write] = deque()  # in the order of their ends
+        self._appending: _Write | None = None  # None while the leader appends a marker of its own
+        self._waiters: deque[_Write] = deque()  # in the order of their end offsets
 
     def __len__(self) -> int:
         return len(self._waiters)
 
     def request(self, event: MarkersRequested, *, is_under_min_isr: bool) -> list[Effect]:
-        """Check the markers of a request: refuse some, and append the others."""
+        """Check the markers of a request, refuse some of them, and append the others."""
         assert not self._is_appending, f"{event} in the middle of an append"
         effects: list[Effect] = []
         error_codes: list[ErrorCode] = []
@@ -142,7 +140,9 @@ class MarkerWrites:
         return [*effects, self._append(markers)]
 
     def end_orphan(self, orphan: OrphanEnded) -> list[Effect]:
-        """Append a marker for a transaction whose own marker was lost. It has the epoch of the transaction's data."""
+        """Append a marker for a transaction whose own marker was lost. The new marker has the producer epoch of the
+        transaction's batches.
+        """
         assert not self._is_appending, f"{orphan} in the middle of an append"
         marker = _own_marker(orphan.producer_id, orphan.producer_epoch, orphan.is_commit)
         self._is_appending = True
@@ -205,7 +205,9 @@ class MarkerWrites:
         return [self._respond(write, ErrorCode.REQUEST_TIMED_OUT) for write in late]
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
-        """Fail all waiting requests, because the leader epoch is over. Their markers may or may not survive."""
+        """Fail all requests that wait, because the leader epoch is over. The next leader may or may not have their
+        markers.
+        """
         assert not self._is_appending, "resigning in the middle of an append of markers"
         writes, self._waiters = self._waiters, deque()
         return [self._respond(write, error_code) for write in writes]
@@ -216,7 +218,9 @@ class MarkerWrites:
         )
 
     def _judge(self, marker: Marker, accepted_epoch: ProducerEpoch | None) -> ErrorCode:
-        """Return NONE to append the marker. `accepted_epoch` is that of the same request's marker for the producer."""
+        """Return NONE if the marker may be appended, or else the error. `accepted_epoch` is the epoch of another marker
+        that the same request has for this producer.
+        """
         is_own = marker.coordinator_partition == NO_COORDINATOR
         if not is_own and not self._coordinators.heard(
             marker.coordinator_partition, marker.coordinator_epoch
@@ -242,8 +246,8 @@ class MarkerWrites:
         """Return a report if the marker belongs to a transaction that has ended in this partition with the other
         outcome.
 
-        A producer of the older protocol has many transactions in one epoch. Its markers of that epoch are only
-        compared with one that a leader wrote by itself.
+        With transaction.version 0 or 1, a producer has many transactions in one epoch. A marker of that epoch is then
+        compared only with one that a leader wrote by itself.
         """
         entry = self._producers.entry(marker.producer_id)
         ended = self._producers.ended(marker.producer_id)

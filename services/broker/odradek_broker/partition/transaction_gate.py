@@ -53,7 +53,7 @@ HELD_MAX: Final = 5
 _ALL: Final = -1
 _UNDER_WAY_NONE: Final = 0
 _FINAL: Final[dict[ErrorCode, ErrorCode]] = {
-    # Clients of produce know a fenced producer by this code.
+    # Producers recognize that they are fenced by this code.
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
@@ -73,7 +73,7 @@ class _Held:
 
 @dataclass(slots=True)
 class _Waiting:
-    """The held batches of one producer, oldest first; the registration under way is that of the first one."""
+    """The held batches of one producer, oldest first. The registration in progress is that of the first batch."""
 
     held: deque[_Held] = field(default_factory=deque)
     guard: int = _UNDER_WAY_NONE
@@ -83,7 +83,7 @@ class _Waiting:
         return self.held[0]
 
     def take_first_transaction(self) -> list[_Held]:
-        """Remove and return those batches for which the registration of the first one is valid."""
+        """Remove and return the batches that belong to the same transaction as the first one."""
         first = self.first
         taken: list[_Held] = []
         while self.held and (
@@ -97,8 +97,8 @@ class _Waiting:
 class TransactionGate:
     """The batches that wait for a transaction coordinator, in one leader epoch.
 
-    `ready` has what may be appended now, in this order: batches, and orphans to be ended before them. The owner
-    takes all of it within the step in which it appears.
+    `ready` has what may be appended now, in order: batches, and orphaned transactions that must be ended before them.
+    The owner takes all of it in the step in which it appears.
     """
 
     __slots__ = (
@@ -121,7 +121,9 @@ class TransactionGate:
         coordinators: CoordinatorEpochs,
         timeout_ms: int,
     ) -> None:
-        """`guards` never repeats a number, so that a late response is never taken for that of a later registration."""
+        """`guards` yields each number only once, so that a late response is never mistaken for that to a later
+        registration.
+        """
         self._leader_epoch = leader_epoch
         self._guards = guards
         self._producers = producers
@@ -135,7 +137,9 @@ class TransactionGate:
         return len(self._waiting)
 
     def request(self, event: TransactionalProduceRequested, now_ms: int) -> list[Effect] | None:
-        """Hold the batch until its coordinator has responded, or refuse it. None: it can be appended at once."""
+        """Hold the batch until its coordinator has responded, or refuse it. Returns None if it can be
+        appended at once.
+        """
         if event.produce.acks != _ALL:
             # A leader that fails before it has replicated the batch would lose it from a committed transaction.
             return [self._respond(event, ErrorCode.INVALID_REQUIRED_ACKS)]
@@ -153,7 +157,9 @@ class TransactionGate:
         return [self._register(waiting)] if len(waiting.held) == 1 else []
 
     def _must_register(self, batch: ProducerBatch) -> bool:
-        """Return whether the batch would begin a transaction here. A repeat, or a batch of an old epoch, does not."""
+        """Return whether the batch would begin a transaction in this partition. A duplicate, and a batch of an old
+        epoch, would not.
+        """
         entry = self._producers.entry(batch.producer_id)
         if entry is None:
             return True
@@ -169,7 +175,9 @@ class TransactionGate:
         return isinstance(verdict, ErrorCode) and verdict is not ErrorCode.INVALID_PRODUCER_EPOCH
 
     def refusal(self, event: TransactionalProduceRequested) -> RespondToProduce | None:
-        """Return the error of a batch that would begin a transaction in this partition but is not its first batch."""
+        """Return the error for a batch that would begin a transaction in this partition, although it is not the first
+        batch of one.
+        """
         batch = event.produce.producer
         assert batch is not None, event
         is_first_known = self._producers.entry(batch.producer_id) is None

@@ -22,8 +22,9 @@ from odradek_protocol.identity import NO_LEADER_EPOCH, LeaderEpoch, Offset
 class Lineage(Enum):
     """Results of `compare` that have no offset."""
 
-    SHARED = "shared"  # the follower's log is a prefix of ours: send from its end on
-    GONE = "gone"  # what the follower needs, or the epoch of its records, is not in our log
+    # The follower's log is a prefix of the leader's: send batches from its end on.
+    SHARED = "shared"
+    GONE = "gone"  # the leader's log lacks the records that the follower needs, or their epoch
 
 
 @dataclass(frozen=True, slots=True)

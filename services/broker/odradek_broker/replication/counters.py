@@ -64,11 +64,11 @@ class Counters:
 class VisibleBytes:
     """Counts how many bytes of one partition consumers may read since the start of the process.
 
-    `total_bytes` lies below the high watermark, `stable_bytes` below the last stable offset as well. A waiting fetch
-    sleeps until the count of its isolation level has grown by as many bytes as the fetch lacks. Appends may continue
-    for hours while the high watermark stands still (too few replicas in sync, with acks=1), or behind an open
-    transaction. So beyond STEPS_MAX appends the latest ones are merged into one step, which counts once the offset has
-    reached its end.
+    `total_bytes` are those below the high watermark, `stable_bytes` those below the last stable offset as well. A fetch
+    that waits sleeps until the count for its isolation level has risen by the bytes that it still needs. Appends may
+    continue for hours while the high watermark does not move (too few replicas in sync, with acks=1), or while a
+    transaction is open. So if there are more than STEPS_MAX such appends, the latest ones are merged into one, which
+    counts once the offset has reached its end.
     """
 
     __slots__ = (
@@ -82,14 +82,15 @@ class VisibleBytes:
     def __init__(self) -> None:
         self.total_bytes = 0
         self._appended_bytes = 0
-        self._above_watermark: deque[tuple[Offset, int]] = deque()  # (end, total then)
-        # Below the watermark, and not below the last stable offset. Empty unless there are transactions.
+        # (end offset of an append, total at that time).
+        self._above_watermark: deque[tuple[Offset, int]] = deque()
+        # The appends below the high watermark and above the last stable offset; empty unless there are transactions.
         self._above_stable: deque[tuple[Offset, int]] = deque()
         self._bytes_below_first_unstable = 0
 
     @property
     def stable_bytes(self) -> int:
-        """How many bytes fell below the last stable offset."""
+        """How many bytes are below the last stable offset."""
         return self._bytes_below_first_unstable if self._above_stable else self.total_bytes
 
     def appended(self, end_offset: Offset, size_bytes: int) -> None:
@@ -97,7 +98,7 @@ class VisibleBytes:
         _add(self._above_watermark, end_offset, self._appended_bytes)
 
     def committed(self, high_watermark: Offset) -> None:
-        """Count the appends that end at or below the new high watermark, when no transaction is open."""
+        """Count the appends that end at or below the new high watermark. Only for a log without open transactions."""
         above = self._above_watermark
         while above and above[0][0] <= high_watermark:
             self.total_bytes = above.popleft()[1]
@@ -105,7 +106,7 @@ class VisibleBytes:
             self._above_stable.clear()
 
     def committed_behind(self, high_watermark: Offset, last_stable_offset: Offset) -> None:
-        """Count the appends that end at or below both offsets, when the last stable offset may be the lower one."""
+        """Count the appends that end at or below both offsets, because the last stable offset may be the lower one."""
         above, unstable = self._above_watermark, self._above_stable
         while above and above[0][0] <= high_watermark:
             if not unstable:
@@ -116,7 +117,7 @@ class VisibleBytes:
             self._bytes_below_first_unstable = unstable.popleft()[1]
 
     def cut(self) -> None:
-        """Forget the appends above the watermark: the log was truncated."""
+        """Forget the appends above the high watermark, because the log was truncated."""
         self._above_watermark.clear()
 
 

@@ -61,7 +61,7 @@ class CoordinatorResolutions(NamedTuple):
 
 
 class ProducerResolver(Protocol):
-    """Asks all transaction coordinators of the cluster about open transactions."""
+    """Asks all transaction coordinators of the cluster what they know about open transactions."""
 
     async def resolve(
         self, transactions: Sequence[OpenTransaction]
@@ -71,7 +71,7 @@ class ProducerResolver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """An open transaction of a replica, as it was before the coordinators were asked."""
+    """An open transaction of a partition, with its state before the coordinators were asked."""
 
     host: PartitionHost
     entry: ProducerEntry
@@ -79,7 +79,7 @@ class _Found:
 
     @property
     def key(self) -> tuple[TopicIdPartition, ProducerId, int]:
-        """The key that distinguishes the transaction from later ones of its producer."""
+        """A key that differs from those of later transactions of the same producer."""
         return (
             self.host.partition,
             self.transaction.producer_id,
@@ -88,10 +88,11 @@ class _Found:
 
 
 class HangingReport(NamedTuple):
-    """An old open transaction. `outcome` is how to end it, or the error that says why it must not be ended.
+    """An old open transaction. `outcome` is True to commit it, False to abort it, or the error that says why neither is
+    allowed.
 
-    INVALID_TXN_STATE: a coordinator will end it. COORDINATOR_NOT_AVAILABLE: a coordinator did not respond, so there is
-    no proof.
+    INVALID_TXN_STATE: a coordinator will end it. COORDINATOR_NOT_AVAILABLE: a coordinator did not respond, so it is not
+    known whether one will.
     """
 
     topic: TopicName
@@ -104,7 +105,7 @@ class HangingReport(NamedTuple):
 
 
 class HangingTransactions:
-    """Looks for hanging transactions in the partitions that this broker leads. To be used on the event loop only."""
+    """Looks for hanging transactions in the partitions that this broker leads. It is used only on the event loop."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class HangingTransactions:
         open_ms_max: int,
         may_end: bool = True,
     ) -> None:
-        """`open_ms_max` is more than any transaction's time-out. Without `may_end`, hanging transactions are only
+        """`open_ms_max` is more than the timeout of any transaction. Without `may_end`, hanging transactions are only
         logged.
         """
         self._table = table
@@ -123,7 +124,7 @@ class HangingTransactions:
         self._check_interval_ms = check_interval_ms
         self._open_ms_max = open_ms_max
         self._may_end = may_end
-        # When each open transaction was seen first, by (partition, producer id, first offset).
+        # The time at which each open transaction was first seen, by (partition, producer id, first offset).
         self._seen_ms: dict[tuple[TopicIdPartition, ProducerId, int], int] = {}
 
     async def run(self) -> None:
@@ -136,7 +137,7 @@ class HangingTransactions:
                 _log.error("Failed to look for hanging transactions", exc=error)
 
     async def check(self) -> None:
-        """Ask about the transactions that have been open for too long, and end those that hang."""
+        """Ask the coordinators about the transactions that have been open for too long, and end those that hang."""
         found = self._old()
         hanging = 0
         for one, outcome in zip(found, await self._outcomes(found), strict=True):
@@ -148,11 +149,10 @@ class HangingTransactions:
     async def find(
         self, topic: TopicName | None, *, older_than_ms: int | None
     ) -> list[HangingReport]:
-        """Return the transactions that have been open for longer than `older_than_ms`, and what the coordinators say
-        about each.
+        """Return the transactions that have been open for `older_than_ms`, and what the coordinators say about each.
 
-        If `older_than_ms` is None, it is longer than any time-out allows. Ages count from when this broker first saw a
-        transaction, so a transaction may be older than its age here.
+        None stands for longer than any timeout allows. The time counts from when this broker first saw a transaction,
+        so the transaction may have been open for longer.
         """
         found = [
             one for one in self._old(older_than_ms) if topic is None or one.host.topic == topic
@@ -221,7 +221,7 @@ class HangingTransactions:
         ]
 
     def _is_complete(self, responses: Sequence[CoordinatorResolutions]) -> bool:
-        """Return whether every coordinator has responded; the response of a deposed coordinator does not count."""
+        """Return whether all coordinators have responded. The response of a deposed coordinator does not count."""
         image, epochs = self._table.image, self._table.coordinator_epochs
         topic_id = image.topic_ids.get(TRANSACTIONS_TOPIC)
         if topic_id is None:
@@ -253,7 +253,7 @@ class HangingTransactions:
             )
             return ErrorCode.INVALID_TXN_STATE
         if host.topic == OFFSETS_TOPIC:
-            # Its marker also decides which offsets are committed, so it is the group coordinator's to write.
+            # The marker also decides which offsets are committed, so the group coordinator must write it.
             _log.error(
                 "Found a hanging transaction in __consumer_offsets; it holds back "
                 "committed offsets",
@@ -292,7 +292,7 @@ class HangingTransactions:
 
 
 def _open(host: PartitionHost) -> Iterator[_Found]:
-    """Yield the open transactions of a host, oldest first."""
+    """Yield the open transactions of a host's replica, oldest first."""
     producers = host.log.producers
     for producer_id in producers.ongoing():
         entry = producers.entry(producer_id)

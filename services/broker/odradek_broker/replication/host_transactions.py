@@ -53,7 +53,7 @@ class Owner(Protocol):
 
 
 class HostTransactions:
-    """The transactional requests of one replica that await a response. To be used on the event loop only."""
+    """The transactional requests of one replica that wait for a response. It is used only on the event loop."""
 
     __slots__ = ("_incidents", "_last_request_id", "_owner", "_wall_ms", "_writes")
 
@@ -85,7 +85,7 @@ class HostTransactions:
         on_done: OnMarked,
         deadline_ms: int,
     ) -> None:
-        """End a transaction that no coordinator will end, if the producer's entry is still the same."""
+        """End a transaction that no coordinator will end, if the producer's state in the log is still `entry`."""
         self._last_request_id += 1
         self._writes[self._last_request_id] = on_done
         self._owner.step(
@@ -115,7 +115,7 @@ class HostTransactions:
     def _register(
         self, effect: fx.RegisterTransaction, registrar: TransactionRegistrar | None
     ) -> None:
-        """Ask the coordinator to confirm the producer's transaction, and give its response to the replica."""
+        """Ask the coordinator to confirm the producer's transaction, and pass its response to the replica."""
         owner = self._owner
 
         def responded(response: RegistrationResponse) -> None:
@@ -147,9 +147,9 @@ class HostTransactions:
         )
 
     def _written(self, effect: fx.AnswerMarkers) -> None:
-        """Hand the outcome to the caller of `write`.
+        """Pass the outcome to the caller of `write`.
 
-        An exception of that caller is only logged: it must not take this partition offline.
+        An exception of that caller is only logged, so that it does not take this partition offline.
         """
         try:
             self._writes.pop(effect.request_id)(effect.error_codes)
@@ -195,7 +195,7 @@ class HostTransactions:
 
 
 def marker_batches(effect: fx.AppendMarkers, *, now_ms: int) -> bytes:
-    """Return the control batches of these markers, one record each, with their final offsets."""
+    """Return the control batches of these markers, with one record each, and with their final offsets."""
     return b"".join(
         encode_marker(
             ControlType.COMMIT if marker.is_commit else ControlType.ABORT,

@@ -91,11 +91,12 @@ class LocalPartitions:
         may_send_files: bool = False,
         pace: Pace | None = None,
     ) -> list[ReadOutcome]:
-        """Read partitions in the order of `wants`, and wait for `bytes_min`, an error or `wait_ms_max`.
+        """Read partitions in the order of `wants`. Wait until there are `bytes_min` bytes or an error, for at most
+        `wait_ms_max`.
 
-        At least one batch is returned even if it is larger than `bytes_max`. The caller cancels this when the
-        connection is lost. With `may_send_files` outcomes may have a `file_slice`, to be
-        used only after the gate was passed. `pace` lets other requests run between thousands of `wants`.
+        At least one batch is returned even if it is larger than `bytes_max`. The caller cancels this when the client
+        disconnects. With `may_send_files` outcomes may have a `file_slice`, which may be used only after the gate was
+        passed. `pace` lets other requests run between thousands of `wants`.
         """
         deadline_ms = self._clock.monotonic_ms() + wait_ms_max
         waiter: FetchWaiter | None = None
@@ -115,7 +116,7 @@ class LocalPartitions:
                 if remaining_ms <= 0 or _is_worth_responding(outcomes, bytes_min):
                     return outcomes
                 if waiter is None:
-                    # Records that came between the first read and now would be missed, so read again.
+                    # Records that were appended after the first read would be missed, so read again.
                     waiter = FetchWaiter(
                         [
                             want.partition.host
@@ -137,7 +138,7 @@ class LocalPartitions:
         return self._table.image
 
     def leader_of(self, topic: Topic, partition: PartitionIndex) -> LeaderNow:
-        """Return the leader, for the hint in NOT_LEADER_OR_FOLLOWER responses."""
+        """Return the leader of a partition, for the hint in NOT_LEADER_OR_FOLLOWER responses."""
         topic_id = topic if isinstance(topic, bytes) else self.image.topic_ids.get(topic)
         state = None if topic_id is None else self.image.partition(TopicId(topic_id), partition)
         if state is None:
@@ -213,12 +214,12 @@ def _is_worth_responding(outcomes: Sequence[ReadOutcome], bytes_min: int) -> boo
 
 
 class FetchWaiter:
-    """Lets one fetch wait until enough records are readable: `mark`, read, then `wait` for the missing bytes.
+    """Lets one fetch wait until enough records are readable: call `mark`, read, then `wait` for the missing bytes.
 
-    `wait` ends once as many bytes as the fetch lacks fell below the high watermarks since `mark`, so a fetch
-    that wants a megabyte does not read again for each kilobyte; for readers of committed records, below the last
-    stable offsets. When a watermark moves, only its partition is examined, so the cost does not depend on the
-    number of partitions in the fetch.
+    `wait` ends when as many bytes as the fetch lacks have become readable since `mark`: bytes below the high watermarks
+    or, with read_committed, below the last stable offsets. So a fetch that wants a megabyte does not read again for
+    each kilobyte. When an offset moves, only its partition is examined, so the cost does not depend on the number of
+    partitions in the fetch.
     """
 
     __slots__ = (
@@ -242,7 +243,7 @@ class FetchWaiter:
             host.watchers[self] = None
 
     def mark(self) -> None:
-        """Start counting readable bytes. Called directly before the fetch reads."""
+        """Start to count readable bytes. It is called directly before the fetch reads."""
         self._bytes_came = 0
         self._has_role_changed = False
         self._visible = {host: self._visible_bytes(host) for host in self._hosts}

@@ -1,6 +1,6 @@
-"""What requests to this broker's partitions return, and how they name a topic.
+"""The results of requests to this broker's partitions, and the ways in which a request names a topic.
 
-Expected errors are values (`ErrorCode` in the outcome); an exception is a bug.
+Expected errors are values (`ErrorCode` in the outcome); an exception is an internal error.
 
 `Topic` is a TopicName or a TopicId (16 bytes); both are looked up in a dict.
 """
@@ -37,9 +37,9 @@ Topic = TopicName | TopicId
 class ProduceOutcome(Struct, frozen=True, gc=False):
     """The result of producing to one partition.
 
-    `leader_epoch` is the epoch in which the batches were appended, for `Partition.gate_produce`;
-    NO_LEADER_EPOCH if nothing was appended. `log_append_time_ms` is -1 for CreateTime topics. `invalid_records`
-    are the indexes of the records because of which all batches were refused.
+    `leader_epoch` is the epoch in which the batches were appended, for `Partition.gate_produce`; NO_LEADER_EPOCH if
+    nothing was appended. `log_append_time_ms` is -1 for topics with CreateTime. If records were not valid, all batches
+    are refused, and `invalid_records` are the indexes of those records.
     """
 
     error: ErrorCode
@@ -52,7 +52,7 @@ class ProduceOutcome(Struct, frozen=True, gc=False):
 
 
 class AbortedRange(Struct, frozen=True, gc=False):
-    """An aborted transaction, which read_committed consumers skip: its producer and first offset."""
+    """An aborted transaction: its producer and first offset. Consumers with read_committed skip its records."""
 
     producer_id: ProducerId
     first_offset: Offset
@@ -91,7 +91,7 @@ class OffsetOutcome(Struct, frozen=True, gc=False):
 
 
 class LeaderNow(Struct, frozen=True, gc=False):
-    """The leader of a partition as far as this broker knows; `broker_id` is -1 if it has none."""
+    """The leader of a partition as this broker knows it; `broker_id` is -1 if there is none."""
 
     broker_id: BrokerId
     leader_epoch: LeaderEpoch
@@ -103,7 +103,7 @@ class LeadershipWatcher(Protocol):
     def on_leader(
         self, topic: TopicName, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> None:
-        """Handle that this broker now leads the partition."""
+        """Handle that this broker is now the leader of the partition."""
 
     def on_resigned(self, topic: TopicName, partition: PartitionIndex) -> None:
-        """Handle that this broker no longer leads the partition, or that the partition was removed."""
+        """Handle that this broker is no longer the leader of the partition, or that the partition was removed."""

@@ -59,7 +59,7 @@ from odradek_protocol.topic_names import INTERNAL_TOPICS
 _ACKS_ALL: Final = -1
 _PRODUCE_ACKS: Final = frozenset({_ACKS_ALL, 0, 1})
 _NOT_LEADER: Final = OffsetOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-# The replica can be read; at most the offset is wrong.
+# With these errors the replica can be read, but the requested offset is wrong.
 _READABLE: Final = frozenset(
     {ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE}
 )
@@ -67,7 +67,7 @@ _READABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingRules:
-    """The lease, the counters and the settings by which all partitions of one broker serve clients."""
+    """The lease, the counters and the settings that apply to all partitions of one broker when they serve clients."""
 
     table: PartitionTable
     lease: Lease
@@ -79,7 +79,8 @@ class ServingRules:
 class Partition(Struct, frozen=True, eq=False, gc=False):
     """This broker's replica of a partition, as its clients and coordinators use it.
 
-    `host` is the replica; watchers of new records register with it. `_topic` is how the request names the topic.
+    `host` is the replica; objects that wait for new records register with it. `_topic` is how the request names the
+    topic.
     """
 
     host: PartitionHost
@@ -169,10 +170,11 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         may_send_files: bool = False,
         verify: bool = False,
     ) -> ReadOutcome | Awaitable[ReadOutcome]:
-        """Return the outcome if the bytes are in memory, or else an awaitable that reads them on a disk thread.
+        """Read records from `offset` on. Returns the outcome if the bytes are in memory, or else an awaitable that
+        reads them on a disk thread.
 
-        With `verify` the CRCs of bytes from the disk are checked, and a wrong one is handled as damage of the
-        replica. Without it that is left to the client.
+        With `verify` the CRCs of bytes from the disk are checked, and a wrong one is handled as damage of the replica.
+        Without it, the client has to check them.
 
         With `may_send_files` a leader's bytes may stay in the page cache, as a `file_slice`. A follower's bytes may
         not: its log can be truncated before they are sent, and the gate would not notice.
@@ -288,9 +290,11 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
     def _divergence(
         self, offset: Offset, last_fetched_epoch: LeaderEpoch
     ) -> tuple[LeaderEpoch, Offset] | None:
-        """Return (epoch, end offset) where the reader's log diverges from this one (KIP-595); None if it does not."""
+        """Return (epoch, end offset) at which the reader's log diverges from this one (KIP-595); None if it
+        does not.
+        """
         log = self.host.log
-        # An epoch that no leader had yet diverges at the end of the latest known one.
+        # If no leader has had this epoch yet, the logs diverge at the end of the latest known epoch.
         epoch, end = log.epochs.end_of(
             min(last_fetched_epoch, log.epochs.latest), log.log_end_offset
         )
@@ -299,7 +303,9 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         return (epoch, end) if epoch < last_fetched_epoch or end < offset else None
 
     def preferred_replica(self, client_rack: str) -> ReadOutcome | None:
-        """Return an outcome that names an in-sync replica in the client's rack (KIP-392); None: read from here."""
+        """Return an outcome with the id of an in-sync replica in the client's rack (KIP-392); None if the client should
+        read here.
+        """
         host, rules = self.host, self._rules
         if not rules.reads_by_rack or not client_rack or not host.is_leader:
             return None
@@ -377,7 +383,7 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
     def end_of_epoch(
         self, leader_epoch: LeaderEpoch, *, current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     ) -> OffsetOutcome:
-        """Return the largest epoch at or below `leader_epoch` in the leader's log, and its end as `offset`."""
+        """Return the greatest epoch in the leader's log that is not above `leader_epoch`, and its end as `offset`."""
         host = self.host
         if not host.is_leader:
             return _NOT_LEADER
@@ -394,9 +400,10 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         return OffsetOutcome(ErrorCode.NONE, end, -1, epoch)
 
     async def delete_records(self, before_offset: Offset, *, timeout_ms: int) -> OffsetOutcome:
-        """Advance the log start at the leader (-1: to the high watermark), and wait for all live replicas.
+        """Raise the log start offset at the leader (-1: to the high watermark), and wait until all live replicas have
+        done so.
 
-        The outcome's `offset` is the lowest log start among them. After REQUEST_TIMED_OUT the records may still
+        The outcome's `offset` is the lowest log start offset among them. After REQUEST_TIMED_OUT the records may still
         be deleted later.
         """
         host = self.host
@@ -416,7 +423,7 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         return outcome
 
     def producers(self) -> Mapping[ProducerId, ProducerEntry] | ErrorCode:
-        """Return the producers whose state the leader has."""
+        """Return the state of each producer in the leader's log, or an error."""
         host = self.host
         if not host.is_leader or not self.may_respond(host.replica.leader_epoch):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -440,7 +447,7 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
     def may_respond(self, leader_epoch: LeaderEpoch, *, is_replicated: bool = False) -> bool:
         """Return whether a response of that epoch may be sent now.
 
-        `is_replicated`: the response says only what the whole in-sync set has, and may leave without a lease.
+        `is_replicated`: the response contains only what the whole in-sync set has, and may be sent without a lease.
         """
         host, rules = self.host, self._rules
         return not host.is_removed and host.replica.may_respond(
@@ -457,7 +464,7 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
 
     @property
     def log_end(self) -> Offset:
-        """The log end offset, committed or not."""
+        """The log end offset, including records that are not committed."""
         return self.host.replica.log_end
 
     def _removed(self) -> ErrorCode:

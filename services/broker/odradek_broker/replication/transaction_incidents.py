@@ -29,7 +29,7 @@ class IncidentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionIncident:
-    """One transaction in one partition. `is_commit` is its outcome in that partition."""
+    """Damage to one transaction in one partition. `is_commit` is the transaction's outcome in that partition."""
 
     kind: IncidentKind
     topic: TopicName
@@ -42,7 +42,7 @@ class TransactionIncident:
 
 
 class TransactionIncidents:
-    """The incidents since the start of the process. Only the event loop uses them."""
+    """The damage to transactions that was found since the start of the process. Only the event loop uses it."""
 
     __slots__ = ("counts", "hanging", "recent")
 
@@ -50,9 +50,9 @@ class TransactionIncidents:
         self.counts: Counter[IncidentKind] = Counter()
         self.recent: deque[TransactionIncident] = deque(maxlen=RECENT_MAX)
         self.hanging = 0
-        """How many transactions of the last check hang and were not ended."""
+        """How many transactions hung at the last check and were not ended."""
 
     def add(self, incident: TransactionIncident) -> None:
-        """Note an incident."""
+        """Count an incident, and add it to the recent ones."""
         self.counts[incident.kind] += 1
         self.recent.append(incident)

@@ -30,7 +30,7 @@ from odradek_runtime.grpc_endpoints import InternalChannels
 from odradek_runtime.settings import is_given, settings_text, specs_of
 
 _TIMEOUT_DEFAULT_S: Final = 10.0
-_PEER_MARGIN_S: Final = 2.0  # so that a peer reports its own timeout first
+_PEER_MARGIN_S: Final = 2.0  # a peer has this much less time, so that it can report its own timeout
 _TIMEOUT_MAX_S: Final = 60.0
 _SHARE_OF_DEADLINE: Final = 0.8
 _SOURCE_DYNAMIC_BROKER: Final = 2
@@ -354,7 +354,7 @@ def _result(
 
 def add_to(server: grpc.aio.Server, servicer: AdminServicer) -> str:
     """Register the servicer, and return the service's full name."""
-    # The decorator adds what the generated base class declares.
+    # The decorator adds the methods that the generated base class declares.
     complete = cast(pb_grpc.AdminServiceServicer, servicer)
     pb_grpc.add_AdminServiceServicer_to_server(complete, server)
     return "odradek.v1.AdminService"

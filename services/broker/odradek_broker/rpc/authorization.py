@@ -41,13 +41,15 @@ from odradek_broker.rpc.callers import (
 from odradek_broker.rpc.intake import GrpcIntake
 from odradek_protocol.access import Operation, ResourceType
 
-_LOGIN: Final = "/odradek.v1.AuthService/"  # where callers log in
+_LOGIN: Final = "/odradek.v1.AuthService/"  # the service by which callers log in
 _HEALTH_CHECK: Final = "/grpc.health.v1.Health/Check"
 _PUBLIC: Final = ("/grpc.health.", "/grpc.reflection.")
 _PRODUCE: Final = "/odradek.v1.BrokerService/Produce"
 _WRITES_SOMEWHERE: Final = [(Operation.WRITE, ResourceType.TOPIC, None)]
 _PERCENT_A_CALL: Final = 0.03
-"""The part of a second that a unary call takes of a broker's loop (300 us). Its duration is mostly waiting."""
+"""What share of a second a unary call takes of the broker's event loop, in percent (300 us). The rest of its duration
+is mostly waiting.
+"""
 
 
 Unary: TypeAlias = Callable[[Message, ServerContext], Awaitable[Message]]
@@ -55,7 +57,7 @@ Conversation: TypeAlias = Callable[[object, ServerContext], Awaitable[None]]
 
 
 class Authorization(grpc.aio.ServerInterceptor):
-    """Identifies callers, and refuses calls that they have no right to before a servicer sees them."""
+    """Identifies callers, and refuses calls to which they have no right before a servicer sees them."""
 
     def __init__(
         self, callers: Callers, quotas: Quotas | None = None, intake: GrpcIntake | None = None
@@ -69,14 +71,17 @@ class Authorization(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MethodHandler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> MethodHandler:
-        """Wrap the handler of a method. All wrapped handlers read their requests themselves, when it is their turn."""
+        """Wrap the handler of a method. All wrapped handlers read their requests themselves, when their turn
+        has come.
+        """
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
-        if handler is None or method.startswith(_LOGIN):  # a login reads metadata alone
+        # A login reads only the metadata of the call.
+        if handler is None or method.startswith(_LOGIN):
             return handler
         made = grpc.stream_stream_rpc_method_handler
         if not self._callers.may_be_heard(handler_call_details.invocation_metadata):
-            # A caller that has not logged in is refused before the broker reads a message of its.
+            # A caller that has not logged in is refused before the broker reads any of its messages.
             return (
                 _unread_check(handler) if method == _HEALTH_CHECK else made(self._refusal(method))
             )
@@ -165,7 +170,7 @@ class Authorization(grpc.aio.ServerInterceptor):
                         )
             response = await inner(request, context)
             throttle_ms = self._throttle_ms(method, caller, request)
-            if throttle_ms:  # by delay, not by error
+            if throttle_ms:  # a caller over its quota is delayed, and gets no error
                 await asyncio.sleep(throttle_ms / 1000)
             if hidden is not None and self._callers.authorizer.is_on:
                 field, need_of = hidden

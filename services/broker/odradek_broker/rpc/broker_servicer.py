@@ -45,7 +45,7 @@ _SERVICE = "odradek.v1.BrokerService"
 
 
 class BrokerServicer(pb_grpc.BrokerServiceServicer):
-    """Serves clients from this broker's partitions and image."""
+    """Serves the clients' calls from this broker's partitions and metadata image."""
 
     def __init__(
         self,
@@ -71,13 +71,13 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
 
     # The stubs know only handlers that iterate; gRPC also takes those that read and write.
     async def Fetch(self, _requests: object, context: ServerContext) -> None:  # type: ignore[override]
-        """Serve a stream that pushes records (`FetchStream`)."""
+        """Serve a stream on which records are sent to a client (`FetchStream`)."""
         await FetchStream(self._partitions, current_caller(), self._quotas, context).serve()
 
     async def ListOffsets(
         self, request: pb.ListOffsetsRequest, context: ServerContext
     ) -> pb.ListOffsetsResponse:
-        """Look up the offset of each partition. Some partitions at a time wait for the disk together."""
+        """Look up the offset of each partition. Several partitions wait for the disk at the same time."""
         results = await results_in_turns(
             request.partitions, lambda wanted: self._list_offset(wanted, request.read_committed)
         )
@@ -121,7 +121,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     async def OffsetForLeaderEpoch(
         self, request: pb.OffsetForLeaderEpochRequest, context: ServerContext
     ) -> pb.OffsetForLeaderEpochResponse:
-        """Return where leader epochs end."""
+        """Return the end offsets of leader epochs."""
         response = pb.OffsetForLeaderEpochResponse()
         async for wanted in in_turns(request.partitions):
             partition = self._partitions.find(
@@ -149,7 +149,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
         """Describe topics from the image; create missing ones if the client and the cluster allow it."""
         caller = current_caller()
         errors: dict[str, ErrorCode] = {}
-        named = list(dict.fromkeys(request.topics))  # a topic is described once
+        named = list(dict.fromkeys(request.topics))  # each topic is described once
         if request.allow_auto_topic_creation and self._topic_creation.is_enabled:
             creatable = [name async for name in in_turns(named) if caller.has(may_create(name))]
             errors = await self._topic_creation.ensure(creatable)
@@ -160,14 +160,16 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
                 timeout_s=metadata_changes.READABLE_S_MAX,
             )
         image = self._partitions.image
-        response = self._metadata(image, [])  # its offset is no later than any topic's state
+        # Read first, so that its offset is not later than the state of any topic.
+        response = self._metadata(image, [])
         hidden: list[str] = []
         async for name in in_turns(all_topics(image) if request.all_topics else named):
             if caller.may(Operation.DESCRIBE, name):
                 response.topics.extend(topic_infos(image, [name], errors))
             else:
                 hidden.append(name)
-        if not request.all_topics:  # a caller that names a topic gets the refusal
+        # Only a caller that names a topic is told that it may not describe it.
+        if not request.all_topics:
             async for name in in_turns(sorted(hidden)):
                 response.topics.add(
                     name=name,
@@ -179,7 +181,9 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
     async def WatchMetadata(
         self, request: pb.WatchMetadataRequest, context: ServerContext
     ) -> AsyncIterator[pb.WatchMetadataResponse]:
-        """Send all metadata, and then each change, with at most one message per turn of the event loop."""
+        """Send a description of all brokers and topics, and then each change, with at most one message per turn of the
+        event loop.
+        """
         caller = current_caller()
         named = list(dict.fromkeys(request.topics))
         changed = asyncio.Event()

@@ -23,12 +23,14 @@ REFUSAL_STATUS: Final = {
     Refusal.NOT_PERMITTED: grpc.StatusCode.PERMISSION_DENIED,
     Refusal.SUPERSEDED: grpc.StatusCode.ABORTED,
 }
-# A write that meets a call which has just ended raises one of the last two.
+# A write to a call that has just ended raises one of the last two.
 _ENDED: Final = (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError)
 
 
 class ServedStream(Generic[RequestT]):
-    """The end of the broker that was called. `read` yields requests, and `write` takes encoded responses."""
+    """The end of a stream at the broker that was called. `read` returns requests, and `write` takes encoded
+    responses.
+    """
 
     def __init__(
         self, context: ServerContext, request_type: type[RequestT], *, is_mutual_tls: bool
@@ -58,7 +60,7 @@ class ServedStream(Generic[RequestT]):
 
 
 class OpenedStream(Generic[RequestT]):
-    """The end of the broker that called. Responses are not decoded, so that batches are not copied out of them."""
+    """The end of a stream at the broker that called. Responses are not decoded, so that batches are not copied."""
 
     def __init__(
         self,

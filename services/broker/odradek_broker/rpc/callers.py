@@ -45,11 +45,11 @@ ON_BEHALF_OF_HOST: Final = "odradek-on-behalf-of-host"
 SESSION: Final = "authorization"
 _BEARER: Final = "bearer "
 _PRINCIPAL_CHARACTERS_MAX: Final = 1024
-_BROKERS: Final = LoopTurns()  # for calls of other brokers
+_BROKERS: Final = LoopTurns()  # used for the calls of other brokers
 _AT_ONCE: Final = 20
-# Any: what servicers use of a context does not depend on the messages of its method.
+# Any, because the methods of a context that servicers use do not depend on the type of the messages.
 ServerContext: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-# Any: the stubs describe the handlers of a synchronous server, whose methods return what ours are awaited for.
+# Any, because the stubs describe the handlers of a synchronous server, and these are coroutines.
 MethodHandler: TypeAlias = Any
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -68,7 +68,7 @@ class Refused(Exception):
 
 
 class Caller:
-    """The caller of one call, and the listener that it used."""
+    """The caller of one RPC, and the listener that it used."""
 
     __slots__ = (
         "_authorizer",
@@ -95,8 +95,8 @@ class Caller:
         via: str = "",
         refusals: RefusalLines | None = None,
     ) -> None:
-        """`via` is the gateway that speaks for the principal; `pace` is the pace of the call's work on the event
-        loop.
+        """`via` is the gateway that calls on behalf of the principal; `pace` is the pace of the call's work on the
+        event loop.
         """
         self._refusals = refusals or RefusalLines()
         self.pace: Pace | None = None
@@ -171,12 +171,12 @@ def current_caller() -> Caller:
 
 
 def client_caller() -> Caller | None:
-    """Like `current_caller`; None for a call of another broker, on the listener for brokers alone."""
+    """Do the same as `current_caller`, but return None for a call of another broker, on the listener for brokers."""
     return _current.get(None)
 
 
 async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    """Iterate over the items of a request, and give way to other work between them."""
+    """Iterate over the items of a request. Other work has its turn between them."""
     caller = client_caller()
     pace = None if caller is None else caller.pace
     async for item in (pace or _BROKERS.pace("brokers")).items(items):
@@ -184,7 +184,9 @@ async def in_turns(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 async def results_in_turns(items: Sequence[T], handle: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Return the result of each item. Some items at a time are awaited together, with turns for other work."""
+    """Return the result of each item. Several items are awaited at the same time, and other work has its turn between
+    them.
+    """
     results: list[R] = []
     async for start in in_turns(range(0, len(items), _AT_ONCE)):
         results += await asyncio.gather(*map(handle, items[start : start + _AT_ONCE]))
@@ -198,7 +200,7 @@ class Repeated(Protocol[T_contra]):
 
 
 async def put_in_turns(field: Repeated[T], items: Iterable[T]) -> None:
-    """Append items to a repeated field, and give way to other work between them."""
+    """Append items to a repeated field. Other work has its turn between them."""
     async for item in in_turns(items):
         field.append(item)
 
@@ -256,7 +258,7 @@ class Callers:
         )
 
     def may_be_heard(self, metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
-        """Return whether the request of a call with these headers may be read, though its login may still be
+        """Return whether the broker may read the request of a call with these headers. The login in them may still be
         invalid.
         """
         if not self._wants_login:

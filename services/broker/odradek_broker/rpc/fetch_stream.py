@@ -83,7 +83,7 @@ class FetchStream:
         self._gathered_at_ms = 0
 
     async def serve(self) -> None:
-        """Read the client's requests and push records, until the client ends the stream."""
+        """Read the client's requests and send records, until the client ends the stream."""
         try:
             with call_errors():
                 async with asyncio.TaskGroup() as group:
@@ -101,7 +101,7 @@ class FetchStream:
                 host.watchers.pop(self, None)
 
     def on_partition_moved(self, host: PartitionHost) -> None:
-        """Check the partition: there may be new records to push, or an error."""
+        """Check the partition, because there may be new records to send, or an error."""
         for key in self._keys_of_host.get(host, ()):
             self._due[key] = None
         self._wake.set()
@@ -205,7 +205,7 @@ class FetchStream:
         )
 
     async def _gather(self) -> None:
-        """Read the partitions that are due until a message is full."""
+        """Read the partitions that may have records until a message is full."""
         for key in list(self._due):
             if self._gathered_bytes >= min(self._message_bytes_max, self._credit_bytes):
                 return
@@ -215,7 +215,7 @@ class FetchStream:
                 continue
             outcome = await self._read(position)
             if self._positions.get(key) is not position:
-                continue  # removed, or added again, while it was read
+                continue  # the partition was removed or added again during the read
             ended = 0 <= position.end_offset <= outcome.next_offset
             if outcome.error is not ErrorCode.NONE or outcome.preferred_read_replica != NO_BROKER:
                 self._gathered.append((position, outcome, False))
@@ -229,9 +229,8 @@ class FetchStream:
                 if ended:
                     self._forget(key)
                 else:
-                    self._due[key] = (
-                        None  # there may be more records; the other partitions come first
-                    )
+                    # Check the partition again after all others, because it may have more records.
+                    self._due[key] = None
 
     async def _read(self, position: _Position) -> ReadOutcome:
         if not self._may_read(position):
@@ -261,7 +260,7 @@ class FetchStream:
         return False
 
     def _forget(self, key: Key) -> None:
-        """Remove a partition from the set. Records of it that are gathered already are still sent."""
+        """Remove a partition from the stream. Records of it that were already read are still sent."""
         gathered = self._gathered
         self._gathered = []
         self._drop(key)
@@ -278,7 +277,7 @@ class FetchStream:
         for position, outcome, ended in gathered:
             self._add(response, position, outcome, ended)
         await self._context.write(response.encode(throttle_ms=throttle_ms))
-        if throttle_ms:  # a client beyond its quota is served later
+        if throttle_ms:  # a client over its quota is served later
             await asyncio.sleep(throttle_ms / 1000)
 
     def _add(

@@ -175,7 +175,8 @@ def _partitions(assignment: Assignment, image: MetadataImage) -> Sequence[pb.Gro
     partitions = []
     for topic_id, indexes in sorted(assignment.items()):
         topic = image.topics.get(topic_id)
-        if topic is not None:  # a deleted topic: the next heartbeat's target lacks it
+        # Otherwise the topic was deleted, and the next assignment will not have it.
+        if topic is not None:
             partitions.append(
                 pb.GroupTopicPartitions(
                     topic_id=topic_id, topic=topic.name, partitions=sorted(indexes)

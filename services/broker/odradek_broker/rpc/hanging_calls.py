@@ -15,7 +15,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.rpc.v1 import transaction_service_pb2 as pb
 
 PRODUCERS_MAX = 100_000
-"""The most producers in a response; a topic that has more is described partition by partition."""
+"""The most producers in a response. If a topic has more, its partitions must be described in several calls."""
 
 
 class HangingCalls:

@@ -48,7 +48,8 @@ class _Field:
 
     __slots__ = ("inner", "is_packed", "is_repeated", "is_string", "name")
 
-    def __init__(self, field: Any) -> None:  # Any: descriptors of both protobuf implementations
+    # Any, because it may be a descriptor of either protobuf implementation.
+    def __init__(self, field: Any) -> None:
         self.name: str = field.name
         self.is_repeated: bool = field.is_repeated
         self.is_string = field.type == FieldDescriptor.TYPE_STRING
@@ -147,9 +148,9 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 M = TypeVar("M", bound=Message)
 REQUEST_BYTES_MAX: Final = 4 << 20
-"""The limit of all requests but Produce, which carries records."""
+"""The size limit of all requests except Produce, which contains records."""
 REQUEST_S_MAX: Final = 10.0
-"""The time within which a request arrives once the broker has begun to read it."""
+"""The time within which a request must arrive after the broker has begun to read it."""
 _CALLS_MAX, _CALLS_OWNER_MAX = 10_000, 2_000
 _STREAMS_MAX, _STREAMS_OWNER_MAX = 4_096, 512
 _IN_VAIN_MAX, _IN_VAIN_OWNER_MAX = 64, 2
@@ -158,7 +159,7 @@ _READ_AT_ONCE_MAX, _READ_AT_ONCE_OWNER_MAX = 32, 4
 
 
 class GrpcIntake:
-    """The bounds of one broker, shared by all its gRPC listeners."""
+    """Limits what callers may send to one broker; all its gRPC listeners share it."""
 
     def __init__(
         self, budget: ClientBudget | None = None, *, request_s_max: float = REQUEST_S_MAX
@@ -169,7 +170,9 @@ class GrpcIntake:
         self.calls: Final = Shares(total_max=_CALLS_MAX, owner_max=_CALLS_OWNER_MAX)
         self.streams: Final = Shares(total_max=_STREAMS_MAX, owner_max=_STREAMS_OWNER_MAX)
         self.in_vain: Final = Shares(total_max=_IN_VAIN_MAX, owner_max=_IN_VAIN_OWNER_MAX)
-        """Produce streams of callers that may write to no topic: enough for errors by topic."""
+        """The number of Produce streams of callers that may write to no topic. A few are allowed, so that each topic
+        gets its error.
+        """
         self.unread: Final = Shares(total_max=_UNREAD_MAX, owner_max=_UNREAD_OWNER_MAX)
         self.reads: Final = ShareLines(
             Shares(total_max=_READ_AT_ONCE_MAX, owner_max=_READ_AT_ONCE_OWNER_MAX)

@@ -49,7 +49,7 @@ from odradek_runtime.open_files import grpc_connections_max
 from odradek_runtime.tls import TlsFiles, peer_identity
 
 _CLIENT_IDLE_MS_MAX: Final = 120_000
-"""The time after which a connection without a call is closed. A client of the SDK opens another when it needs one."""
+"""The time after which a connection without calls is closed. A client of the SDK opens another one when it needs it."""
 _IDLE_PER_IP_MAX: Final = 500
 """Connections from one address that have made no call."""
 _STREAMS: Final = frozenset(
@@ -59,7 +59,7 @@ _STREAMS: Final = frozenset(
         "/odradek.v1.TransactionLinkService/WriteMarkers",
     }
 )
-"""Streams between brokers, whose first message names the broker that opened it."""
+"""Streams between brokers, the first message of which names the broker that opened it."""
 AddServicers = Callable[[grpc.aio.Server], list[str]]
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class GrpcListeners:
         self._replication: grpc.aio.Server | None = None
         self._watch: ConnectionWatch | None = None
         self._watching: asyncio.Task[None] | None = None
-        self.health = Health()  # serves nothing until bound
+        self.health = Health()  # it reports "not serving" until the listener is bound
 
     def bind(self) -> dict[str, int]:
         """Bind the ports, and return them by the listener's name. Raises ListenRefused."""
@@ -152,7 +152,7 @@ class GrpcListeners:
         return ports
 
     def _new_watch(self, ports: list[int]) -> ConnectionWatch:
-        """Return the watch over clients' connections. A quarter of a listener is left for other addresses."""
+        """Return the object that watches clients' connections. One address may use three quarters of a listener."""
         most = self._connections_max()
         watch = ConnectionWatch(
             self._intake.messages,

@@ -35,7 +35,7 @@ from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 BYTES_IN_FLIGHT_MAX: Final = 64 << 20
 REQUESTS_IN_FLIGHT_MAX: Final = 1024
-_PARTITIONS_A_PIECE: Final = 100  # appended before other work has its turn
+_PARTITIONS_A_PIECE: Final = 100  # how many partitions are appended before other work has its turn
 TIMEOUT_MS_MAX: Final = 600_000
 Context = grpc.aio.ServicerContext[bytes, pb.ProduceResponse]
 
@@ -99,7 +99,7 @@ class ProduceStream:
                         except WireError as error:
                             await self._context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
                         throttle_ms = await self._take(request)
-                        if throttle_ms:  # a client beyond its quota is read later
+                        if throttle_ms:  # requests of a client over its quota are read later
                             await asyncio.sleep(throttle_ms / 1000)
                         while (
                             self._bytes_in_flight > BYTES_IN_FLIGHT_MAX
@@ -136,7 +136,8 @@ class ProduceStream:
         transactional_id = request.transactional_id
         refused_all, transaction = self._transaction_refusal(transactional_id), None
         if transactional_id:
-            # Clients of this protocol leave it to the leaders to add partitions to a transaction (KIP-890).
+            # Clients of this protocol do not add partitions to a transaction themselves; the partition leaders do
+            # (KIP-890).
             transaction = ProduceTransaction(transactional_id, RegistrationMode.ADD)
         pace = self._caller.pace
         for number, part in enumerate(request.partitions):

@@ -143,7 +143,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def CompleteStep(
         self, request: pb.CompleteStepRequest, context: ServerContext
     ) -> pb.CompleteStepResponse:
-        """Commit the named members of a step, and abort all others of the query."""
+        """Commit the named members of a step, and abort all others of the query up to this step."""
         return await self._at_coordinator(
             "CompleteStep",
             request,
@@ -172,7 +172,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def AbortStaged(
         self, request: pb.AbortStagedRequest, context: ServerContext
     ) -> pb.AbortStagedResponse:
-        """Abort exactly these members of a staged step."""
+        """Abort these members of a staged step, and no others."""
         return await self._at_coordinator(
             "AbortStaged",
             request,
@@ -232,7 +232,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
     async def ForgetSteps(
         self, request: pb.ForgetStepsRequest, context: ServerContext
     ) -> pb.ForgetStepsResponse:
-        """Forget which steps of a query are complete."""
+        """Delete the record of which steps of a query are complete."""
         return await self._at_coordinator(
             "ForgetSteps",
             request,
@@ -262,7 +262,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
         if not self._partitions.image.has_transactions:
             return refuse(ErrorCode.UNSUPPORTED_VERSION)
         query: str = getattr(request, "query")  # noqa: B009  (the messages share no type)
-        # The coordinator of a slot's name is that of its query, which would serve it under the wrong name.
+        # A slot's name has the same coordinator as its query, and this would serve the slot as if it were a query.
         if SLOT_SEPARATOR in query:
             return refuse(ErrorCode.INVALID_REQUEST)
         return await self._routing.at_coordinator(
@@ -271,7 +271,7 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
 
     async def _decide(
         self, query: str, decide: Callable[[TransactionShard, RequestId], Step[Any]]
-    ) -> Any:  # Any: the response of the handler
+    ) -> Any:  # Any, because each handler has its own type of response
         return await self._coordinator.ask_staged(query, decide)
 
     def _clocks(self) -> dict[str, int]:

@@ -27,7 +27,7 @@ from odradek_runtime.tcp_sockets import close_connections, connections_to
 OWNER_BYTES_MAX: Final = 64 << 20
 TOTAL_BYTES_MAX: Final = 256 << 20
 WAITING_S_MIN: Final = 0.1
-"""A stream that got a message within this time is not ended: the next one may be on its way."""
+"""A stream that received a message within this time is not ended, because the next message may be arriving."""
 _MESSAGE_BYTES: Final = 64
 _OVERHEAD: Final = 0.01
 _SENT_OVERHEAD: Final = 0.005
@@ -35,7 +35,9 @@ _CALL_BYTES: Final = 512
 _IDLE_BYTES_PER_S: Final = 4096
 _HANDSHAKE_BYTES: Final = 64 * 1024
 _STREAM_BYTES: Final = 1 << 20
-"""A stream may hold its window, which is also what a message of a producer has: many producers are no attack."""
+"""How many bytes a stream may hold: its window, which is as large as a message of a producer. So many producers do not
+count as an attack.
+"""
 
 _LOOK_INTERVAL_S: Final = 0.2
 _BUSY_INTERVAL_S: Final = 0.05
@@ -46,14 +48,14 @@ Peer = tuple[str, int]
 
 
 class SocketBytes(NamedTuple):
-    """What the kernel counted of one connection since it was opened."""
+    """The bytes that the kernel has counted for one connection since it was opened."""
 
     received: int
     sent: int
 
 
 class WatchedStream:
-    """One open stream of requests. Its servicer calls `delivered` for each message."""
+    """One open stream of requests. Its servicer calls `delivered` for each message that has arrived."""
 
     __slots__ = ("_connection", "end", "is_ended", "owner", "waiting_since_s")
 
@@ -76,7 +78,7 @@ class _Connection:
     __slots__ = ("delivered_bytes", "held_bytes", "seen_at_s", "socket", "streams")
 
     def __init__(self) -> None:
-        self.delivered_bytes: float = 0  # since the last look
+        self.delivered_bytes: float = 0  # bytes delivered since the last check
         self.held_bytes: float = -_HANDSHAKE_BYTES
         self.socket = SocketBytes(0, 0)
         self.seen_at_s: float | None = None
@@ -88,7 +90,8 @@ class _Connection:
 
     def look(self, socket: SocketBytes, now_s: float) -> None:
         before = self.socket
-        if socket.received < before.received:  # another connection from the same port
+        # This is another connection, from the same port as an earlier one.
+        if socket.received < before.received:
             before = SocketBytes(0, 0)
         passed_s = 0.0 if self.seen_at_s is None else now_s - self.seen_at_s
         overhead = (
@@ -98,7 +101,7 @@ class _Connection:
         )
         held = self.held_bytes + socket.received - before.received - self.delivered_bytes - overhead
         if not self.streams:
-            held = 0.0  # what arrived for streams that have ended is not kept
+            held = 0.0  # bytes that arrived for streams that have ended are not kept
         self.held_bytes = held if self.seen_at_s is None else max(held, 0.0)
         self.delivered_bytes = 0
         self.socket = socket
@@ -106,7 +109,9 @@ class _Connection:
 
 
 class UnfinishedMessages:
-    """The estimates for all connections of a broker's gRPC listeners. It does no I/O."""
+    """Estimates how many bytes of unfinished messages each connection of a broker's gRPC listeners holds. It does no
+    I/O.
+    """
 
     def __init__(
         self, *, owner_bytes_max: int = OWNER_BYTES_MAX, total_bytes_max: int = TOTAL_BYTES_MAX
@@ -117,7 +122,7 @@ class UnfinishedMessages:
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of unfinished messages at the last check, beyond a window for each stream."""
+        """The bytes of unfinished messages at the last check, without one window for each stream."""
         return int(sum(max(c.excess_bytes, 0) for c in self._connections.values()))
 
     def called(self, peer: Peer, size_bytes: int = 0) -> None:

@@ -34,7 +34,7 @@ class ProducerIdentity(Struct, frozen=True, gc=False):
 
 
 class Match(Enum):
-    """How the identity of a request compares with the state of its transactional id."""
+    """The result of comparing the identity of a request with the state of its transactional id."""
 
     CURRENT = "current"
     RETRY = "retry"  # the identity before the last bump: its producer may not have seen the response yet
@@ -44,8 +44,8 @@ class Match(Enum):
 
 @dataclass(slots=True)
 class ProducerIdReserve:
-    """Producer ids that a shard may give out, each once. Its host adds ids to it; ids in a discarded shard are
-    lost.
+    """Producer ids that a shard may give out, each once. Its host adds ids to it. The ids in the reserve of a discarded
+    shard are never used.
     """
 
     size_max: int
@@ -63,7 +63,7 @@ class ProducerIdReserve:
         self._ids.extend(ids)
 
     def take(self) -> ProducerId:
-        """Remove and return a producer id that was never given out. The caller has checked that there is one."""
+        """Remove and return a producer id that was never given out. The caller must have checked that there is one."""
         assert self._ids, "a handler took a producer id from an empty reserve"
         producer_id = self._ids.popleft()
         assert producer_id > NO_PRODUCER_ID, f"{producer_id} is no producer id"

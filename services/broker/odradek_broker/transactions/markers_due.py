@@ -17,13 +17,13 @@ class DueMarkers:
     """One decision, with the partitions that have not acknowledged its marker."""
 
     transactional_id: TransactionalId
-    decided_ms: int  # on the monotonic clock
+    decided_ms: int  # time of the decision, on the monotonic clock
     partitions: set[TransactionPartition]
 
 
 @dataclass(slots=True)
 class MarkersDue:
-    """The decisions of one shard that are not complete."""
+    """The decisions of one shard whose markers are not all acknowledged."""
 
     _decisions: dict[int, DueMarkers] = field(default_factory=dict)
     _last_decision: int = 0
@@ -44,7 +44,9 @@ class MarkersDue:
         return self._last_decision
 
     def acknowledge(self, decision: int, partition: TransactionPartition) -> DueMarkers | None:
-        """Record that a partition has its marker. If it was the last partition, forget the decision and return it."""
+        """Record that a partition has its marker. If it was the last partition of the decision, remove the decision and
+        return it.
+        """
         due = self._decisions.get(decision)
         if due is None:
             return None
@@ -55,11 +57,11 @@ class MarkersDue:
         return due
 
     def oldest_ms(self) -> int | None:
-        """Return the time of the oldest decision whose markers are not all acknowledged."""
+        """Return the time of the oldest decision whose markers are not all acknowledged, on the monotonic clock."""
         return min((due.decided_ms for due in self._decisions.values()), default=None)
 
     def partitions_of(self, transactional_id: TransactionalId) -> frozenset[TransactionPartition]:
-        """Return the partitions of this id that still lack their marker."""
+        """Return the partitions of this id that have not acknowledged their marker."""
         for due in self._decisions.values():
             if due.transactional_id == transactional_id:
                 return frozenset(due.partitions)

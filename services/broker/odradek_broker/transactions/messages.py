@@ -24,7 +24,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitProducer:
-    """A producer takes the transactional id over. `identity` is its present producer id and epoch; None: it has
+    """A request of a producer for a transactional id. `identity` is its present producer id and epoch; None: it has
     just started.
     """
 
@@ -126,12 +126,12 @@ class OpenStaged:
     query: str
     step: int
     member: str
-    prepared_timeout_ms: int = 0  # 0: that of the cluster
+    prepared_timeout_ms: int = 0  # 0: the time-out of the cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """The response to OpenStaged. `is_completed`: the step is complete already, so its rows need not be written."""
+    """The response to OpenStaged. `is_completed`: the step is complete already, so its records need not be written."""
 
     error: ErrorCode = ErrorCode.NONE
     error_message: str = ""
@@ -148,22 +148,24 @@ class RenewStaged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortStaged:
-    """A request to abort exactly these members of a staged step; another driver may be at work on other members."""
+    """A request to abort these members of a staged step and no others, because another process may be writing
+    others.
+    """
 
     members: tuple[SlotIdentity, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembersChecked:
-    """The response to RenewStaged and AbortStaged: an error for each member."""
+    """The response to RenewStaged and AbortStaged: an error code for each member."""
 
     errors: Mapping[SlotIdentity, ErrorCode]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareStaged:
-    """A member of a staged step has written and flushed everything. From now on only the decision of its step commits
-    or aborts it.
+    """A request to mark a member of a staged step as prepared, because it has written all its records. Only the
+    decision of its step then commits or aborts it.
     """
 
     member: SlotIdentity
@@ -176,7 +178,9 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteStep:
-    """Commit these members of a step, and abort all others of the query up to this step, in one append."""
+    """A request to commit these members of a step, and to abort all others of the query up to this step, in
+    one append.
+    """
 
     query: str
     step: int
@@ -186,8 +190,8 @@ class CompleteStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompleted:
-    """The response to CompleteStep. `is_completed`: the step was complete already. `unfit` are members that cannot
-    be committed.
+    """The response to CompleteStep. `is_completed`: the step was complete before. `unfit`: the members that cannot be
+    committed.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -197,7 +201,9 @@ class StepCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetSteps:
-    """A request of an operator to delete the ledger of a query, so that the query can begin again."""
+    """A request of an operator to delete the ledger of a query, so that the query can begin again from an
+    older step.
+    """
 
     query: str
 
@@ -214,7 +220,8 @@ HoldableRequest: TypeAlias = InitProducer | AddPartitions | EndTransaction
 class Resolution(Enum):
     """What a shard knows about an open transaction that a partition leader found."""
 
-    LIVE = "live"  # it is registered here, or markers are due
+    # The transaction is open at this coordinator, or its markers are still to be written.
+    LIVE = "live"
     COMMITTED = "committed"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
@@ -222,11 +229,11 @@ class Resolution(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendMarkers:
-    """An order to the host: send these markers to the partition leaders, and report each to
+    """An order to the host: send these markers to the partition leaders, and report each acknowledgement to
     `TransactionShard.handle_marked`.
 
-    `is_bumped`: the marker's epoch is higher than the data's. `decision` is the decision's number, unique until the
-    shard is closed.
+    `is_bumped`: the producer epoch of the markers is higher than that of the transaction's batches. `decision` is the
+    number of the decision, unique until the shard is closed.
     """
 
     decision: int
@@ -240,8 +247,8 @@ class SendMarkers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionCompleted:
-    """An order to update metrics: every partition has its marker, `decided_for_ms` after the decision (or the
-    load). `open_ms` is the time from its first partition to the decision.
+    """An order to update metrics: all partitions have their marker, `decided_for_ms` after the decision (or after the
+    load). `open_ms` is the time from the first registration of a partition to the decision.
     """
 
     transactional_id: TransactionalId

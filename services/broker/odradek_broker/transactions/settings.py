@@ -13,16 +13,18 @@ class TransactionSettings:
     remove_expired_interval_ms: int = 3_600_000
     max_timeout_ms: int = 15 * 60_000
     completion_wait_max_ms: int = 200
-    """How long Init, Add and End wait for the completion of the transaction before, unless they name a deadline."""
+    """How long InitProducerId, AddPartitionsToTxn and EndTxn wait for the completion of the previous transaction,
+    unless the request has its own limit.
+    """
     load_grace_ms: int = 3_000
-    """What each open transaction has left at least after a load, so that a failover does not eat the client's time."""
+    """The time that each open transaction has at least after a load, so that a failover does not time it out."""
     partitions_max: int = 10_000
     ids_max: int = 100_000
     held_of_id_max: int = 64
     held_max: int = 10_000
     reserve_size: int = 8
     steps_of_tick_max: int = 1_000
-    """The most transactions that one tick aborts, and the most ids that it removes."""
+    """The most transactions that one tick aborts, and the most ids that it deletes."""
     prepared_timeout_ms: int = 3_600_000
     staged_lease_ms: int = 60_000
     ledger_expiration_ms: int = 90 * 24 * 3_600_000

@@ -68,7 +68,7 @@ NO_TIME: Final = -1
 SLOT_SEPARATOR: Final = "\x1f"
 """Precedes the number of a slot in its transactional id; what is before it is the id of the query."""
 NO_TIMEOUT_MS: Final = (1 << 31) - 1
-"""The time-out of a producer that takes part in a two-phase commit (KIP-939): its transactions have none."""
+"""The time-out of a producer that takes part in a two-phase commit (KIP-939). Its transactions never time out."""
 
 
 class TransactionStatus(IntEnum):
@@ -97,8 +97,8 @@ class TransactionStatus(IntEnum):
 
     @property
     def is_between(self) -> bool:
-        """Whether no transaction is open or waits for markers: the id may begin one, change its producer, or be
-        forgotten.
+        """Whether no transaction is open or waits for markers, so that the id may begin a transaction, get another
+        producer, or be deleted.
         """
         return not self.is_decided and self is not TransactionStatus.ONGOING
 
@@ -121,15 +121,15 @@ MOVES: Final[dict[TransactionStatus | None, frozenset[TransactionStatus | None]]
     TransactionStatus.COMPLETE_COMMIT: _BETWEEN,
     TransactionStatus.COMPLETE_ABORT: _BETWEEN,
 }
-"""The moves of the live state machine. None: the id is unknown."""
+"""The allowed changes of the status. None stands for an id that is unknown."""
 
 
 class EndedBy(IntEnum):
-    """Who decided the last transaction. It determines the error for a producer whose request comes too late."""
+    """What decided the last transaction. It determines the error for a producer whose request arrives too late."""
 
     CLIENT = 0
     TIMEOUT = 1
-    FENCE = 2  # another producer took the id over
+    FENCE = 2  # another producer took over the transactional id
     OPERATOR = 3
 
 
@@ -144,25 +144,27 @@ class TransactionPartition(NamedTuple):
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """How a transaction ended, and the identity that its data in the partitions has."""
+    """How a transaction ended, and the identity with which its records were written."""
 
     identity: ProducerIdentity
     is_commit: bool
 
 
 class Staged(Struct, frozen=True, gc=False):
-    """The step and the member that a transactional id works for, if it is a slot of a staged write
+    """The step and the member for which a transactional id is used, if it is a slot of a staged write
     (staged_steps.py).
     """
 
     step: int
     member: str
-    prepared_ms: int = NO_TIME  # by the wall clock
-    prepared_timeout_ms: int = 0  # 0: that of the cluster
+    prepared_ms: int = NO_TIME  # time of the preparation, on the wall clock
+    prepared_timeout_ms: int = 0  # 0: the time-out of the cluster
 
 
 class Ledger(Struct, frozen=True, gc=False):
-    """The last complete step, if the transactional id is a query of staged writes (staged_steps.py)."""
+    """The last complete step of a query, if the transactional id is that of a query of staged writes
+    (staged_steps.py).
+    """
 
     last_step: int
     members: int
@@ -170,10 +172,10 @@ class Ledger(Struct, frozen=True, gc=False):
 
 
 class Transaction(Struct, frozen=True, kw_only=True, gc=False):
-    """The state of one transactional id. Times are by the wall clock, in ms.
+    """The state of one transactional id. Times are those of the wall clock, in ms.
 
-    The garbage collector does not track it: a shard has up to 100,000 of them, and the collector would hold the event
-    loop for 100 ms each time it visited them.
+    The garbage collector does not track it: a shard has up to 100,000 of them, and the collector would block the event
+    loop for 100 ms each time it visits them.
     """
 
     producer_id: ProducerId
@@ -202,15 +204,16 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_bumped(self) -> bool:
-        """Whether the markers of the decided transaction have a higher epoch than its data."""
+        """Whether the markers of the decided transaction have a higher producer epoch than its batches."""
         assert self.status.is_decided, f"{self.status.name} has no markers"
-        if self.last_outcome is None:  # a record that Kafka wrote
+        # The record was written by Kafka, which does not store the outcome.
+        if self.last_outcome is None:
             return self.client_version >= 2
         return self.last_outcome.identity.epoch < self.producer_epoch
 
     @property
     def is_prepared(self) -> bool:
-        """Whether the transaction waits for the decision of a staged step."""
+        """Whether this is a prepared member of a staged write, which waits for the decision of its step."""
         return self.staged is not None and self.staged.prepared_ms != NO_TIME
 
     @property
@@ -223,7 +226,7 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def has_lease(self) -> bool:
-        """Whether this is a staged member that is not prepared yet and must be renewed until then."""
+        """Whether this is a member of a staged write that is not prepared yet, so that it must be renewed."""
         return self.staged is not None and not self.is_prepared
 
     @property
@@ -250,15 +253,13 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def needs_fresh_id(self) -> bool:
-        """Whether a bump of the epoch takes a fresh producer id."""
+        """Whether the next bump of the epoch needs a new producer id."""
         return self.producer_epoch >= CLIENT_EPOCH_MAX
 
     def initialized(
         self, fresh_id: ProducerId | None, *, timeout_ms: int, is_same_producer: bool, wall_ms: int
     ) -> Transaction:
-        """Return the state after a producer took the transactional id over. `fresh_id` is given if
-        `needs_fresh_id`.
-        """
+        """Return the state after a producer took over the transactional id. `fresh_id` is given if `needs_fresh_id`."""
         bumped = self._bumped(fresh_id, keeps_last=is_same_producer)
         return replace(
             bumped,
@@ -275,7 +276,7 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
         wall_ms: int,
         ended_by: EndedBy = EndedBy.CLIENT,
     ) -> Transaction:
-        """Return the state after an abort of a transaction that registered no partition: no markers are due."""
+        """Return the state after the abort of a transaction without partitions, which needs no markers."""
         return replace(
             self._bumped(fresh_id, keeps_last=True),
             status=TransactionStatus.COMPLETE_ABORT,
@@ -305,7 +306,7 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
     def with_partitions(
         self, partitions: Collection[TransactionPartition], *, is_tv2: bool, wall_ms: int
     ) -> Transaction:
-        """Return the state with these partitions registered, in the open transaction or a new one."""
+        """Return the state with these partitions added to the open transaction, or to a new one."""
         is_open = self.status is TransactionStatus.ONGOING
         assert is_open or self.status.is_between, f"partitions in {self.status.name}"
         return replace(
@@ -376,7 +377,7 @@ class Transaction(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TransactionRecord(Struct, frozen=True, gc=False):
-    """A record of `__transaction_state`; None forgets the transactional id."""
+    """A record of `__transaction_state`. A state of None deletes the transactional id."""
 
     transactional_id: TransactionalId
     state: Transaction | None
@@ -393,14 +394,14 @@ def created(producer_id: ProducerId, *, timeout_ms: int, wall_ms: int) -> Transa
 
 
 def created_ledger(*, wall_ms: int) -> Transaction:
-    """Return the state of a query id that has no producer of its own, only the ledger of its steps."""
+    """Return the state of a query's transactional id that has only the ledger of its steps, and no producer."""
     return Transaction(
         producer_id=NO_PRODUCER_ID, producer_epoch=NO_EPOCH, timeout_ms=0, update_ms=wall_ms
     )
 
 
 def assert_legal(state: Transaction) -> None:
-    """Assert that the fields are a legal combination."""
+    """Assert that the values of the fields are possible together."""
     status, epoch = state.status, state.producer_epoch
     assert not state.partitions or not status.is_between, f"partitions in {status.name}: {state}"
     assert state.next_id == NO_PRODUCER_ID or status.is_decided, f"next id in {status.name}"

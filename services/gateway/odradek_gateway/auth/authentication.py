@@ -34,13 +34,13 @@ from odradek_runtime.logs import event_log
 from odradek_runtime.tls import ANONYMOUS, principal_of_certificate
 
 CERTIFICATE: Final = "odradek.certificate"
-"""The key under which a scope holds the peer's certificate (DER); the HTTP server sets it."""
+"""The key in a scope under which the HTTP server stores the client's certificate (DER)."""
 ON_BEHALF_OF: Final = b"odradek-on-behalf-of"
 ON_BEHALF_OF_HOST: Final = b"odradek-on-behalf-of-host"
 _METRICS: Final = "/metrics"
 _USERS_BEHIND_AN_ADDRESS: Final = 10
 _NOTHING: Final = AclFilter(principal="-", resource_name="-")
-"""A filter that matches nothing. Listing it needs DESCRIBE on the cluster, the right that metrics need."""
+"""A filter that matches no entry. Listing by it requires DESCRIBE on the cluster, the right that metrics need."""
 _REALM: Final = 'realm="odradek"'
 _NAME_CHARACTERS_MAX: Final = 255
 _PASSWORD_CHARACTERS_MAX: Final = 1024

@@ -26,7 +26,7 @@ _KEY: Final = os.urandom(32)
 
 
 class BasicLogins:
-    """Checks passwords by logins at brokers, with a cache. Used only on the event loop.
+    """Checks passwords by logins at brokers, and caches the results. It is used only on the event loop.
 
     Every user can log in at any of the brokers in `endpoints`.
     """
@@ -45,7 +45,8 @@ class BasicLogins:
         self._mechanism = mechanism
         self._cache_s = cache_ms / 1000
         self._clock_s = clock_s
-        self._proved: OrderedDict[bytes, float] = OrderedDict()  # end of validity, soonest first
+        # Proved logins and the end of their validity, the earliest first.
+        self._proved: OrderedDict[bytes, float] = OrderedDict()
         self._under_way: dict[bytes, asyncio.Task[None]] = {}
         self._room = asyncio.Semaphore(PROOFS_MAX)
         self._next = 0
@@ -77,7 +78,7 @@ class BasicLogins:
             task = asyncio.create_task(proving, name="basic login")
             self._under_way[pair] = task
             task.add_done_callback(lambda done: self._finished(pair, done))
-        # Other requests may wait for the proof too: one that is cancelled must not end it.
+        # Other requests may wait for the same proof, so the cancellation of one of them must not cancel it.
         await asyncio.shield(task)
 
     def _finished(self, pair: bytes, done: asyncio.Task[None]) -> None:
@@ -103,7 +104,8 @@ class BasicLogins:
             raise AuthenticationFailed(str(error)) from None
         last: OdradekError | None = None
         async with self._room:
-            before_proof()  # again: other proofs of the same user may have failed while this one waited
+            # Repeated, because other proofs of the same user may have failed while this one waited.
+            before_proof()
             for _ in self._endpoints:
                 self._next = (self._next + 1) % len(self._endpoints)
                 endpoint = self._endpoints[self._next]

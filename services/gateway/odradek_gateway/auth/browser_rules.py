@@ -33,7 +33,9 @@ _audit = event_log("odradek_gateway.audit")
 
 
 class BrowserRules:
-    """ASGI middleware around authentication: a page must not even learn whether credentials would be accepted."""
+    """ASGI middleware that refuses requests of foreign web pages. It runs before authentication, so that a page cannot
+    even learn whether credentials would be accepted.
+    """
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class BrowserRules:
         return True
 
     def _is_foreign(self, scope: dict[str, Any], host: str) -> bool:
-        """Whether a page of another origin made the browser send the request."""
+        """Return whether a page of another origin made the browser send the request."""
         origins = _values(scope, b"origin")
         if any(origin.lower().rstrip("/") in self._origins for origin in origins):
             return False

@@ -26,9 +26,8 @@ _BODY_BYTES: Final = "odradek.body_bytes"
 
 
 class RequestShares:
-    """Counts the requests and body bytes in progress by owner, and refuses more than a share.
-
-    Used only on the event loop.
+    """Counts the requests and the bytes of bodies in progress by owner, and refuses more than an owner's share. It is
+    used only on the event loop.
     """
 
     def __init__(self, *, requests_max: int, body_bytes_max: int, bodies_bytes_max: int) -> None:
@@ -80,7 +79,7 @@ NAMES_MAX: Final = 10_000
 
 
 class RateLimits:
-    """Token buckets by name. Used only on the event loop."""
+    """Token buckets by name. It is used only on the event loop."""
 
     def __init__(
         self,
@@ -94,7 +93,7 @@ class RateLimits:
         self._clock_s = clock_s
         self._buckets: OrderedDict[str, tuple[float, float]] = (
             OrderedDict()
-        )  # (tokens, time of last use)
+        )  # (tokens, time of the last use)
 
     def __len__(self) -> int:
         return len(self._buckets)

@@ -28,16 +28,17 @@ from odradek_gateway.settings import GatewaySettings
 from odradek_gateway.transactional_producers import TransactionalProducers
 
 HEALTH_PATHS: Final = frozenset({"/livez", "/readyz", "/_health"})
-"""Served to everybody and under any load: a probe that is refused would restart a healthy gateway."""
+"""Paths that are served to everybody and under any load, because a health check that is refused would restart a healthy
+gateway.
+"""
 ACCESS: Final = "odradek.cluster"
 """The key under which a request's scope holds the caller's access to the cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who sent a request.
-
-    `principal` is like User:alice, or empty without authentication; `host` is the caller's address.
+    """The sender of a request. `principal` is like User:alice, or empty without authentication; `host` is the sender's
+    address.
     """
 
     principal: str = ""
@@ -126,7 +127,8 @@ class CallerAccesses:
         self.transport = GrpcTransport(
             TlsOptions(ca=settings.ssl_ca, cert=settings.ssl_certificate, key=settings.ssl_key)
         )
-        self._known: OrderedDict[Caller, CallerAccess] = OrderedDict()  # longest idle first
+        # The one that was idle for longest comes first.
+        self._known: OrderedDict[Caller, CallerAccess] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:

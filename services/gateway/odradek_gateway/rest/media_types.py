@@ -108,7 +108,8 @@ def headers_for_older_gateways(
     if base_type(headers.get("content-type")) in NO_RECORDS:
         passed_on["content-type"] = V2
     if not carries_records and "accept" in headers:
-        with contextlib.suppress(RestError):  # the other gateway refuses it where it matters
+        # If the type is not valid, the other gateway refuses the request.
+        with contextlib.suppress(RestError):
             passed_on["accept"] = accepted_without_records(headers["accept"])
     return passed_on
 

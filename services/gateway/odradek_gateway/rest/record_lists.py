@@ -60,7 +60,7 @@ class RecordList(Generic[R]):
         if len(body) <= PIECE_BYTES:
             records = self._body.decode(bytes(body)).records
             return records
-        begin = start = end = -1  # of the array, of the piece, and of the array again
+        begin = start = end = -1  # positions where the array begins, where a piece begins and ends
         for place in cuts(body, record_bytes_max):
             if place is None:
                 await asyncio.sleep(0)
@@ -142,7 +142,7 @@ def cuts(body: bytearray, record_bytes_max: int) -> Iterator[int | None]:
             continue
         start, end = token.span()
         if body[start] == ord('"'):
-            if end - start == 1:  # the string does not end within this part of the body
+            if end - start == 1:  # the string does not end in this part of the body
                 if start == position and len(body) - start > record_bytes_max:
                     raise RestError(413, 413, f"a record is larger than {record_bytes_max} bytes")
                 if len(body) - start <= record_bytes_max:

@@ -45,7 +45,7 @@ _OPERATIONS: Final = frozenset(range(2, 16))
 _PERMISSIONS: Final = frozenset({2, 3})
 _CLUSTER: Final = 4
 ENTRIES_MAX: Final = 100_000
-# Comparisons of a filter with an entry in one request; so many take about half a second.
+# Most comparisons of a filter with an entry in one request; they take about half a second.
 LOOKS_MAX: Final = 1_000_000
 LOOKS_PER_PIECE: Final = 10_000
 _TOO_MANY_LOOKS: Final = Outcome(
@@ -75,15 +75,13 @@ class Looks:
 
 
 class _Records:
-    """The records of all access control entries, by their content. The next piece of a large request can use it
-    again.
+    """The records of all access control entries, by their content. It is read once for all pieces of a large
+    request.
     """
 
     @staticmethod
     def of(work: Workspace) -> _Records:
-        """Return the records of the last decision if no other decision was made since; otherwise read them from the
-        image.
-        """
+        """Return the records of the last decision if nothing was decided since; otherwise read them from the image."""
         records = work.acl_records
         if not isinstance(records, _Records) or not records._is_valid(work):
             work.acl_records = records = _Records(work)
@@ -96,21 +94,21 @@ class _Records:
         self.by_content = {content(record): record for record in work.image.acls.values()}
 
     def _is_valid(self, work: Workspace) -> bool:
-        # Undoing a decision replaces the image.
+        # The image is another object after a decision was undone.
         return self._image is work.image and self._next_offset == work.next_offset
 
     def close(self) -> None:
-        """End a piece of the request: its changes take effect at this decision's offset."""
+        """End a piece of the request, whose changes take effect at this decision's offset."""
         self._next_offset = MetadataOffset(self._work.next_offset + bool(self._work.written))
 
 
 def filters_per_piece(image: MetadataImage, count_max: int) -> int:
-    """Return how many filters of a large request make one piece, which takes about 10 ms."""
+    """Return how many filters of a large request are decided as one piece, which takes about 10 ms."""
     return max(1, min(count_max, LOOKS_PER_PIECE // max(1, len(image.acls))))
 
 
 def create_acls(work: Workspace, entries: Sequence[AclEntry]) -> tuple[Outcome, ...]:
-    """Add entries; an entry that exists already is not an error, and is not added again."""
+    """Add entries. An entry that exists already is not added again, and is not an error."""
     records = _Records.of(work)
     present = records.by_content
     outcomes = []
@@ -132,10 +130,10 @@ def create_acls(work: Workspace, entries: Sequence[AclEntry]) -> tuple[Outcome, 
 def delete_acls(
     work: Workspace, filters: Sequence[AclEntry], *, looks: Looks | None = None
 ) -> tuple[tuple[Outcome, tuple[AclEntry, ...]], ...]:
-    """Delete the entries that each filter matches; an entry is reported for the first filter that matches it.
+    """Delete the entries that match the filters. An entry is reported for the first filter that it matches.
 
-    A filter without wildcards names its one entry. Any other filter is compared with all entries. A request may make
-    a limited number of comparisons (`looks`); filters beyond that are refused.
+    A filter without wildcards stands for one entry. Any other filter is compared with all entries. A request may make a
+    limited number of comparisons (`looks`); further filters are refused.
     """
     looks = looks or Looks()
     present = _Records.of(work)
@@ -256,7 +254,7 @@ class ScramUpsertion:
     salted_password: bytes
 
     def __repr__(self) -> str:
-        # The default would show secrets wherever a request is logged.
+        # The default representation would show secrets wherever a request is logged.
         return f"ScramUpsertion(user={self.user!r}, <hidden>)"
 
 
@@ -350,7 +348,9 @@ _CLIENT_TYPES: Final = frozenset({"user", "client-id"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaAlteration:
-    """A quota to set, or to remove if its value is None. A part with the name None is the default of its type."""
+    """A quota to set, or to remove if its value is None. A name of None stands for every entity of its type without a
+    quota of its own.
+    """
 
     entity: QuotaEntity
     key: str

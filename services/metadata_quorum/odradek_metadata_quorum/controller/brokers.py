@@ -27,9 +27,9 @@ from odradek_protocol.metadata.records import NO_LEADER, BrokerRegistrationChang
 def heartbeat(work: Workspace, request: HeartbeatRequest) -> HeartbeatResponse:
     """Handle a broker's heartbeat: fence or unfence the broker, or begin or end its shutdown.
 
-    A broker that cannot write is treated like one that shuts down: it leaves each ISR that keeps its minimum
-    size without it, and leads only what no other broker can lead. It may be elected for that, because readers
-    need a leader.
+    A broker that cannot write is treated like one that shuts down: it leaves each ISR that has enough replicas without
+    it, and remains the leader only where no other broker can lead. It may also be elected there, because consumers need
+    a leader.
     """
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
@@ -82,9 +82,9 @@ def _heartbeat_response(work: Workspace, request: HeartbeatRequest) -> Heartbeat
 def _note_offline_directories(
     work: Workspace, broker: BrokerState, request: HeartbeatRequest
 ) -> None:
-    """Fence a broker that has no working directory, and count its copies as lost (rule R11).
+    """Fence a broker that has no working directory, and treat its replicas as having lost records (rule R11).
 
-    What does not fit into this batch follows with its next heartbeats, which repeat the request.
+    Changes that do not fit into this batch follow with its next heartbeats, which repeat the request.
     """
     offline = {*broker.offline_directory_ids, *request.offline_directory_ids}
     offline &= {*broker.directory_ids}
@@ -122,8 +122,8 @@ def _registration_change(
 
 
 def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
-    """Elect other leaders for replicas that failed on an internal error. The copies stay in ISR and ELR
-    as they are.
+    """Elect other leaders for replicas that failed because of an internal error. The replicas stay in the ISR and the
+    ELR.
     """
     if not request.broken_partitions:
         work.broken.pop(request.broker_id, None)
@@ -135,7 +135,7 @@ def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
 
 
 def _fence(work: Workspace, reasons: Mapping[BrokerId, str]) -> None:
-    """Fence brokers (rule R20). If not all of their partitions fit into this batch, later ticks settle the rest."""
+    """Fence brokers (rule R20). Partitions whose changes do not fit into this batch are changed by later ticks."""
     for broker_id, reason in sorted(reasons.items()):
         broker = work.image.brokers[broker_id]
         work.memory(broker_id).fenced_because = reason
@@ -146,7 +146,7 @@ def _fence(work: Workspace, reasons: Mapping[BrokerId, str]) -> None:
 
 
 def fence_dead(work: Workspace, fences: Iterable[Fence]) -> None:
-    """Fence brokers whose stream broke or that were silent for too long, and remember the time."""
+    """Fence brokers whose stream broke or that sent nothing for too long, and remember the time."""
     reasons = {}
     for fence in fences:
         broker = work.image.brokers.get(fence.broker_id)
@@ -179,7 +179,7 @@ def _may_unfence(work: Workspace, broker: BrokerState, request: HeartbeatRequest
 
 
 def _unfence(work: Workspace, broker: BrokerState) -> None:
-    """Unfence a broker. One that cannot write may lead its partitions until its next heartbeat moves them to
+    """Unfence a broker. If it cannot write, it may lead partitions until its next heartbeat, which moves them to
     others.
     """
     in_shutdown = False if broker.in_shutdown else None
@@ -197,7 +197,7 @@ def _begin_shutdown(work: Workspace, broker: BrokerState) -> None:
 
 
 def _end_shutdown(work: Workspace, broker: BrokerState) -> None:
-    """End the shutdown of a broker that could not write and can again."""
+    """Let a broker serve again that could not write for a time."""
     work.write(_registration_change(broker, in_shutdown=False))
     work.memory(broker.broker_id).shutdown_offset = None
     leaderless = [s for s in work.partitions_of(broker.broker_id) if s.leader == NO_LEADER]
@@ -205,7 +205,7 @@ def _end_shutdown(work: Workspace, broker: BrokerState) -> None:
 
 
 def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
-    """Return whether a broker may stop: its leaderships have moved, and the live brokers know it or had time to learn
+    """Return whether a broker may stop: its leaderships have moved, and the live brokers know that or had time to learn
     it.
     """
     if broker.fenced:
@@ -213,10 +213,10 @@ def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
     if not broker.in_shutdown:
         return False
     memory = work.memory(broker.broker_id)
-    # None: the shutdown began under another controller.
+    # The offset is None if the shutdown began under another controller.
     if memory.shutdown_offset is None:
         memory.shutdown_offset, memory.shutdown_since_ms = work.next_offset, work.now_ms
-    # Only a record can change either judgement, and both look at all partitions.
+    # Only a new record can change either value, and computing them looks at all partitions.
     if memory.judged_at != work.next_offset:
         memory.judged_at = work.next_offset
         led = (s for s in work.image.partitions() if s.leader == broker.broker_id)
@@ -225,12 +225,12 @@ def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
             _is_missed(work, state, broker.broker_id) for state in work.image.partitions()
         )
     if memory.leads_what_can_move:
-        # A later batch moves the rest.
+        # A later batch moves the other leaderships.
         memory.shutdown_offset = work.next_offset
         work.is_repair_due = True
         return False
     if memory.is_missed:
-        # The broker itself bounds this wait: it stops after the time that is configured there.
+        # The broker bounds this wait: it stops after the time that its settings give it.
         memory.shutdown_since_ms = work.now_ms
         return False
     if work.now_ms >= memory.shutdown_since_ms + work.settings.shutdown_wait_ms:
@@ -248,11 +248,11 @@ def _can_move(work: Workspace, state: PartitionState) -> bool:
 
 
 def _is_missed(work: Workspace, state: PartitionState, leaving: BrokerId) -> bool:
-    """Return whether acks=all would fail without this ISR member, while a live replica may soon replace it in the
-    ISR.
+    """Return whether writes with acks=all would fail without this member of the ISR, although a live replica may soon
+    replace it.
 
-    In a rolling restart the broker that restarted before may still be catching up. Where no other replica is live, as
-    for the last brokers of a cluster that is shut down, the broker is not held back.
+    In a rolling restart, the broker that restarted before this one may still be catching up. If no other replica is
+    live, as for the last brokers of a cluster that is shut down, the broker need not wait.
     """
     if leaving not in state.isr:
         return False
@@ -264,8 +264,8 @@ def _is_missed(work: Workspace, state: PartitionState, leaving: BrokerId) -> boo
 
 
 def is_stale_epoch(broker: BrokerState | None, broker_epoch: BrokerEpoch) -> bool:
-    """Return whether the broker has registered again since, in a committed record.
+    """Return whether a committed record has a later registration of the broker.
 
-    A standby controller can tell, too.
+    A standby controller can decide this, too.
     """
     return broker is not None and 0 <= broker_epoch < broker.broker_epoch

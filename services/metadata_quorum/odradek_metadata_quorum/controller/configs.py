@@ -26,7 +26,8 @@ from odradek_protocol.metadata.image import PartitionState
 from odradek_protocol.metadata.records import Config, ConfigResourceType
 
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
-GROUPS_WITH_CONFIGS_MAX = 10_000  # every broker keeps them, and a caller may name any group
+# A bound, because every broker stores these configs, and a caller may name any group.
+GROUPS_WITH_CONFIGS_MAX = 10_000
 
 
 class AlterOperation(IntEnum):
@@ -49,7 +50,7 @@ class ConfigOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsResource:
-    """Changes of one resource; with `replaces_all`, configs that are not named return to their default."""
+    """Changes to one resource. With `replaces_all`, configs that are not named return to their defaults."""
 
     resource_type: ConfigResourceType
     resource_name: str
@@ -59,10 +60,10 @@ class AlterConfigsResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterConfigsRequest:
-    """Changes of several resources, or a piece of them.
+    """Changes to several resources: a client's whole request, or a piece of it.
 
-    `repeated` are the resources that the whole request names more than once; a request that is decided as a whole
-    may leave it empty.
+    `repeated` are the resources that the whole request has more than once; it may be empty if the request is decided as
+    a whole.
     """
 
     resources: tuple[AlterConfigsResource, ...]
@@ -131,7 +132,7 @@ def _check_resource(work: Workspace, resource: AlterConfigsResource) -> None:
                     ErrorCode.INVALID_REQUEST,
                     f"{name!r} is not a broker id: give the id of a broker, or an empty name for all brokers",
                 )
-            # Names are compared as strings, because "01" names no broker.
+            # Names are compared as strings, because "01" is not the name of broker 1.
             if name and name not in map(str, work.image.brokers):
                 raise _Refused(ErrorCode.INVALID_REQUEST, f"there is no broker {name}")
         case ConfigResourceType.GROUP:
@@ -159,7 +160,7 @@ def _apply(
 ) -> None:
     name = operation.name
     if operation.operation is AlterOperation.DELETE:
-        # No check of the name: a config that only an older version knew can still be deleted.
+        # The name is not checked, so that a config that only an older release knew can be deleted.
         values.pop(name, None)
         return
     definition = definition_of(resource.resource_type, name)
@@ -202,7 +203,7 @@ def _write(work: Workspace, resource: AlterConfigsResource, values: dict[str, st
             )
         )
     if MIN_INSYNC_REPLICAS in changed:
-        # Where all replicas are in sync no minimum makes a difference.
+        # If all replicas are in sync, the minimum makes no difference.
         lacking = [s for s in _concerned(work, resource) if len(s.isr) < len(s.replicas)]
         for state in lacking:
             if (change := work.settled(state)) is not None:

@@ -73,11 +73,13 @@ T = TypeVar("T")
 class _Opening:
     epoch: int
     now_ms: int
-    records_left: int  # records of the first batch that are not yet replayed
+    records_left: int  # how many records of the first batch are not yet replayed
 
 
 class Controller:
-    """The controller of one member. The module's docstring has its states and the duties of its caller."""
+    """The controller of one member of the quorum. The docstring of the module has its states, and what its caller must
+    do.
+    """
 
     def __init__(self, settings: ControllerSettings, draws: Draws) -> None:
         self.settings = settings
@@ -106,23 +108,21 @@ class Controller:
 
     @property
     def is_repairing(self) -> bool:
-        """Whether the last `tick` left partitions whose leader or ISR the next one must still correct."""
+        """Whether the last `tick` left partitions whose leader or ISR the next one still has to change."""
         return self._work is not None and (self._work.is_repair_due or bool(self._work.unsettled))
 
     @property
     def image(self) -> MetadataImage:
-        """The working image while active, else the committed one."""
+        """The working image if this controller is active, otherwise the committed image."""
         return self.committed if self._work is None else self._work.image
 
     def why_fenced(self, broker_id: BrokerId) -> str:
-        """Return the reason, for operators, why this controller last fenced a broker while active; empty if it never
-        did.
-        """
+        """Return, for operators, why this controller last fenced a broker; "" if it never did."""
         memory = None if self._work is None else self._work.memories.get(broker_id)
         return "" if memory is None else memory.fenced_because
 
     def became_active(self, epoch: int, now_ms: int) -> list[Decision[None]]:
-        """Begin to open, because this member leads the quorum in `epoch` and has replayed all older entries."""
+        """Begin to open, because this member leads the quorum in `epoch` and has replayed all earlier entries."""
         assert self.epoch is None, (
             f"became active in epoch {epoch} while active in epoch {self.epoch}"
         )
@@ -182,7 +182,7 @@ class Controller:
         return records if first == offset else None
 
     def advance(self, offset: MetadataOffset, epoch: int) -> None:
-        """Advance past a committed entry that holds no records."""
+        """Move past a committed entry that has no records."""
         self.committed.advance(offset, epoch)
 
     def restore(self, image: MetadataImage) -> None:
@@ -208,10 +208,10 @@ class Controller:
         self._liveness.activate(unfenced, now_ms=opening.now_ms)
 
     def tick(self, now_ms: int) -> list[Decision[None]]:
-        """Decide what is due by now: fencing, unfinished repairs, elections, rebalancing of leaders.
+        """Decide what is due: fencing, changes of partitions that were not completed, elections, balancing of leaders.
 
-        Call it about every 50 ms, after all waiting heartbeats were handed in, and again at once
-        while `is_repairing`. A standby decides nothing.
+        Call it about every 50 ms, after all heartbeats that have arrived were handled, and again at once while
+        `is_repairing`. A standby decides nothing.
         """
         work = self._work
         if work is None:
@@ -228,7 +228,9 @@ class Controller:
         return [decision for decision in decisions if decision.records]
 
     def heartbeat(self, now_ms: int, request: HeartbeatRequest) -> Decision[HeartbeatResponse]:
-        """Handle a broker's heartbeat, at the active controller or a standby. A standby's response renews no lease."""
+        """Handle a broker's heartbeat, as the active controller or as a standby. The response of a standby renews no
+        lease.
+        """
         if self._work is not None:
             return self.decide(now_ms, heartbeat, request)
         broker = self.committed.brokers.get(request.broker_id)
@@ -236,7 +238,7 @@ class Controller:
             return Decision(
                 response=HeartbeatResponse(error=ErrorCode.STALE_BROKER_EPOCH, seq=request.seq)
             )
-        if broker is not None:  # an unregistered broker must not take memory here
+        if broker is not None:  # a broker that is not registered must not take memory here
             self._liveness.heartbeat(request.broker_id, now_ms=now_ms)
         return Decision(response=HeartbeatResponse(seq=request.seq))
 
@@ -252,7 +254,7 @@ class Controller:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Decision[T]:
-        """Run a handler on the working image. Its records are then in flight; if it raises, they are undone.
+        """Run a handler on the working image. Its records are then to be proposed; if it raises, they are undone.
 
         Raises:
             BatchTooLarge: its records do not fit into one entry of the quorum's log.

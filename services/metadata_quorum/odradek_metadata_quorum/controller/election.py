@@ -1,11 +1,11 @@
 """Rules for one partition: which replica leads it, which stay in its ISR, and which stay eligible as leader in its
 ELR.
 
-`settle` holds all that fencing, unfencing, restarts and controlled shutdown mean for a partition: given
-what the brokers are *now*, it returns what the partition must become, or None if nothing has to change.
-The controller records what happened to a broker and then settles the partitions of that broker. Because
-the rule looks only at the present, applying it twice changes nothing, and a new controller finishes what
-an old one began by settling everything.
+`settle` decides what fencing, unfencing, restarts and controlled shutdown change in a partition: from the
+present state of the brokers it computes the leader, ISR and ELR that the partition must have, and returns
+None if nothing has to change. The controller records the change of a broker and then calls `settle` for the
+partitions of that broker. Because `settle` depends only on the present state, a second call changes nothing,
+and a new controller calls it for all partitions to finish what the last controller began.
 
 What a replica can be, worst first:
 
@@ -44,7 +44,7 @@ from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
 
 
 class Standing(IntEnum):
-    """How far a broker can serve a partition now, from FENCED to STREAMING; the module's docstring explains the
+    """How well a broker can serve a partition now, from FENCED to STREAMING. The docstring of the module explains the
     values.
     """
 
@@ -66,14 +66,14 @@ def settle(
     min_insync_replicas: int,
     lost: Iterable[BrokerId] = (),
 ) -> PartitionChange | None:
-    """Return the change that a partition needs, given its brokers as they are now; None if it needs none.
+    """Return the change that a partition needs because of the present state of its brokers; None if it needs none.
 
     Args:
         state: the partition as it is.
         standing_of: returns the present Standing of a broker.
         min_insync_replicas: the partition's effective minimum.
-        lost: brokers whose copy of this partition may lack bytes that it had (a power restart, a
-            lost directory); each copy was good until now.
+        lost: brokers whose replica of this partition may lack bytes that it had (a power restart, a
+            lost directory); each replica was complete until now.
     """
     lost_now = set(lost) & {*state.isr, *state.elr}
     isr, fenced = _split_isr(state, lost_now, standing_of, min_insync_replicas)
@@ -81,7 +81,8 @@ def settle(
     claims += [b for b in fenced if b not in claims]
     elr = _in_order(claims, state.replicas) if len(isr) < min_insync_replicas else ()
     if not isr and not elr:
-        elr = _in_order(lost_now, state.replicas)  # R19: the last copy stays
+        # Rule R19: the last replica that has all records stays eligible.
+        elr = _in_order(lost_now, state.replicas)
     gone = _in_order({*state.lost, *lost_now}, state.replicas) if len(state.replicas) > 1 else ()
 
     leader = _keeps_leading(state.leader, isr, standing_of)
@@ -98,7 +99,7 @@ def settle(
 def _split_isr(
     state: PartitionState, lost_now: set[BrokerId], standing_of: StandingOf, minimum: int
 ) -> tuple[Brokers, Brokers]:
-    """Return the members that stay in the ISR, and the fenced ones that leave it."""
+    """Return the members that stay in the ISR, and the fenced members that leave it."""
     staying = [b for b in state.isr if b not in lost_now and standing_of(b) > Standing.FENCED]
     fenced = tuple(b for b in state.isr if b not in lost_now and standing_of(b) is Standing.FENCED)
     for broker in [b for b in staying if standing_of(b) < Standing.LIVE]:
@@ -127,13 +128,15 @@ def _elect(
 
 
 def clean_candidate_exists(state: PartitionState, standing_of: StandingOf) -> bool:
-    """Return whether a leader can be elected without asking any broker for its log end."""
+    """Return whether a leader can be elected without asking brokers for their log end offsets."""
     leader, _, _ = _elect(state.replicas, state.isr, state.elr, state.lost, standing_of)
     return leader != NO_LEADER
 
 
 def elect_preferred(state: PartitionState, standing_of: StandingOf) -> PartitionChange | None:
-    """Return the change that makes the first replica the leader, if it is in sync, may lead and does not lead yet."""
+    """Return the change that makes the first replica the leader, if it is in sync, may lead and is not the leader yet;
+    otherwise None.
+    """
     preferred = state.replicas[0]
     if state.leader == preferred or preferred not in state.isr or preferred in state.lost:
         return None

@@ -37,18 +37,18 @@ from odradek_protocol.metadata.records import FeatureLevel, MetadataIncarnation,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDescription:
-    """One feature: the level in use, the range that this program supports, and the range that all members support."""
+    """One feature: the level in use, the levels that this release supports, and those that all members support."""
 
     name: str
     level: int
     level_min: int
     level_max: int
-    level_common: int  # the highest that every member supports
-    held_back_by: tuple[str, ...]  # members below level_max, for people
+    level_common: int  # the highest level that all members support
+    held_back_by: tuple[str, ...]  # texts for people: the members that do not support level_max
 
 
 def describe_features(work: Workspace) -> tuple[FeatureDescription, ...]:
-    """Describe all features of this program, by name."""
+    """Describe all features that this release knows, by name."""
     described = []
     for name, (lowest, highest) in sorted(SUPPORTED_FEATURES.items()):
         common = highest
@@ -104,12 +104,12 @@ def update_feature(
 
 
 def new_incarnation(draws: Draws) -> MetadataIncarnation:
-    """Return a random incarnation id for a metadata log that has none yet."""
+    """Return a random id for a metadata log that has none yet."""
     return MetadataIncarnation(incarnation_id=MetadataIncarnationId(draws.randbytes(16)))
 
 
 def _unable(work: Workspace, name: str, level: int) -> list[str]:
-    """List the brokers and voters that do not support a level, with the levels that they do support."""
+    """Return texts with the brokers and voters that do not support a level, and the levels that they do support."""
     unable = []
     for controller_id in work.settings.voters:
         features = registered_features(work, controller_id)
@@ -139,7 +139,7 @@ REGISTRATION_MS_MAX: Final = 10_000
 
 
 def register_controller(work: Workspace, request: RegisterControllerRequest) -> Outcome:
-    """Record which levels a voter supports. A registration that equals the last one writes nothing."""
+    """Record which levels a voter supports. A registration that equals the voter's last one writes nothing."""
     voters = work.settings.voters
     if request.controller_id not in voters:
         return Outcome(

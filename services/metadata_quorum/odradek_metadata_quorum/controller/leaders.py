@@ -49,15 +49,15 @@ from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
 
 
 def elect_leaders(work: Workspace, request: ElectLeadersRequest) -> tuple[PartitionResult, ...]:
-    """Elect leaders by command. If no partitions are named, all are tried, and only those that changed
-    are reported.
+    """Elect leaders at the request of a user. If no partitions are named, try all of them, and report only those that
+    changed.
     """
     results: list[PartitionResult] = []
     changes = 0
     for partition in request.partitions or _all_partitions(work):
         if changes == work.settings.partitions_per_batch_max:
             if not request.partitions:
-                # The command may be repeated; the automatic balance also continues.
+                # The user may repeat the command, and the automatic balancing continues.
                 break
             outcome = Outcome(
                 error=ErrorCode.THROTTLING_QUOTA_EXCEEDED,
@@ -129,7 +129,9 @@ def _elect_unclean(work: Workspace, state: PartitionState) -> Outcome:
 
 
 def rebalance(work: Workspace) -> None:
-    """If the check is due, elect the preferred leaders of brokers that lack too many of their leaderships."""
+    """If a check is due, elect the preferred leaders of brokers that lead too few of the partitions that
+    prefer them.
+    """
     interval_s = work.config("leader.imbalance.check.interval.seconds")
     assert isinstance(interval_s, int)
     if work.now_ms < work.leaders_checked_at_ms + interval_s * 1000:
@@ -156,7 +158,7 @@ def rebalance(work: Workspace) -> None:
     ]
     work.write(*changes[: work.settings.partitions_per_batch_max])
     if len(changes) > work.settings.partitions_per_batch_max:
-        # The next tick moves the rest.
+        # The next tick moves the other leaderships.
         work.leaders_checked_at_ms = work.now_ms - interval_s * 1000
 
 
@@ -165,15 +167,15 @@ CHECK_INTERVAL_MS = 200  # a check of 10,000 partitions takes about 2 ms
 
 
 def pursue(work: Workspace) -> None:
-    """Check all partitions without a leader: ask their replicas for log ends, or elect the replica with the longest
-    log.
+    """Handle all partitions without a leader: ask their replicas for log end offsets, or elect the replica with the
+    longest log.
     """
     checked_at_ms = work.leaderless_checked_at_ms
     if checked_at_ms is not None and work.now_ms < checked_at_ms + CHECK_INTERVAL_MS:
         return
     work.leaderless_checked_at_ms = work.now_ms
     if not work.inquiries and work.leaderless_checked_offset == work.image.offset:
-        # Only a record can take a partition's leader away, and each one without a leader has an inquiry.
+        # Only a new record can leave a partition without a leader, and an inquiry exists for each such partition.
         return
     work.leaderless_checked_offset = work.image.offset
     leaderless = {
@@ -216,7 +218,7 @@ def _pursue_one(work: Workspace, state: PartitionState, inquiry: Inquiry) -> Bro
 
 
 def is_unclean_allowed(work: Workspace, state: PartitionState) -> bool:
-    """Return whether the topic prefers availability to acknowledged records."""
+    """Return whether the topic has unclean.leader.election.enable."""
     definition = TOPIC_CONFIGS["unclean.leader.election.enable"]
     topic = work.image.topics[state.topic_id]
     return definition.parse(resolve_topic_config(work.image, topic.name, definition)[0]) is True
@@ -257,15 +259,15 @@ def reported_log_end(
 
 
 def live_replicas(work: Workspace, state: PartitionState) -> list[BrokerId]:
-    """Return the replicas, in their order, that could lead this partition now if they were in sync."""
+    """Return the replicas, in their order, whose brokers could lead this partition now if they were in sync."""
     standing_of = work.standing_in(state)
     return [b for b in state.replicas if standing_of(b) >= Standing.LIVE]
 
 
 def _log_ends_wanted(work: Workspace) -> dict[BrokerId, list[TopicIdPartition]]:
-    """List the replicas whose log ends each broker shall report next.
+    """Return the replicas whose log end offsets each broker must report next.
 
-    This is done once for all brokers, not at each heartbeat.
+    This is computed once for all brokers, and not at each heartbeat.
     """
     wanted: dict[BrokerId, list[TopicIdPartition]] = {}
     for (topic_id, index), inquiry in work.inquiries.items():
@@ -288,9 +290,9 @@ def _has_reported(work: Workspace, inquiry: Inquiry, broker_id: BrokerId) -> boo
 
 
 def wanted_log_ends(work: Workspace, broker_id: BrokerId) -> tuple[TopicIdPartition, ...]:
-    """Return some of the replicas whose log ends a broker shall report.
+    """Return some of the replicas whose log end offsets a broker must report.
 
-    Returns none for a broker that is not live, because it may not know these replicas.
+    The result is empty for a broker that is not live, because it may not know these replicas.
     """
     if work.standing_of(broker_id) < Standing.LIVE:
         return ()
@@ -303,7 +305,7 @@ def wanted_log_ends(work: Workspace, broker_id: BrokerId) -> tuple[TopicIdPartit
 
 
 def report_log_ends(work: Workspace, request: ReportLogEndsRequest) -> ErrorCode:
-    """Record the log ends that a broker reported. Those that were not requested are dropped."""
+    """Record the log end offsets that a broker reported. Those that were not requested are ignored."""
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
         return error

@@ -41,7 +41,7 @@ from odradek_protocol.identity import BrokerId
 
 
 class Connection(Enum):
-    """The states of a broker's connection; the module's docstring has their diagram."""
+    """The states of a broker's connection. The docstring of the module has their diagram."""
 
     UNHEARD = "unheard"
     CONNECTED = "connected"
@@ -50,7 +50,9 @@ class Connection(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """A broker that the controller must fence. `found` is the state of its connection when its deadline passed."""
+    """A broker that the controller must fence. `found` is the state of its connection at the time when its deadline
+    passed.
+    """
 
     broker_id: BrokerId
     found: Connection
@@ -60,8 +62,9 @@ class Fence:
 class _Broker:
     connection: Connection = Connection.UNHEARD
     broken_at_ms: int = 0
-    deadline_ms: int | None = None  # None: not watched
-    is_forgiven: bool = False  # a mass break moved its deadline since its last heartbeat
+    deadline_ms: int | None = None  # None: the broker is not watched
+    # Whether its deadline was moved, when many streams broke at once, since its last heartbeat.
+    is_forgiven: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,10 +76,10 @@ class Liveness:
 
     session_ms: int
     grace_ms: int
-    stall_ms_min: int  # ticks further apart than this show a stall of this process
+    stall_ms_min: int  # a longer time between two ticks shows a stall of this process
     _brokers: dict[BrokerId, _Broker] = field(default_factory=dict)
     _ticked_at_ms: int | None = None
-    _forgiven_at_ms: int | None = None  # the last stall that moved the deadlines
+    _forgiven_at_ms: int | None = None  # time of the last stall that moved the deadlines
 
     def activate(self, unfenced: Iterable[BrokerId], *, now_ms: int) -> None:
         """Watch these brokers from now on, because the controller became active (rule R24)."""
@@ -95,24 +98,24 @@ class Liveness:
             broker.deadline_ms = None
 
     def watch(self, broker_id: BrokerId, *, now_ms: int) -> None:
-        """Watch a broker that is now unfenced, with a new deadline."""
+        """Watch a broker with a new deadline, because it is unfenced now."""
         broker = self._broker(broker_id)
         is_broken = broker.connection is Connection.BROKEN
         broker.deadline_ms = now_ms + (self.grace_ms if is_broken else self.session_ms)
 
     def keep_watching(self, unfenced: Iterable[BrokerId], *, now_ms: int) -> None:
-        """Watch again the unfenced brokers that are not watched because a decision was undone."""
+        """Watch the unfenced brokers again that are not watched because a decision was undone."""
         for broker_id in unfenced:
             if self._broker(broker_id).deadline_ms is None:
                 self.watch(broker_id, now_ms=now_ms)
 
     def unwatch(self, broker_id: BrokerId) -> None:
-        """Stop watching a broker that is fenced."""
+        """Stop watching a broker, because it is fenced."""
         if broker := self._brokers.get(broker_id):
             broker.deadline_ms = None
 
     def forget(self, broker_id: BrokerId) -> None:
-        """Forget a broker that was unregistered."""
+        """Forget a broker, because it was unregistered."""
         self._brokers.pop(broker_id, None)
 
     def heartbeat(self, broker_id: BrokerId, *, now_ms: int) -> None:
@@ -139,7 +142,7 @@ class Liveness:
         return broker is not None and broker.connection is Connection.CONNECTED
 
     def tick(self, *, now_ms: int) -> list[Fence]:
-        """Return the brokers whose deadlines have passed. Queued heartbeats must be handed in first."""
+        """Return the brokers whose deadlines have passed. The caller handles all received heartbeats first."""
         stalled_ms = self._stall(now_ms)
         fences: list[Fence] = []
         for broker_id, broker in self._brokers.items():

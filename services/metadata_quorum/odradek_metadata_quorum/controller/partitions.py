@@ -46,7 +46,7 @@ from odradek_protocol.metadata.records import NO_LEADER, PartitionChange
 
 
 def alter_partitions(work: Workspace, request: AlterPartitionRequest) -> AlterPartitionResponse:
-    """Decide each ISR proposal independently. The accepted ones are written as one batch."""
+    """Decide each ISR proposal, independently of the others. All accepted ones are written as one batch."""
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
         return AlterPartitionResponse(error=error)
@@ -162,13 +162,13 @@ def _alter_reassignment(
     refusal = assignment_refusal(work, reassignment.replicas)
     if refusal is not None:
         return refusal
-    # A move under way is replaced: replicas that only the old move adds are removed.
+    # A new move replaces the one in progress: replicas that only the old move adds are removed.
     present = tuple(b for b in state.replicas if b not in state.adding)
     adding = tuple(b for b in reassignment.replicas if b not in present)
     removing = tuple(b for b in present if b not in reassignment.replicas)
     replicas = reassignment.replicas + removing
     if (replicas, adding, removing) == (state.replicas, state.adding, state.removing):
-        # A repeated request whose first response was lost.
+        # The request is repeated, because its first response was lost.
         return GOOD
     isr = tuple(b for b in state.isr if b in replicas)
     if not isr and not [b for b in state.elr if b in replicas]:
@@ -223,7 +223,7 @@ def completed(
 def _finished(
     work: Workspace, state: PartitionState, moving: PartitionChange, *, recovering: bool
 ) -> PartitionChange:
-    """Return the change from `state` to the partition without the removed replicas."""
+    """Return the change that removes the replicas which the move removes."""
     assert moving.replicas is not None, moving
     assert moving.isr is not None, moving
     removing = {*(moving.removing or ())}

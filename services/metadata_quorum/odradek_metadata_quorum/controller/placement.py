@@ -43,14 +43,14 @@ Assignments = list[tuple[BrokerId, ...]]
 
 
 class Candidate(Struct, frozen=True, kw_only=True, gc=False):
-    """A broker that may get replicas. Its counts are those of partitions that prefer it as leader."""
+    """A broker that may get replicas. Its counts are of partitions that have it as their preferred leader."""
 
     broker_id: BrokerId
     host: str | None = None
     rack: str | None
     is_live: bool
     leader_count: int = 0
-    topic_leader_count: int = 0  # of the topic that gets the partitions
+    topic_leader_count: int = 0  # how many partitions of the topic in question the broker leads
 
     @property
     def host_key(self) -> str | BrokerId:
@@ -83,7 +83,7 @@ def place(
         raise PlacementError("no broker is live: all are fenced, or none has registered yet")
     ring = _ring(live)
     fenced = [candidate for candidate in brokers if not candidate.is_live]
-    # Ties of the leader counts are broken by the place on the ring, counted from a random start.
+    # If leader counts are equal, the place on the ring decides, counted from a random start.
     turn = draw % len(ring)
     waiting = [
         (broker.topic_leader_count, broker.leader_count, (position - turn) % len(ring), position)
@@ -94,7 +94,8 @@ def place(
     hosts = len({candidate.host_key for candidate in brokers})
     racks = len({candidate.rack for candidate in brokers})
     placed: Assignments = []
-    chosen: dict[tuple[int, int], tuple[BrokerId, ...]] = {}  # by place on the ring, and shift
+    # The replicas chosen for each place on the ring and shift.
+    chosen: dict[tuple[int, int], tuple[BrokerId, ...]] = {}
     for _ in range(partition_count):
         of_topic, of_cluster, tie, position = waiting[0]
         heapq.heapreplace(waiting, (of_topic + 1, of_cluster + 1, tie, position))
@@ -141,7 +142,7 @@ def _chosen(
     on_host = Counter([leader.host_key])
     in_rack = Counter([leader.rack])
     while remaining and len(replicas) < replication_factor:
-        # No candidate can be better than this, so the search may end at the first that is as good.
+        # No candidate can be better than this, so the search may end at the first one that is equal.
         ideal = (
             0 if len(on_host) < hosts else min(on_host.values()),
             False,

@@ -20,7 +20,9 @@ PRODUCER_ID_MAX: Final = 2**63 - 1
 def allocate_producer_ids(
     work: Workspace, request: AllocateProducerIdsRequest
 ) -> AllocateProducerIdsResponse:
-    """Allocate the next block for a registered broker. If the response is lost, its block stays unused."""
+    """Allocate the next block of producer ids for a registered broker. If the response is lost, the block is never
+    used.
+    """
     error = work.broker_error(request.broker_id, request.broker_epoch)
     if error is not ErrorCode.NONE:
         return AllocateProducerIdsResponse(error=error)

@@ -36,7 +36,7 @@ from odradek_protocol.topic_names import TRANSACTIONS_TOPIC
 
 
 def register(work: Workspace, request: RegisterRequest) -> RegisterResponse:
-    """Register a broker; the same incarnation gets the same response again."""
+    """Register a broker. A repeated request of the same process gets the same response."""
     before = work.image.brokers.get(request.broker_id)
     if before is not None and before.incarnation_id == request.incarnation_id:
         return RegisterResponse(broker_epoch=before.broker_epoch)
@@ -78,7 +78,7 @@ def register(work: Workspace, request: RegisterRequest) -> RegisterResponse:
 def _registration_changes(
     work: Workspace, request: RegisterRequest, restart_class: RestartClass
 ) -> list[PartitionChange]:
-    """Return the changes of the partitions of a broker that is fenced and may have lost bytes."""
+    """Return the changes of the partitions of a broker that registers again, is fenced, and may have lost bytes."""
     changes = []
     for state in work.partitions_of(request.broker_id):
         key = TopicIdPartition(state.topic_id, state.partition)
@@ -117,7 +117,7 @@ def _fits_one_batch(
         return True
     if not before.fenced:
         note_fencing(work, before.broker_id)
-    # Elections first.
+    # Put the elections first.
     changes.sort(key=lambda change: change.leader is None)
     work.write(*changes[:changes_max])
     return False
@@ -161,7 +161,7 @@ def other_metadata(
     followed: MetadataIncarnationId | None,
     present: MetadataIncarnationId | None,
 ) -> str:
-    """Return the error text for a broker that meets a metadata log which is not the one that it has followed."""
+    """Return the error text for a broker that has followed another metadata log than this one."""
     return (
         f"broker {broker_id} has followed the metadata log {incarnation_text(followed)}, but the "
         f"controllers have {incarnation_text(present)}: they lost their data directories and started "
@@ -174,7 +174,7 @@ def other_metadata(
 
 
 def incarnation_text(incarnation_id: MetadataIncarnationId | None) -> str:
-    """Return an incarnation as hexadecimal digits, as `odradek storage adopt` takes it."""
+    """Return the id of a metadata log as hexadecimal digits, in the form that `odradek storage adopt` accepts."""
     return "(none)" if incarnation_id is None else incarnation_id.hex()
 
 
@@ -198,7 +198,8 @@ def _feature_refusal(work: Workspace, request: RegisterRequest) -> Outcome | Non
         TRANSACTIONS_TOPIC in work.image.topic_ids
         and highest_supported(request.features, TRANSACTION_VERSION) < 1
     ):
-        # Its leaders would not ask the coordinator about transactions that began before the level was lowered.
+        # A broker of that level would not ask the coordinator about transactions that began before the level was
+        # lowered.
         return Outcome(
             error=ErrorCode.UNSUPPORTED_VERSION,
             message=f"this cluster has the topic {TRANSACTIONS_TOPIC}, but broker"
@@ -238,7 +239,7 @@ def _proven_class(request: RegisterRequest, before: BrokerState | None) -> Resta
 
 
 def unregister(work: Workspace, broker_id: BrokerId) -> Outcome:
-    """Remove the registration of a broker that will not come back; it must be fenced, and then leads nothing."""
+    """Remove the registration of a broker that will not start again. It must be fenced, so it leads nothing."""
     broker = work.image.brokers.get(broker_id)
     if broker is None:
         return Outcome(

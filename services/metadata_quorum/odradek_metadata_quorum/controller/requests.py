@@ -36,14 +36,14 @@ _NO_OFFSET: Final = MetadataOffset(-1)
 class Decision(Generic[Response]):
     """A response that may be sent once `records` are committed, as one batch.
 
-    Without records there is nothing to commit; but the decision may rest on batches that are
-    still in flight, so the response waits until those are committed. `payload` is the encoded batch that is
-    proposed to the quorum; it is empty without records.
+    If there are no records, nothing has to be committed. But the decision may depend on batches that are not committed
+    yet, so the response waits for those. `payload` is the encoded batch that is proposed to the quorum; it is empty if
+    there are no records.
 
-    `offset` is the first metadata offset at which an image includes what the response reports: that of the
-    decision's own batch, or, without records, of the last batch before it. A request that is repeated
-    because its first response was lost changes nothing the second time, and still has to be
-    readable where the client reads next. A standby's responses have no offset: -1.
+    `offset` is the first metadata offset at which an image includes what the response reports: that of the decision's
+    own batch, or, if there are no records, of the last batch before it. So the result of a request that is repeated
+    because its first response was lost can be read from this offset on, too, although the repetition changes nothing.
+    The offset in a standby's response is -1.
     """
 
     response: Response
@@ -60,7 +60,7 @@ class Outcome:
     message: str = ""
 
     def __post_init__(self) -> None:
-        # The message may quote the client, and older Kafka responses hold no string above 32,767 bytes.
+        # The message may contain text of the client, and older Kafka responses hold no string above 32,767 bytes.
         if len(self.message) > MESSAGE_CHARACTERS_MAX:
             object.__setattr__(self, "message", f"{self.message[:MESSAGE_CHARACTERS_MAX]}...")
 
@@ -94,21 +94,23 @@ class ControllerSettings:
     cluster_id: str
     session_ms: int = 3_000  # silence after which a broker is fenced
     grace_ms: int = 500  # time to come back after a broken stream
-    stall_ms_min: int = 500  # ticks further apart than this show that this process was stalled
-    shutdown_wait_ms: int = 1_000  # time for other brokers to learn of moved leaderships
+    stall_ms_min: int = 500  # a longer time between two ticks shows that this process was stalled
+    shutdown_wait_ms: int = 1_000  # time in which other brokers learn of moved leaderships
     flap_window_ms: int = 60_000
     flap_delay_ms_max: int = 30_000
-    report_wait_ms: int = 2_000  # wait for reported log ends in an unclean election
+    report_wait_ms: int = 2_000  # longest wait for log end offsets in an unclean election
     batch_bytes_max: int = 1 << 20  # size of one entry of the quorum's log
     partitions_per_batch_max: int = 500
-    partitions_looked_at_max: int = 5_000  # in one turn of the loop: about 60 ms
-    registration_changes_max: int = 10_000  # partitions that one registration changes in its batch
+    # Most partitions checked in one turn of the loop: about 60 ms.
+    partitions_looked_at_max: int = 5_000
+    # Most partitions that one registration changes in its batch.
+    registration_changes_max: int = 10_000
     partitions_per_request_max: int = 10_000
     partitions_max: int = 200_000
     # Broker configs that a new cluster starts with, as defaults of all brokers.
     initial_configs: tuple[tuple[str, str], ...] = field(default=())
     initial_features: FeatureLevels = INITIAL_LEVELS
-    voters: tuple[ControllerId, ...] = ()  # all must support a level before it is raised
+    voters: tuple[ControllerId, ...] = ()  # all of them must support a level before it is raised
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,17 +126,18 @@ class RegisterRequest:
     endpoints: tuple[Endpoint, ...] = ()
     rack: str | None = None
     host_id: str | None = None
-    features: FeatureLevels = ()  # the highest levels it supports
+    features: FeatureLevels = ()  # the highest levels that the broker supports
     feature_minima: FeatureLevels = ()
     lost_partitions: frozenset[TopicIdPartition] = frozenset()
-    metadata_incarnation_id: MetadataIncarnationId | None = None  # of the log it has followed
-    # The controllers that its settings name; an older broker sends none.
+    # The id of the metadata log that the broker has followed.
+    metadata_incarnation_id: MetadataIncarnationId | None = None
+    # The controllers in the broker's settings; an older broker sends none.
     controller_ids: frozenset[ControllerId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterResponse:
-    """The broker epoch, if the registration was accepted."""
+    """The broker epoch if the registration was accepted, and the error code."""
 
     outcome: Outcome = GOOD
     broker_epoch: BrokerEpoch = NO_BROKER_EPOCH
@@ -142,7 +145,7 @@ class RegisterResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterControllerRequest:
-    """A voter's registration with the feature levels of its program, repeated while it lives."""
+    """A voter's registration with the feature levels of its release. The voter repeats it as long as it runs."""
 
     controller_id: ControllerId
     incarnation_id: IncarnationId
@@ -164,7 +167,7 @@ class HeartbeatRequest:
     want_shutdown: bool = False
     cannot_write: bool = False
     offline_directory_ids: tuple[DirectoryId, ...] = ()
-    # Partitions whose replica on this broker failed on an internal error.
+    # Partitions whose replica on this broker failed because of an internal error.
     broken_partitions: frozenset[TopicIdPartition] = frozenset()
 
 
@@ -192,7 +195,7 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportLogEndsRequest:
-    """Log ends that the controller asked a broker for (rule R22)."""
+    """Log end offsets that a broker reports at the controller's request (rule R22)."""
 
     broker_id: BrokerId
     broker_epoch: BrokerEpoch
@@ -218,7 +221,7 @@ class AllocateProducerIdsResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionItem:
-    """A leader's proposal for one partition. Each ISR member has its broker epoch (KIP-903)."""
+    """A leader's proposal for one partition. It has the broker epoch of each proposed ISR member (KIP-903)."""
 
     partition: TopicIdPartition
     leader_epoch: int
@@ -238,7 +241,7 @@ class AlterPartitionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionResult:
-    """The result of one proposal; the leader adopts the new epoch only when its image shows it."""
+    """The result of one proposal. The leader adopts the new partition epoch only when its image shows it."""
 
     partition: TopicIdPartition
     error: ErrorCode = ErrorCode.NONE
@@ -255,7 +258,7 @@ class AlterPartitionResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElectLeadersRequest:
-    """Preferred or unclean elections by command. Without partitions, all partitions are meant."""
+    """A user's request for preferred or unclean elections. No partitions means all partitions."""
 
     unclean: bool = False
     partitions: tuple[TopicPartition, ...] = ()
@@ -263,7 +266,7 @@ class ElectLeadersRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
-    """A partition's new replicas, preferred leader first; None cancels a move under way."""
+    """A partition's new replicas, the preferred leader first; None cancels the move in progress."""
 
     partition: TopicPartition
     replicas: tuple[BrokerId, ...] | None
@@ -271,7 +274,7 @@ class Reassignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """The result of a command for one partition."""
+    """The result of a user's request for one partition."""
 
     partition: TopicPartition
     outcome: Outcome = GOOD
@@ -279,7 +282,7 @@ class PartitionResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic to create; a count of -1 means the cluster's default, or that of the assignments."""
+    """A topic to create. A count of -1 stands for the cluster's default, or for the count that the assignments have."""
 
     name: str
     partition_count: int = -1
@@ -304,7 +307,7 @@ class CreateTopicsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPartitions:
-    """The number of partitions that a topic is to have in all."""
+    """The number of partitions that a topic shall have, the existing ones included."""
 
     name: str
     total_count: int

@@ -73,11 +73,10 @@ class _Refused(Exception):
 
 
 class _Survey:
-    """Counts of the whole image's partitions and leaders, by which new topics are checked and placed. They are
-    computed once for many topics.
+    """The numbers of partitions and leaderships in the whole image, by which new topics are checked and placed.
 
-    Counting again for each topic would stop the event loop for seconds when 1,000 topics are added to 10,000. A
-    survey stays valid for the next request if nothing else was decided since, as for the pieces of a large request.
+    Counting them for each topic would block the event loop for seconds when 1,000 topics are added to 10,000. The
+    counts stay valid for the next request if nothing else was decided since, as for the pieces of a large request.
     """
 
     @staticmethod
@@ -94,10 +93,11 @@ class _Survey:
         self._next_offset = work.next_offset
         self._partitions = sum(len(topic.partitions) for topic in work.image.topics.values())
         self._led = Counter(state.replicas[0] for state in work.image.partitions())
-        self._by_metric_name: dict[str, str] | None = None  # made at the first name that needs it
+        # Created when the first name is checked that needs it.
+        self._by_metric_name: dict[str, str] | None = None
 
     def _is_valid(self, work: Workspace) -> bool:
-        # Undoing a decision replaces the image.
+        # The image is another object after a decision was undone.
         return self._image is work.image and self._next_offset == work.next_offset
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class _Survey:
             )
 
     def collision(self, name: str) -> str | None:
-        """Return an existing topic that has the same name in metrics, or None."""
+        """Return an existing topic whose name is equal in metrics; None if there is none."""
         if "." not in name and "_" not in name:
             return None
         if self._by_metric_name is None:
@@ -136,7 +136,7 @@ class _Survey:
         *,
         present: Sequence[PartitionState] = (),
     ) -> Assignments:
-        """Place replicas for new partitions of a topic, which has the partitions `present` already."""
+        """Choose replicas for new partitions of a topic that already has the partitions `present`."""
         led_in_topic = Counter(state.replicas[0] for state in present)
         candidates = [
             Candidate(
@@ -170,10 +170,10 @@ def _metric_name(name: str) -> str:
 
 
 def create_topics(work: Workspace, request: CreateTopicsRequest) -> tuple[TopicResult, ...]:
-    """Create topics; each succeeds or fails independently, and the valid ones are one batch.
+    """Create topics, each independently of the others. The valid ones are written as one batch.
 
-    A client's request for too many partitions is refused as a whole, as in Kafka: which of its topics
-    exist afterwards must not depend on their order.
+    A request for too many partitions is refused as a whole, as in Kafka, because the order of the topics must not
+    determine which of them exist afterwards.
     """
     total = sum(len(topic.assignments) or _wanted_count(work, topic) for topic in request.topics)
     if (outcome := _too_many(work, request.partitions_elsewhere + total)) is not None:
@@ -349,7 +349,7 @@ def _write_partitions(
 
 
 def create_partitions(work: Workspace, request: CreatePartitionsRequest) -> tuple[TopicResult, ...]:
-    """Add partitions; existing ones keep their replicas. A request for too many is refused as a whole."""
+    """Add partitions; existing ones keep their replicas. A request for too many partitions is refused as a whole."""
     total = 0
     for new in request.topics:
         if (topic := work.image.topic(new.name)) is not None:
@@ -389,7 +389,7 @@ def _grow(
         )
     survey.check_count(new.name, more, present=present)
     first = topic.partitions[0]
-    # While a partition moves it has more replicas.
+    # A partition that is moving has more replicas.
     replication_factor = len(first.replicas) - len(first.removing)
     if new.assignments:
         if len(new.assignments) != more:

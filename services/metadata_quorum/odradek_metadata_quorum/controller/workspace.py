@@ -48,16 +48,18 @@ from odradek_protocol.metadata.records import MetadataRecord, PartitionChange
 
 @dataclass(slots=True)
 class BrokerMemory:
-    """The soft state of one broker at a controller; it is not in the log."""
+    """What a controller has noted in its own memory about one broker; none of it is in the log."""
 
-    image_offset: int = -1  # the offset that its image has reached
-    fenced_at_ms: list[int] = field(default_factory=list)  # the last few, for the flap delay
-    fenced_because: str = ""  # the reason, for people
-    is_read_only: bool = False  # by its last heartbeat it cannot write, and does not want to stop
-    shutdown_offset: int | None = None  # the offset at which its leaderships moved
+    image_offset: int = -1  # the offset that the broker's image has reached
+    # The times of the last few fencings, for the delay of a broker that flaps.
+    fenced_at_ms: list[int] = field(default_factory=list)
+    fenced_because: str = ""  # the reason, as text for people
+    # Whether its last heartbeat says that it cannot write, and not that it shuts down.
+    is_read_only: bool = False
+    shutdown_offset: int | None = None  # the metadata offset at which its leaderships moved away
     shutdown_since_ms: int = 0
     judged_at: int | None = (
-        None  # the offset at which the next two, which are slow to compute, were computed
+        None  # the offset at which the next two fields were computed, which takes long
     )
     leads_what_can_move: bool = False
     is_missed: bool = False
@@ -98,21 +100,24 @@ class Workspace:
     controllers: dict[ControllerId, ControllerMemory] = field(default_factory=dict)
     inquiries: dict[PartitionKey, Inquiry] = field(default_factory=dict)
     log_ends_wanted: dict[BrokerId, list[TopicIdPartition]] = field(default_factory=dict)
-    # Partitions whose replica failed on an internal error, by broker.
+    # The partitions of each broker whose replica failed because of an internal error.
     broken: dict[BrokerId, frozenset[TopicIdPartition]] = field(default_factory=dict)
-    is_repair_due: bool = True  # some partition that is in no queue may not be settled
-    unsettled: deque[PartitionKey] = field(default_factory=deque)  # the next ticks settle them
+    is_repair_due: bool = True  # whether a partition that is in no queue may have to be changed
+    # Partitions that the next ticks check.
+    unsettled: deque[PartitionKey] = field(default_factory=deque)
     leaders_checked_at_ms: int = 0
     leaderless_checked_at_ms: int | None = None
-    leaderless_checked_offset: MetadataOffset | None = None  # of the image that was searched last
+    # Offset of the image that was last searched for leaderless partitions.
+    leaderless_checked_offset: MetadataOffset | None = None
     written: list[MetadataRecord] = field(default_factory=list)
     survey: object | None = (
-        None  # the counts that topics.py made for the last request, while they are valid
+        None  # the counts that topics.py computed for the last request, while they are valid
     )
-    acl_records: object | None = None  # the entries that access.py read, while they are valid
+    # The entries that access.py read for the last request, while they are valid.
+    acl_records: object | None = None
 
     def write(self, *records: MetadataRecord) -> None:
-        """Add records to the decision under way, and replay them into the working image."""
+        """Add records to the decision in progress, and replay them into the working image."""
         if records:
             self.written += records
             self.image.replay_all(self.next_offset, self.epoch, records)
@@ -126,11 +131,11 @@ class Workspace:
         return records
 
     def memory(self, broker_id: BrokerId) -> BrokerMemory:
-        """Return the soft state of a broker."""
+        """Return what this controller has noted in its own memory about a broker; none of it is in the log."""
         return self.memories.setdefault(broker_id, BrokerMemory())
 
     def standing_of(self, broker_id: BrokerId) -> Standing:
-        """Return the present Standing of a broker, for any partition."""
+        """Return the present Standing of a broker that applies to all partitions."""
         broker = self.image.brokers.get(broker_id)
         if broker is None or broker.fenced:
             return Standing.FENCED
@@ -141,11 +146,11 @@ class Workspace:
         return Standing.STREAMING if self.liveness.is_connected(broker_id) else Standing.LIVE
 
     def standing_in(self, state: PartitionState) -> StandingOf:
-        """Return the Standing of each broker for this partition; it is FENCED if its replica failed on an internal
-        error.
+        """Return the Standing of each broker for this partition. It is FENCED if the broker's replica failed because of
+        an internal error.
 
         A broker reports such replicas with each heartbeat until it restarts. A new controller may elect one before it
-        hears of that; the replica then serves nothing, and is replaced.
+        knows that; the replica then serves nothing, and is replaced.
         """
         if not self.broken:
             return self.standing_of
@@ -159,10 +164,10 @@ class Workspace:
         return standing_of
 
     def broker_error(self, broker_id: BrokerId, broker_epoch: BrokerEpoch) -> ErrorCode:
-        """Return NONE if this is the present registration of a broker.
+        """Return NONE if this is the present registration of a broker, or else the error.
 
-        NOT_CONTROLLER means that the broker registered later than anything this controller knows: at another
-        controller, which deposed this one.
+        NOT_CONTROLLER means that the broker registered later than any registration which this controller knows. So it
+        registered with another controller, which deposed this one.
         """
         broker = self.image.brokers.get(broker_id)
         if broker is None:
@@ -173,13 +178,15 @@ class Workspace:
         return ErrorCode.NONE if broker_epoch == broker.broker_epoch else ErrorCode.NOT_CONTROLLER
 
     def partitions_of(self, broker_id: BrokerId) -> list[PartitionState]:
-        """List the partitions that this broker has a replica of."""
+        """Return the partitions of which this broker has a replica."""
         return [state for state in self.image.partitions() if broker_id in state.replicas]
 
     def settled(
         self, state: PartitionState, lost: Iterable[BrokerId] = ()
     ) -> PartitionChange | None:
-        """Return the change that a partition needs, given the present state of its brokers (election.py)."""
+        """Return the change that a partition needs because of the present state of its brokers (election.py); None if
+        it needs none.
+        """
         return settle(
             state,
             standing_of=self.standing_in(state),
@@ -188,9 +195,9 @@ class Workspace:
         )
 
     def settle_all(self, states: Iterable[PartitionState]) -> None:
-        """Write the changes that partitions need, elections first, as far as `settle_next` goes.
+        """Write the changes that partitions need, elections first, as many as `settle_next` writes.
 
-        The next ticks settle the rest (`is_repair_due`).
+        The next ticks write the others (`is_repair_due`).
         """
         waiting = self.elections_first(states)
         self.settle_next(waiting)
@@ -200,8 +207,8 @@ class Workspace:
     def settle_next(self, waiting: deque[PartitionKey]) -> None:
         """Remove partitions from the queue and write the changes that they need, one batch at most.
 
-        The number of partitions that are looked at is bounded: a controller that stopped its event loop for an
-        election timeout would be deposed before it had proposed anything.
+        The number of partitions that are examined is bounded: a controller that blocked its event loop for an election
+        timeout would be deposed before it had proposed anything.
         """
         changes: list[PartitionChange] = []
         for _ in range(min(len(waiting), self.settings.partitions_looked_at_max)):
@@ -210,7 +217,8 @@ class Workspace:
             state = self.image.partition(*waiting.popleft())
             if state is not None and (change := self.settled(state)) is not None:
                 changes.append(change)
-        changes.sort(key=lambda change: change.leader is None)  # stable: elections first
+        # The sort is stable, and puts elections first.
+        changes.sort(key=lambda change: change.leader is None)
         self.write(*changes)
 
     def elections_first(self, states: Iterable[PartitionState]) -> deque[PartitionKey]:
@@ -232,16 +240,16 @@ _FIRST_DELAY_MS: Final = 1_000
 
 
 def note_fencing(work: Workspace, broker_id: BrokerId) -> None:
-    """Remember that a broker is fenced now because it died or seemed dead."""
+    """Record that a broker is fenced now because it died, or seemed to have died."""
     memory = work.memory(broker_id)
     since = work.now_ms - work.settings.flap_window_ms
     memory.fenced_at_ms = [*[at for at in memory.fenced_at_ms if at > since][-15:], work.now_ms]
 
 
 def unfence_delay_ms(work: Workspace, broker_id: BrokerId) -> int:
-    """Return 0, 1, 2, 4 ... s for one, two, three, four ... fencings within the window, in ms.
+    """Return 0, 1000, 2000, 4000 ... ms if the broker was fenced once, twice, three, four ... times within the window.
 
-    Each death of a broker moves leaders, and so does each return.
+    Each death of a broker moves leaderships, and so does each return.
     """
     since = work.now_ms - work.settings.flap_window_ms
     times = sum(at > since for at in work.memory(broker_id).fenced_at_ms)
@@ -251,6 +259,6 @@ def unfence_delay_ms(work: Workspace, broker_id: BrokerId) -> int:
 
 
 def is_calm(work: Workspace, broker_id: BrokerId) -> bool:
-    """Return whether a broker was fenced at most once within the window. Only then may it get leaderships back."""
+    """Return whether a broker was fenced at most once within the window. Only then may leaderships return to it."""
     since = work.now_ms - work.settings.flap_window_ms
     return sum(at > since for at in work.memory(broker_id).fenced_at_ms) < 2

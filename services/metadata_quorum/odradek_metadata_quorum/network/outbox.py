@@ -37,15 +37,16 @@ class Outbox:
         self._barrier = barrier
         self._send_frame = send_frame
         self._bytes_max = bytes_max
-        self._waiting: deque[tuple[int, int, bytes]] = deque()  # (needs durable, peer, frame)
+        # (the index that must be durable first, peer, frame).
+        self._waiting: deque[tuple[int, int, bytes]] = deque()
         self._waiting_bytes: dict[int, int] = {}
 
     def waiting_bytes(self, peer_id: int) -> int:
-        """Return the bytes for one peer that the barrier still holds back."""
+        """Return how many bytes for one peer wait for a write to the disk."""
         return self._waiting_bytes.get(peer_id, 0)
 
     def send(self, peer_id: int, message: Message) -> bool:
-        """Send or queue a message. Return False if it was dropped because the peer's share of the queue is full."""
+        """Send or queue a message. Returns False if it was dropped because the peer's part of the queue is full."""
         needed = self._needed(message)
         if self._may_leave(needed):
             self._send_frame(peer_id, encode(message))
@@ -69,8 +70,8 @@ class Outbox:
                 self._waiting.append((needed, peer_id, frame))
 
     def _needed(self, message: Message) -> int:
-        """Return the value that the barrier's `durable` must reach before the message may be sent; see the module's
-        table.
+        """Return the value that the write barrier's `durable` must reach before the message may be sent. The docstring
+        of the module has a table of them.
         """
         barrier = self._barrier
         kind = message["type"]
@@ -85,7 +86,9 @@ class Outbox:
 
 
 def _named_index(message: Message) -> int:
-    """Return the index of the last log entry that the message claims its sender has; 0 if it names none."""
+    """Return the index of the last log entry that the sender has according to the message; 0 if the message has no
+    index.
+    """
     kind = message["type"]
     if kind == wire.APPEND_ENTRIES:
         return int(message["prevLogIdx"]) + len(message["entries"])

@@ -47,12 +47,12 @@ from odradek_metadata_quorum.settings import QuorumTls
 
 PEER_TIMEOUT_S: Final = 2.0
 PING_INTERVAL_S: Final = 0.5
-_VOTERS_TEXT_MAX: Final = 200  # characters of an unknown peer's hello that are logged
-HELLO_BYTES_MAX: Final = 4096  # memory that a peer may take before it is known
+_VOTERS_TEXT_MAX: Final = 200  # most characters of an unknown peer's hello that are logged
+HELLO_BYTES_MAX: Final = 4096  # most memory that a peer may use before it has identified itself
 
 
 class FrameProtocol(asyncio.Protocol):
-    """Splits the byte stream into messages. A peer's error closes the connection; a bug in this process raises."""
+    """Divides the byte stream into messages. An error of the peer closes the connection; an internal error raises."""
 
     def __init__(self, *, frame_bytes_max: int, tls: bool) -> None:
         self._frame_bytes_max = frame_bytes_max
@@ -61,15 +61,18 @@ class FrameProtocol(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.greeted = False
         self.refusal: str | None = None
-        self.mismatch = ""  # why the peer counts other voters; it is the refusal, too
+        # Why the peer's list of voters differs; the peer is refused with this text.
+        self.mismatch = ""
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
+        # Uvloop's transports are not a subclass of it.
+        self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=self._frame_bytes_max)
         connection = transport.get_extra_info("socket")
         if connection is not None:
-            with contextlib.suppress(OSError):  # a unix socket, or not Linux
+            # The socket is a Unix socket, or the system is not Linux.
+            with contextlib.suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.setsockopt(
                     socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(PEER_TIMEOUT_S * 1000)
@@ -119,12 +122,12 @@ class FrameProtocol(asyncio.Protocol):
             self.transport.write(frame)
 
     def refuse(self, reason: str) -> None:
-        """Close at once; the owner logs the reason."""
+        """Close the connection at once. The owner logs the reason."""
         self.refusal = self.refusal or reason
         self.abort()
 
     def refuse_after(self, message: Message, reason: str) -> None:
-        """Close the connection once this message, from which the peer can find the reason, is sent."""
+        """Send this message, from which the peer can see the reason, and then close the connection."""
         self.refusal = self.refusal or reason
         self.send(message)
         if not self.closed.done():
@@ -133,14 +136,14 @@ class FrameProtocol(asyncio.Protocol):
             self.transport.close()
 
     def abort(self) -> None:
-        """Close at once, and drop buffered bytes."""
+        """Close the connection at once, and discard buffered bytes."""
         if not self.closed.done():
             self.closed.set_result(None)
         if self.transport is not None:
             self.transport.abort()
 
     def certified(self, node_id: int) -> bool:
-        """Return whether the peer's certificate names this controller."""
+        """Return whether the peer's certificate names the controller with this id."""
         if not self._tls:
             return True
         assert self.transport is not None
@@ -149,7 +152,7 @@ class FrameProtocol(asyncio.Protocol):
 
 
 class OutgoingLink(FrameProtocol):
-    """A connection that this voter opened: it sends messages on it, and receives only the hello and pongs."""
+    """A connection that this voter opened. It sends messages on it, and receives only the hello and pongs."""
 
     def __init__(
         self,
@@ -212,18 +215,18 @@ class OutgoingLink(FrameProtocol):
         self.ready.cancel()
 
     def queued_bytes(self) -> int:
-        """Return the bytes that the transport still holds."""
+        """Return how many bytes the transport has not sent yet."""
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def offer_frame(self, frame: bytes) -> None:
-        """Send a frame, unless the bytes that wait already exceed the queue's limit."""
+        """Send a frame. Do nothing if the bytes that wait already exceed the queue's limit."""
         if self.queued_bytes() <= self._queue_bytes_max:
             self.send_frame(frame)
 
 
 class IncomingLink(FrameProtocol):
-    """A connection that another voter opened: this voter receives messages on it, and sends only the hello and
-    pongs.
+    """A connection that another voter opened. This voter receives messages on it, and sends only the hello
+    and pongs.
     """
 
     def __init__(
@@ -253,7 +256,8 @@ class IncomingLink(FrameProtocol):
         self._on_message = on_message
         self._on_lost = on_lost
         self.peer_id: int | None = None
-        self.claimed_id: int | None = None  # of the peer that sent a proper hello, greeted or not
+        # Id of the peer that sent a valid hello, whether it was accepted or not.
+        self.claimed_id: int | None = None
 
     def received(self, message: Message) -> None:
         if self.peer_id is not None:
@@ -273,7 +277,7 @@ class IncomingLink(FrameProtocol):
         if reason is not None:
             self.refuse(reason)
             return
-        # A peer that is refused its longer hello tries a short one, which does not name its voters.
+        # If a peer's longer hello is refused, the peer tries a short one, which does not name its voters.
         self.claimed_id = peer_id
         self.mismatch = voters_mismatch(message, self._voters) or (
             self._known_mismatch(peer_id) if "voters" not in message else ""
@@ -293,7 +297,7 @@ class IncomingLink(FrameProtocol):
 
 
 def voters_text(voters: Iterable[int]) -> str:
-    """Return the text that names a set of voters in a hello."""
+    """Return the text that represents a set of voters in a hello."""
     return ",".join(map(str, sorted(voters)))
 
 
@@ -315,7 +319,7 @@ def voters_mismatch(message: Message, voters: str) -> str:
 def hello(
     cluster_id: str, node_id: int, target_id: int, *, voters: str = "", short: bool
 ) -> Message:
-    """Return the first message that either side sends. A short one has only the fields of the first release."""
+    """Return the first message of either side. The short form has only the fields of the first release."""
     message: Message = {
         "type": HELLO,
         "version": PROTOCOL_VERSION_MIN,
@@ -359,7 +363,7 @@ def hello_refusal(message: Message, cluster_id: str, peer_id: int, node_id: int)
 
 
 class ServerIdentity:
-    """The listener's TLS context. It requires a peer certificate that the CA has signed."""
+    """The listener's TLS context. It requires a client certificate that the CA has signed."""
 
     def __init__(self, tls: QuorumTls) -> None:
         """Raises OSError or ssl.SSLError if the files cannot be used."""
@@ -368,14 +372,14 @@ class ServerIdentity:
         self.context = _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), tls)
 
     def reload_if_renewed(self) -> None:
-        """Use renewed certificate files for later connections. If it raises OSError or ssl.SSLError, the old ones
-        stay in use.
+        """Read renewed certificate files, for later connections. If it raises OSError or ssl.SSLError, the old
+        certificate stays in use.
         """
         stamp = self._read_stamp()
         if stamp != self._stamp:
             _load(
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._tls
-            )  # raises for a half-written pair, before the context in use changes
+            )  # this raises for a half-written pair of files before it changes the context in use
             _load(self.context, self._tls)
             self._stamp = stamp
 
@@ -386,7 +390,9 @@ class ServerIdentity:
 
 
 def client_context(tls: QuorumTls) -> ssl.SSLContext:
-    """Return the TLS context for connecting to voters. `certified_ids` checks the identity, not the host name."""
+    """Return the TLS context for connections to voters. It does not check the host name; `certified_ids` checks the
+    identity.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     return _load(context, tls)
@@ -401,7 +407,7 @@ def _load(context: ssl.SSLContext, tls: QuorumTls) -> ssl.SSLContext:
 
 
 def certified_ids(certificate: dict[str, Any] | None) -> frozenset[int]:
-    """Return the controller ids that a verified peer certificate names; empty without any."""
+    """Return the controller ids in a verified certificate of a peer; empty if it has none."""
     ids = set()
     for kind, value in (certificate or {}).get("subjectAltName", ()):
         prefix = {"DNS": "controller-", "URI": "odradek://controller/"}.get(kind)

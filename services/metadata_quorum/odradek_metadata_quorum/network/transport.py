@@ -33,10 +33,10 @@ from odradek_metadata_quorum.settings import QuorumSettings
 from odradek_runtime.listeners import host_port
 from odradek_runtime.logs import event_log
 
-RESOLVE_TIMEOUT_S: Final = 60.0  # resolvers give up by themselves, most after 10 s
+RESOLVE_TIMEOUT_S: Final = 60.0  # a bound for resolvers that hang; most give up after 10 s
 CONNECT_TIMEOUT_S: Final = 2.0
 REDIAL_PAUSE_S: Final = 0.1
-UNREACHED_WARNING_S: Final = 5.0  # a restart takes less
+UNREACHED_WARNING_S: Final = 5.0  # longer than a controller's restart takes
 UNREACHED_WARNING_INTERVAL_S: Final = 60.0
 UNGREETED_CONNECTIONS_MAX: Final = 64
 
@@ -66,8 +66,8 @@ class VoterNetwork:
         self._identity: ServerIdentity | None = None
         self._refusals: dict[str, float] = {}
         self._voters = voters_text(settings.voters)
-        self._mismatches: dict[int, str] = {}  # by peer, why its last longer hello was refused
-        self._short_hello: set[int] = set()  # peers that did not respond to the last, longer one
+        self._mismatches: dict[int, str] = {}  # why the last longer hello of each peer was refused
+        self._short_hello: set[int] = set()  # peers that did not respond to the last long hello
         self.port = 0
 
     async def listen(self) -> None:
@@ -102,7 +102,7 @@ class VoterNetwork:
             await self._server.wait_closed()
 
     def send_frame(self, peer_id: int, frame: bytes) -> None:
-        """Send a frame, or drop it if the peer is not connected or its queue is full.
+        """Send a frame. Drop it if the peer is not connected or its queue is full.
 
         Raft repeats messages that matter.
         """
@@ -111,11 +111,11 @@ class VoterNetwork:
             link.offer_frame(frame)
 
     def queued_bytes(self, peer_id: int) -> int:
-        """Return the bytes that still wait for a peer."""
+        """Return how many bytes wait to be sent to a peer."""
         link = self._outgoing.get(peer_id)
         return 0 if link is None else link.queued_bytes()
 
-    # Dialling.
+    # Connections that this voter opens.
 
     async def _dial_forever(self, peer_id: int) -> None:
         loop = asyncio.get_running_loop()
@@ -126,7 +126,7 @@ class VoterNetwork:
                 warn_s = loop.time() + UNREACHED_WARNING_S
             except ssl.SSLError as error:
                 self._warn(f"controller {peer_id}", str(error))
-            except OSError as error:  # TimeoutError, too
+            except OSError as error:  # TimeoutError is an OSError
                 if loop.time() >= warn_s:
                     warn_s = loop.time() + UNREACHED_WARNING_INTERVAL_S
                     _log.warning(
@@ -170,7 +170,7 @@ class VoterNetwork:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     return await self._connect_to(peer_id, address, port)
-            except OSError as error:  # TimeoutError and ssl.SSLError, too
+            except OSError as error:  # TimeoutError and ssl.SSLError are OSErrors
                 failure = error
         raise failure
 
@@ -203,14 +203,14 @@ class VoterNetwork:
             link.send({"type": PING, "nonce": nonce})
             pinged_s = loop.time()
             await asyncio.wait({link.closed}, timeout=PING_INTERVAL_S)
-            # Time in which this process did not run is not the peer's silence.
+            # If this process did not run for a time, the peer was not silent for that time.
             own_stall_s = max(0.0, loop.time() - pinged_s - PING_INTERVAL_S)
             if own_stall_s > PING_INTERVAL_S:
                 link.heard_s += own_stall_s
             if loop.time() - link.heard_s > PEER_TIMEOUT_S:
                 return
 
-    # Accepting.
+    # Connections that this voter accepts.
 
     def _accept(self) -> IncomingLink:
         settings = self._settings
@@ -245,9 +245,9 @@ class VoterNetwork:
             self._drop_ungreeted(link, "it did not say hello in time")
 
     def _drop_ungreeted(self, link: IncomingLink, reason: str) -> None:
-        """Close a connection that sent no hello.
+        """Close a connection on which no hello arrived.
 
-        If its TLS handshake never ended, asyncio reports no loss of the connection.
+        If a TLS handshake never ends, asyncio does not report the loss of the connection.
         """
         self._ungreeted.discard(link)
         link.refuse(reason)
@@ -271,7 +271,7 @@ class VoterNetwork:
             self._warn(f"a connection from {address and address[0]}", link.refusal)
 
     def _note_mismatch(self, peer_id: int, link: FrameProtocol) -> None:
-        """Log once that a peer's setting lists other voters; a restart of the peer may change that."""
+        """Log once that a peer's setting has other voters; a restart of the peer may change that."""
         if link.mismatch:
             if self._mismatches.get(peer_id) != link.mismatch:
                 self._mismatches[peer_id] = link.mismatch
@@ -284,8 +284,8 @@ class VoterNetwork:
             self._mismatches.pop(peer_id, None)
 
     def _warn(self, who: str, reason: str) -> None:
-        """Log each reason at most once in ten seconds, so that an unknown peer that keeps dialling cannot fill the
-        disk.
+        """Log each reason at most once in ten seconds, so that an unknown peer that connects again and again cannot
+        fill the disk.
         """
         now_s = asyncio.get_running_loop().time()
         if now_s - self._refusals.get(reason, -60.0) > 10.0:
@@ -298,10 +298,11 @@ class VoterNetwork:
 
 
 async def _addresses(host: str, port: int) -> list[str]:
-    """Resolve a voter's name. This is done at every dial, because a pod's address changes. Raises OSError.
+    """Resolve a voter's host name. This is done for every connection, because the address of a pod changes. Raises
+    OSError.
 
-    A resolver may need longer than a connection, for example when its first server is gone. A lookup
-    that timed out goes on, in one of the few threads that all lookups share.
+    A resolver may need longer than a connection, for example if its first server does not respond. A lookup that timed
+    out continues in one of the few threads that all lookups share.
     """
     async with asyncio.timeout(RESOLVE_TIMEOUT_S):
         try:

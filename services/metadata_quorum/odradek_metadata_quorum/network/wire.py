@@ -26,7 +26,8 @@ PROTOCOL_VERSION_MIN: Final = 1
 PROTOCOL_VERSION_MAX: Final = 1
 LENGTH: Final = struct.Struct(">I")
 
-Message = dict[str, Any]  # "type" and its fields: any of int, bool, bytes, str, list of entries
+# A "type" and the fields of this type: int, bool, bytes, str or a list of entries.
+Message = dict[str, Any]
 
 APPEND_ENTRIES: Final = "append_entries"
 NEXT_NODE_IDX: Final = "next_node_idx"
@@ -46,7 +47,7 @@ PONG: Final = "pong"
 _U64_MAX: Final = (1 << 63) - 1
 
 _TABLE: Final[dict[str, tuple[int, tuple[tuple[str, type], ...]]]] = {
-    # prev_term and commands and terms follow prevLogIdx; see _flatten.
+    # After prevLogIdx come prev_term, the commands and their terms; see _flatten.
     APPEND_ENTRIES: (
         1,
         (
@@ -89,7 +90,8 @@ _TABLE: Final[dict[str, tuple[int, tuple[tuple[str, type], ...]]]] = {
     PING: (21, (("nonce", int),)),
     PONG: (22, (("nonce", int),)),
 }
-# Fields behind those of the table, in order; a message has the first few of them, or none.
+# Optional fields of each message, in order, which follow those of the table. A message has the first few of them, or
+# none.
 _OPTIONAL: Final[dict[str, tuple[tuple[str, type], ...]]] = {
     HELLO: (("version_max", int), ("voters", str)),
 }
@@ -136,7 +138,7 @@ def decode(body: bytes | memoryview) -> Message:
     if len(values) <= len(fields):
         raise WireError(f"{name} has {len(values) - 1} fields instead of {len(fields)}")
     message: Message = {"type": name}
-    # Values behind the last known field were appended by a later version.
+    # Values after the last known field were added by a later release.
     for (field, kind), value in zip((*fields, *_OPTIONAL.get(name, ())), values[1:], strict=False):
         if type(value) is not kind or (type(value) is int and not 0 <= value <= _U64_MAX):
             raise WireError(f"{name}.{field} is not a valid {kind.__name__}")

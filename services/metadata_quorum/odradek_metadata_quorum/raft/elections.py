@@ -31,16 +31,16 @@ Confirmed = Callable[[bool], None]
 
 
 class PreVote:
-    """One voter's pre-vote rounds, in which it asks for consent to an election. It has no network and no clock.
+    """The pre-vote rounds of one voter, in which it asks for consent to an election. It has no network and no clock.
 
-    A voter whose timer ends starts a *round*: it asks all others whether they would vote for it in the
-    next term, and raises its term only with a majority's consent. A voter consents only when it has
-    heard of no leader for a minimal election timeout and the log of the candidate is not behind its
-    own. An isolated voter thus comes back with the term it left with, and deposes nobody. While a round
-    is young its question is repeated, with the same number: a response may take longer than a timer.
+    A voter whose timer ends starts a *round*: it asks all others whether they would vote for it in the next term, and
+    raises its term only if a majority consents. A voter consents only if it has not heard a leader for a minimal
+    election timeout, and the candidate's log is not behind its own. So an isolated voter comes back with the term that
+    it had, and deposes no leader. During the first part of a round the question is repeated with the same number,
+    because a response may take longer than a timer.
 
-    `approved` is a majority's consent that was not used yet. It is void as soon as another round begins, this voter
-    votes for another candidate, the term changes, or it hears from a leader.
+    `approved` means that a majority has consented and the consent was not used yet. It becomes invalid when another
+    round begins, this voter votes for another candidate, the term changes, or it hears a leader.
     """
 
     def __init__(self, node_id: int, voter_count: int) -> None:
@@ -57,7 +57,7 @@ class PreVote:
         return self._running and self._started_s > since_s
 
     def start(self, now_s: float) -> None:
-        """Begin the next round; a single voter has won it already."""
+        """Begin the next round. A single voter wins it at once."""
         self.round += 1
         self._started_s = now_s
         self._granted = {self._node_id}
@@ -66,7 +66,7 @@ class PreVote:
         self._count()
 
     def grant(self, peer_id: int, round_number: int) -> bool:
-        """Count the consent of a peer. Return whether a majority now consents."""
+        """Count the consent of a peer. Returns whether a majority now consents."""
         if not self._running or round_number != self.round:
             return False
         self._granted.add(peer_id)
@@ -85,7 +85,7 @@ class PreVote:
         return True
 
     def use(self) -> bool:
-        """Use up the consent for one election. Return whether there was one."""
+        """Use the consent for one election. Returns whether there was one."""
         approved, self.approved = self.approved, False
         return approved
 
@@ -104,14 +104,14 @@ class LoopTurns:
     """Measures the iterations (turns) of this voter's event loop, to distinguish silence of other voters from a stall
     of this process.
 
-    A message that has arrived but was not read yet looks like silence. So silence is judged up to the last moment at
+    A message that has arrived but was not read yet looks like silence. So silence is measured up to the last moment at
     which all messages that had arrived were read. While turns are short, that is now. After a *long* turn it is the
-    beginning of that turn, until the next turn has read what arrived meanwhile.
+    beginning of that turn, until the next turn has read what arrived in between.
 
-    The whole machine may have stood still, the others as well; then nobody was silent. The length of a long turn is
-    therefore forgiven, that is, added to all deadlines, but only if no turn was forgiven within the last
-    `forgiven_interval_s`. In a process that is slow all the time nearly every turn is long: if each was forgiven,
-    deadlines would recede nearly as fast as time passes.
+    The whole machine may have been suspended, and the other machines as well; then no voter was silent. So the length
+    of a long turn is *forgiven*, which means that it is added to all deadlines. This is done only if no turn was
+    forgiven within the last `forgiven_interval_s`: in a process that is always slow, nearly every turn is long, and
+    deadlines would move nearly as fast as time passes.
     """
 
     def __init__(self, now_s: float, *, long_s: float, forgiven_interval_s: float) -> None:
@@ -122,7 +122,7 @@ class LoopTurns:
         self._forgiven_s: float | None = None
 
     def step(self, now_s: float) -> float:
-        """Begin a step. Return the seconds to add to all deadlines; this is nearly always 0."""
+        """Begin a step. Returns the seconds to add to all deadlines; this is nearly always 0."""
         began_s = self._stepped_s
         if now_s <= began_s:
             return 0.0
@@ -146,15 +146,15 @@ class LoopTurns:
 
 
 class ReadIndex:
-    """Confirms that this leader still led when a read arrived, by rounds of questions within one term.
+    """Confirms that this leader was still the leader when a read arrived, by rounds of questions within one term.
 
-    A leader that was cut off does not know that another voter leads by now, and lacks the entries which that one
-    commits. So a response to a read waits for a *round*: the leader asks all voters for their term. The responses of
-    a majority, itself included, that still is in its term prove that nobody was elected before the round began, so
-    the leader's state at that moment was the newest.
+    A leader without a connection to the others does not know that another voter has become the leader, and lacks the
+    entries that the new one commits. So a response to a read waits for a *round*: the leader asks all voters for their
+    term. If a majority, itself included, responds that it still is in the leader's term, no other leader was elected
+    before the round began, so the leader's state at that moment was the newest.
 
-    All reads that arrive while a round is under way wait for the next one, together: each is confirmed by a
-    round that began after it arrived. A round whose responses are late is sent again, under the same number.
+    All reads that arrive during a round wait for the next one together: each is confirmed by a round that began after
+    it arrived. A round whose responses are late is sent again with the same number.
     """
 
     def __init__(self, voter_count: int) -> None:
@@ -166,14 +166,14 @@ class ReadIndex:
 
     @property
     def is_due(self) -> bool:
-        """Whether a read waits for a round that has not begun, and none is under way."""
+        """Whether a read waits for a round that has not begun, and no round is in progress."""
         return self.round is None and bool(self._waiting)
 
     def ask(self, confirmed: Confirmed) -> None:
         """Request a confirmation; `confirmed` is called once with the result.
 
-        It is called with True when a round that began after this call has confirmed the leadership, and with False if
-        the leadership ended before that.
+        The result is True when a round that began after this call has confirmed the leadership, and False if the
+        leadership ended before that.
         """
         self._waiting.append(confirmed)
 
@@ -207,7 +207,7 @@ class ReadIndex:
 
 
 class Elections:
-    """The election timer, votes and leadership of one voter. `may_vote` is False while it may have
+    """The election timer, the votes and the leadership of one voter. `may_vote` is False as long as the voter may have
     forgotten votes.
     """
 
@@ -231,14 +231,14 @@ class Elections:
             forgiven_interval_s=timers.election_max_s,
         )
         self._quorum_checked_s = 0.0
-        self._vote_leaves = False  # a vote of this term is given, and not on disk yet
-        self._lost_leader_s = 0.0  # when the connection to the leader broke
+        self._vote_leaves = False  # whether a vote of this term was decided but is not on disk yet
+        self._lost_leader_s = 0.0  # time at which the connection to the leader broke
         engine.election_deadline_s = self._heard_s + self._timeout_s(is_new_cluster=True)
 
-    # Time.
+    # Timers.
 
     def begin_step(self) -> None:
-        """Extend the deadlines if this process was stalled. As leader, check that a majority still responds."""
+        """Extend the deadlines if this process was stalled. A leader also checks that a majority still responds."""
         now_s = self._engine.now_s()
         if stall_s := self._turns.step(now_s):
             self._forgive(stall_s)
@@ -247,7 +247,7 @@ class Elections:
             self._check_quorum(now_s)
 
     def _forgive(self, stall_s: float) -> None:
-        """Extend all deadlines by the time in which this process did not run."""
+        """Extend all deadlines by the time for which this process did not run."""
         engine = self._engine
         self._heard_s += stall_s
         engine.election_deadline_s += stall_s
@@ -268,19 +268,20 @@ class Elections:
             engine.step_down()
 
     def election_timeout_s(self) -> float:
-        """Return how long to wait for a leader, counted from now."""
+        """Return how long to wait for a leader from now on, in seconds."""
         return self._timeout_s(is_new_cluster=self._engine.term == 0)
 
     def _timeout_s(self, *, is_new_cluster: bool) -> float:
         if is_new_cluster and self._is_lowest:
-            return self._timers.heartbeat_s  # one voter asks often, the others leave it to that one
+            # This voter asks often, and the others leave it to this one.
+            return self._timers.heartbeat_s
         return self._random.uniform(self._timers.election_min_s, self._timers.election_max_s)
 
     def _restart_timer(self) -> None:
         self._engine.election_deadline_s = self._engine.now_s() + self.election_timeout_s()
 
     def campaign_soon(self) -> None:
-        """Forget all leaders; if this voter may campaign, end its election timer with the next step."""
+        """Forget all leaders. If this voter may campaign, end its election timer in the next step."""
         self._heard_s = self._engine.now_s() - self._timers.election_min_s
         if self.election_timeout_s() <= self._timers.heartbeat_s or not self._engine.peer_ids:
             self._engine.election_deadline_s = 0.0
@@ -293,14 +294,14 @@ class Elections:
         self.pre_vote.clear()
 
     def hears_leader(self) -> bool:
-        """Return whether this voter hears a leader, so that it consents to no election."""
+        """Return whether this voter hears a leader, so that it does not consent to an election."""
         if self._engine.is_leader or self._vote_leaves:
             return True
         heard_s_ago = self._turns.read_until_s(self._engine.now_s()) - self._heard_s
         return self._lost_leader_s <= self._heard_s and heard_s_ago < self._timers.election_min_s
 
     def peer_disconnected(self, peer_id: int) -> None:
-        """If the connection to the leader broke, wait for a shorter time than for a silent leader."""
+        """If the connection to the leader broke, wait for a leader for a shorter time than after mere silence."""
         engine, timers = self._engine, self._timers
         if peer_id != engine.leader_id:
             return
@@ -311,7 +312,9 @@ class Elections:
         )
 
     def durable_moved(self) -> None:
-        """Restart the timer if a vote was stored on disk and sent: giving a vote counts as hearing a leader."""
+        """Restart the election timer if a vote was stored on disk and sent, because giving a vote counts as hearing a
+        leader.
+        """
         if self._vote_leaves and self._engine.barrier.is_vote_durable:
             self._vote_leaves = False
             self._heard_s = self._engine.now_s()
@@ -320,10 +323,10 @@ class Elections:
     # Reads.
 
     def confirm_leadership(self, confirmed: Confirmed) -> None:
-        """Call `confirmed(True)` once a majority has confirmed that no other voter was elected before this call.
+        """Call `confirmed(True)` when a majority has confirmed that no other voter was elected before this call.
 
-        Calls `confirmed(False)` if this node does not lead, or stops leading before that. The caller must call `step`
-        soon.
+        Call `confirmed(False)` if this node is not the leader, or its leadership ends before that. The caller must call
+        `step` soon.
         """
         if self._engine.halted or not self._engine.is_leader:
             confirmed(False)
@@ -331,10 +334,10 @@ class Elections:
             self._read_index.ask(confirmed)
 
     def drive_reads(self) -> None:
-        """Begin the round that a read waits for, and ask again the voters whose responses are late.
+        """Begin the round that a read waits for, and ask voters again whose responses are late.
 
-        The question is a pre-vote for the term that this node already leads: nobody consents, and everybody responds
-        with its own term. So voters of all versions understand it.
+        The question is a pre-vote for the term in which this node already is the leader. No voter consents to it, and
+        each responds with its own term. So voters of all releases understand it.
         """
         reads = self._read_index
         if reads.is_due:
@@ -359,7 +362,7 @@ class Elections:
         engine = self._engine
         now_s = engine.now_s()
         if self._turns.read_until_s(now_s) < engine.election_deadline_s:
-            return False  # a heartbeat may have come that is not read yet
+            return False  # a heartbeat may have arrived that is not read yet
         if not self.may_vote or self._vote_leaves:
             self._restart_timer()
             return False
@@ -391,7 +394,7 @@ class Elections:
             )
 
     def before_term(self, term: int, vote: int | None) -> None:
-        """Prepare for a change of the term: discard consent for another term, and delay campaigns until a vote was
+        """Prepare for a change of the term: discard consent for another term, and do not campaign until a vote was
         sent.
         """
         if term > self._engine.term or vote not in (None, self._engine.node_id):
@@ -419,10 +422,11 @@ class Elections:
         return True
 
     def on_pre_vote(self, peer_id: int, message: Message) -> None:
-        """Handle a voter's question for consent to campaign, or a leader's question for the term of this node."""
+        """Handle the question of a voter that wants to campaign, or of a leader that confirms its leadership."""
         engine = self._engine
         if not self.may_vote and message["term"] <= engine.term:
-            return  # a leader asks, and this voter may have forgotten that it elected another one
+            # A leader asks for a vote, and this voter may have forgotten that it elected another one.
+            return
         _, last_index, last_term = engine.log.entries[-1]
         log_end = (message["last_log_term"], message["last_log_index"])
         granted = (
@@ -457,7 +461,7 @@ class Elections:
             engine.election_deadline_s = 0.0
 
     def on_timeout_now(self, peer_id: int, message: Message) -> None:
-        """Campaign at once, without asking for consent, because the leader transfers its leadership to this voter."""
+        """Campaign at once, without asking for consent, because the leader hands its leadership over to this voter."""
         engine = self._engine
         if message["term"] == engine.term and peer_id == engine.leader_id and self.may_vote:
             self.pre_vote.approved = True

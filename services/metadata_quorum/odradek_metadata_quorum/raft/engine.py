@@ -51,7 +51,7 @@ if VERSION != REQUIRED_VERSION:
 
 COMMAND_REGULAR: Final = b"\x00"
 COMMAND_NO_OP: Final = b"\x01"
-# Above the largest command, because the library would pickle a command that it must cut in pieces.
+# It is larger than the largest command, because the library would pickle a command that it must divide.
 APPEND_BATCH_BYTES: Final = (1 << 20) + 4096
 
 _FOLLOWER: Final[int] = _library._RAFT_STATE.FOLLOWER
@@ -60,7 +60,7 @@ _LEADER: Final[int] = _library._RAFT_STATE.LEADER
 
 
 class _NoPickle:
-    """Replaces pickle in the library, and refuses to pickle or unpickle."""
+    """Replaces the module pickle in the library. It raises an error instead of pickling or unpickling."""
 
     @staticmethod
     def _refuse(*_: object, **__: object) -> NoReturn:
@@ -87,7 +87,7 @@ def _is_no_false_alarm(record: logging.LogRecord) -> bool:
     return not str(record.msg).startswith("truncating already-applied log entries")
 
 
-# Importing the library replaces this function by one for Windows, on every system.
+# When the library is imported, it replaces this function by one for Windows, on every system.
 socket.inet_ntop = _socket.inet_ntop
 _library.logger.addFilter(_is_no_false_alarm)
 _library.pickle = _NoPickle()
@@ -96,14 +96,18 @@ _library.createJournal = lambda journal: journal
 
 
 class _Peer(int, Node):  # type: ignore[misc]  # pysyncobj has no types
-    """A voter as the library knows it. It equals its id, so that the library's state of a node is found by id."""
+    """A voter in the form that the library uses. It equals its id, so that the library finds its state of a node by the
+    id.
+    """
 
     def __new__(cls, peer_id: int) -> _Peer:
         return int.__new__(cls, peer_id)
 
 
 class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
-    """The library's view of the durable log and vote: changes are recorded here, and the write barrier writes them."""
+    """The durable log and vote in the form that the library uses. Changes are only recorded here; the write barrier
+    writes them.
+    """
 
     def __init__(self, barrier: WriteBarrier) -> None:
         self._barrier = barrier
@@ -136,7 +140,7 @@ class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
     def _destroy(self) -> None: ...
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:
-        """Do nothing: the commit index is volatile in Raft, and a restarted voter learns it again."""
+        """Do nothing, because the commit index is volatile in Raft: a restarted voter learns it again."""
 
     def getRaftCommitIndex(self) -> int:
         return self._log.first_index
@@ -152,7 +156,7 @@ class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
 
 
 class _EngineTransport(Transport):  # type: ignore[misc]  # pysyncobj has no types
-    """The network as the library sees it. The library only sends on it."""
+    """The network in the form that the library uses. The library only sends by it."""
 
     def __init__(self, send: Callable[[_Peer, Message], None]) -> None:
         super().__init__(None, None, [])
@@ -179,26 +183,26 @@ class RespondToAppend(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineHooks:
-    """Decisions that the library does not make, or for which its own rules are too weak."""
+    """The decisions that the library does not make, or for which its own rules are too weak."""
 
-    # Send a message of the library; False ends this round of entries to the peer.
+    # Send a message of the library. Returns False to end this round of entries for the peer.
     send: Callable[[int, Message], bool]
-    # Entries or heartbeats to all peers are due, by `Engine.send_appends`.
+    # Called when entries or heartbeats to all peers are due; `Engine.send_appends` sends them.
     replicate: Callable[[], None]
     # Return how long to wait for a leader from now on.
     election_timeout_s: Callable[[], float]
-    # The election timer has ended: return whether to campaign in the next term now.
+    # Called when the election timer has ended. Returns whether to campaign in the next term now.
     may_campaign: Callable[[], bool]
-    # Term and vote are about to change to these.
+    # Called before the term and the vote change to these.
     before_term: Callable[[int, int | None], None]
-    # This node was elected; its no-op is about to be appended.
+    # Called when this node was elected, before its no-op entry is appended.
     before_leading: Callable[[], None]
-    # This node has just stopped leading.
+    # Called when this node has stopped being the leader.
     lost_leadership: Callable[[], None]
-    # The leader's log differs from this index on.
+    # Called when the leader's log differs from this index on.
     truncate_from: Callable[[int], None]
     respond_to_append: RespondToAppend
-    # Apply what is committed, where something is.
+    # Apply entries that are committed and not applied yet, if there are any.
     apply_committed: Callable[[], None]
 
 
@@ -240,7 +244,8 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
                 appendEntriesUseBatch=True,
                 appendEntriesBatchSizeBytes=APPEND_BATCH_BYTES,
                 appendEntriesPeriod=heartbeat_s,
-                # Check-quorum of `Elections` replaces this rule, which judges before it reads.
+                # The check-quorum of `Elections` replaces this rule, which judges before it has read the messages that
+                # arrived.
                 leaderFallbackTimeout=math.inf,
                 commandsWaitLeader=False,
                 dynamicMembershipChange=False,
@@ -255,17 +260,15 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         """Set the hooks, which make the decisions from now on."""
         self._hooks = hooks
 
-    # Driving the library.
+    # Calls that drive the library.
 
     def tick(self) -> None:
-        """Do all work that is due by the clock: campaign, advance the commit index, apply entries, send
-        heartbeats.
-        """
+        """Do all work that is due: campaign, advance the commit index, apply entries, send heartbeats."""
         _library.monotonicTime = self.now_s
         self._onTick(0.0)
 
     def receive(self, peer_id: int, message: Message) -> None:
-        """Pass a message to the library. The rules of this package have accepted it before."""
+        """Pass a message to the library. The caller has checked it by the rules of this package."""
         _library.monotonicTime = self.now_s
         self._SyncObj__onMessageReceived(self._peers[peer_id], message)
 
@@ -278,7 +281,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         connected |= self._round_ended
 
     def tell(self, peer_id: int, message: Message) -> None:
-        """Send a message when the write barrier allows it. A halted node sends nothing."""
+        """Send a message as soon as the write barrier allows it. A halted node sends nothing."""
         if not self.halted:
             self.outbox.send(peer_id, message)
 
@@ -297,7 +300,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     @property
     def vote(self) -> int | None:
-        """The candidate that this node voted for in its term."""
+        """The candidate for which this node voted in its term; None if it has not voted."""
         vote: int | None = self._SyncObj__votedForNodeId
         return vote
 
@@ -307,22 +310,22 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node leads, as far as it knows."""
+        """Whether this node is the leader, as far as it knows."""
         return bool(self._SyncObj__raftState == _LEADER)
 
     @property
     def is_candidate(self) -> bool:
-        """Whether this node campaigns."""
+        """Whether this node is a candidate."""
         return bool(self._SyncObj__raftState == _CANDIDATE)
 
     @property
     def leader_id(self) -> int | None:
-        """The leader, as far as this node knows; None during an election."""
+        """The id of the leader, as far as this node knows; None during an election."""
         leader = self._SyncObj__raftLeader
         return None if leader is None else int(leader)
 
     def forget_leader(self) -> None:
-        """Forget the leader: none is known from now on."""
+        """Forget which node is the leader."""
         self._SyncObj__raftLeader = None
 
     def step_down(self) -> None:
@@ -349,7 +352,7 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 
     @property
     def commit_index(self) -> int:
-        """The last entry known to be committed."""
+        """The index of the last entry that is known to be committed."""
         index: int = self._SyncObj__raftCommitIndex
         return index
 
@@ -364,13 +367,13 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self._SyncObj__raftLastApplied = index
 
     def restored(self, index: int) -> None:
-        """Record that a snapshot covers everything up to `index`, which is thus applied and committed."""
+        """Record that a snapshot covers all entries up to `index`, so that these count as applied and committed."""
         self._SyncObj__raftLastApplied = index
         self._SyncObj__raftCommitIndex = max(self.commit_index, index)
 
     @property
     def no_op_index(self) -> int:
-        """Index of the entry that this node appended when it was elected last."""
+        """The index of the entry that this node appended when it was last elected."""
         index: int = self._SyncObj__noopIDx
         return index
 
@@ -389,25 +392,29 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         return peer_id in self._SyncObj__connectedNodes
 
     def match_index(self, peer_id: int) -> int:
-        """The last entry that a peer has acknowledged in this node's term; 0 if this node never led."""
+        """The index of the last entry that a peer has acknowledged in this node's term; 0 if this node was never the
+        leader.
+        """
         index: int = self._SyncObj__raftMatchIndex.get(peer_id, 0)
         return index
 
     def set_match_index(self, peer_id: int, index: int) -> None:
-        """Set the last entry that a peer has acknowledged."""
+        """Set the index of the last entry that a peer has acknowledged."""
         self._SyncObj__raftMatchIndex[peer_id] = index
 
     def next_index(self, peer_id: int) -> int:
-        """The entry to send to a peer next; 0 if this node never led."""
+        """The index of the entry to send to a peer next; 0 if this node was never the leader."""
         index: int = self._SyncObj__raftNextIndex.get(peer_id, 0)
         return index
 
     def set_next_index(self, peer_id: int, index: int) -> None:
-        """Set the entry to send to a peer next."""
+        """Set the index of the entry to send to a peer next."""
         self._SyncObj__raftNextIndex[peer_id] = index
 
     def responded_s(self, peer_id: int) -> float | None:
-        """The time, by `now_s`, at which a peer last responded to this leader; None if this node never led."""
+        """The time, as `now_s` returns it, at which a peer last responded to this leader; None if this node was never
+        the leader.
+        """
         responded_s: float | None = self._SyncObj__lastResponseTime.get(peer_id)
         return responded_s
 
@@ -415,20 +422,20 @@ class Engine(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         """Record that a peer responded to this leader."""
         self._SyncObj__lastResponseTime[peer_id] = responded_s
 
-    # Overrides of the library: each is a hook.
+    # Overrides of the library's methods; each calls a hook.
 
     def _send(self, node: _Peer, message: Message) -> None:
         if not self._hooks.send(node, message):
-            # The library stops a round of entries at a peer that is not connected.
+            # The library ends a round of entries when a peer is not connected.
             self._round_ended.add(node)
             self._SyncObj__connectedNodes.discard(node)
 
     def _SyncObj__generateRaftTimeout(self) -> float:
-        # The library asks once before there are hooks, for the deadline that `Elections` sets.
+        # The library calls this once before the hooks exist, for the deadline that `Elections` sets later.
         return self._hooks.election_timeout_s() if hasattr(self, "_hooks") else 0.0
 
     def _SyncObj__connectedToAnyone(self) -> bool:
-        # The library asks this exactly when its election timer has ended.
+        # The library calls this only when its election timer has ended.
         return self._hooks.may_campaign()
 
     def _SyncObj__setCurrentTerm(self, term: int, vote: int | None) -> None:

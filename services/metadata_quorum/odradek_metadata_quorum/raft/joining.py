@@ -59,10 +59,12 @@ class JoinRound:
         return sorted(self._others - self._responses.keys())
 
     def respond(self, peer_id: int, round_number: int, term: int, last_index: int) -> None:
-        """Record a voter's report of its term and log end. The first report that a voter is empty is kept.
+        """Record a voter's report of its term and log end. If its first report says that it is empty, this is
+        remembered.
 
-        That a voter was empty after this one began to ask proves that nothing had ever happened, whatever it does
-        next. If a voter reports other terms, the last one counts, because it is the highest and so the safest.
+        A voter that was empty after this one began to ask proves that the cluster had done nothing before, whatever the
+        voter does afterwards. If a voter reports several terms, the last one counts, because it is the highest and so
+        the safest.
         """
         if round_number != self.number or peer_id not in self._others:
             return
@@ -72,7 +74,7 @@ class JoinRound:
 
     @property
     def cluster_is_new(self) -> bool:
-        """Whether every other voter is as empty as this one."""
+        """Whether every other voter was as empty as this one."""
         return not self.missing and all(map(self._is_empty, self._responses.values()))
 
     @property
@@ -101,9 +103,9 @@ class Joining:
             frozenset(engine.peer_ids), round_number=round_number, genesis_index=GENESIS_INDEX
         )
         self._query_s = 0.0
-        self._needed: int | None = None  # joining waits until the barrier's `durable` is there
+        self._needed: int | None = None  # joining waits until this index is durable
         self.announced = False
-        self._rounds_seen: dict[int, int] = {}  # of the voters that were seen joining
+        self._rounds_seen: dict[int, int] = {}  # the round of each voter that was seen joining
 
     @property
     def missing(self) -> list[int]:
@@ -111,7 +113,7 @@ class Joining:
         return self._round.missing
 
     def step(self) -> None:
-        """Ask the other voters if it is time to, or report that this voter has joined."""
+        """Ask the other voters if it is time to do so, or report that this voter has joined."""
         if self._elections.may_vote:
             return
         if self._needed is not None:
@@ -129,14 +131,15 @@ class Joining:
                 self._engine.tell(peer_id, {"type": wire.JOIN_QUERY, "round": self._round.number})
 
     def peer_connected(self) -> None:
-        """Ask a voter at once that has become reachable, because it may not have responded yet."""
+        """Ask a voter at once, because it has become reachable and may not have responded yet."""
         self._query_s = 0.0
 
     def on_join_query(self, peer_id: int, message: Message) -> None:
         """Handle the question of an empty voter for this one's term and log end."""
         engine = self._engine
         if self._rounds_seen.get(peer_id) != message["round"]:
-            # It may have lost what it once acknowledged: that counts for no further commit.
+            # The voter may have lost entries that it had acknowledged, so its acknowledgements no longer count for
+            # commits.
             self._rounds_seen[peer_id] = message["round"]
             engine.set_match_index(peer_id, 0)
         engine.tell(
@@ -157,7 +160,7 @@ class Joining:
             )
 
     def after_append(self, leader_id: int, leader_commit: int) -> None:
-        """Join if the log now reaches the commit index that the leader of this term sent."""
+        """Join if the log now contains all entries up to the commit index that the leader of this term sent."""
         engine = self._engine
         if self._elections.may_vote or self._needed is not None or engine.halted:
             return
@@ -174,7 +177,7 @@ class Joining:
         """Allow this voter to vote in terms above `floor`, once the floor is durable."""
         engine = self._engine
         if engine.term > 0 or floor > 0:
-            # Whatever it may have voted for in this term, it does not vote in it again.
+            # It does not vote again in this term, because it may have voted before and forgotten that.
             if floor > engine.term:
                 engine.follow_term(floor)
             if engine.vote is None:
@@ -183,7 +186,7 @@ class Joining:
         self._events.wake(0.0)
 
     def confirm_joined(self) -> None:
-        """Complete the join, because the lower bound for votes and the directory's `joined` are durable."""
+        """Complete the join, because the lowest term for votes and the directory's `joined` are durable."""
         self._elections.may_vote = True
         if self._engine.term == 0:
             self._elections.campaign_soon()

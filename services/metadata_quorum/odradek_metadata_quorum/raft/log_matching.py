@@ -21,13 +21,14 @@ from odradek_metadata_quorum.raft.engine import Engine
 
 
 class LogMatching:
-    """The follower's side of append_entries."""
+    """The part of a follower that handles append_entries."""
 
     def __init__(self, engine: Engine, elections: Elections, *, window_bytes_max: int) -> None:
         self._engine = engine
         self._elections = elections
         self._window_bytes_max = window_bytes_max
-        self._matched_all = False  # this append_entries holds nothing new: no truncation
+        # Whether this append_entries has no new entries, so that nothing is truncated.
+        self._matched_all = False
 
     def on_append_entries(self, leader_id: int, message: Message) -> None:
         """Append the new entries, unless too many bytes wait for the disk."""
@@ -35,7 +36,7 @@ class LogMatching:
         if message["entries"] and log.unsynced_bytes > self._unsynced_bytes_max():
             message["entries"] = []
             if log.term_at(message["prevLogIdx"]) is None:
-                # A refusal would bring all of it again, at once. The next heartbeat asks again.
+                # After a refusal, the leader would send all entries again at once. The next heartbeat asks again.
                 if self.hear_leader(leader_id, message["term"]):
                     self.hear_heartbeat(leader_id, message["term"], commit_index=0)
                 return
@@ -49,7 +50,7 @@ class LogMatching:
             self._matched_all = False
 
     def hear_leader(self, leader_id: int, term: int) -> bool:
-        """Check the term of a leader's message. Return whether it is from the current leader."""
+        """Check the term of a leader's message. Returns whether it is from the present leader."""
         engine = self._engine
         if term < engine.term:
             self._tell_next_index(leader_id, 0, reset=False, success=False)
@@ -61,7 +62,7 @@ class LogMatching:
         return True
 
     def hear_heartbeat(self, leader_id: int, term: int, *, commit_index: int) -> None:
-        """Treat a message as a heartbeat that proves nothing about the log."""
+        """Treat a message as a heartbeat, which proves nothing about the log."""
         self._engine.receive(
             leader_id, {"type": wire.APPEND_ENTRIES, "term": term, "commit_index": commit_index}
         )
@@ -70,8 +71,8 @@ class LogMatching:
         return 4 * self._window_bytes_max
 
     def _skip_matching(self, message: Message) -> None:
-        """Remove from the message the entries that the log already has, and lower its commit index to
-        what it proves.
+        """Remove from the message the entries that the log already has, and lower its commit index to what the message
+        proves.
         """
         entries = message["entries"]
         term_at = self._engine.log.term_at
@@ -91,7 +92,7 @@ class LogMatching:
         return min(int(message["commit_index"]), proven)
 
     def truncate_from(self, index: int) -> None:
-        """Drop the entries from `index` on, which are from another leader and were never committed."""
+        """Remove the entries from `index` on, which are of another leader and were never committed."""
         if self._matched_all:
             return
         if index <= max(self._engine.commit_index, self._engine.applied):
@@ -104,7 +105,7 @@ class LogMatching:
     ) -> None:
         """Tell the leader from which entry to continue.
 
-        After a conflict that is before all entries of the conflicting term.
+        After a conflict this is the entry before all those with the conflicting term.
         """
         if next_index is None:
             next_index = self._engine.log.last_index + 1
@@ -113,7 +114,7 @@ class LogMatching:
         self._tell_next_index(leader_id, next_index, reset=reset, success=success)
 
     def _before_conflict(self, index: int) -> int:
-        """Return the index before all entries that have the term of the conflicting entry at `index`."""
+        """Return the index of the last entry before those that have the term of the conflicting entry at `index`."""
         log = self._engine.log
         floor = max(self._engine.commit_index, log.first_index) + 1
         if index < floor:

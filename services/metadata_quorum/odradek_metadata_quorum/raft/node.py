@@ -44,7 +44,7 @@ from odradek_metadata_quorum.storage.write_barrier import WriteBarrier
 
 
 class RaftNode:
-    """One voter, as the code that does its I/O uses it. Its parts are the engine's hooks (`EngineHooks`)."""
+    """One voter, as the code that does its I/O uses it. Its parts implement the hooks of the engine (`EngineHooks`)."""
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class RaftNode:
         events: RaftEvents,
         fatal: Fatal,
     ) -> None:
-        """Load snapshot and log at once. Raises `CorruptStorage`.
+        """Load the snapshot and the log at once. Raises `CorruptStorage`.
 
-        `joined` is the value in the directory's identity. `queued_bytes(peer_id)` returns how many bytes the network
-        still holds for a peer.
+        `joined` is the value in the identity file of the directory. `queued_bytes(peer_id)` returns how many bytes the
+        network has not sent yet to a peer.
         """
         loaded = ReplicatedState.load(state_machine, snapshots, barrier.log)
         engine = self.engine = Engine(
@@ -152,7 +152,7 @@ class RaftNode:
             )
         )
 
-    # What the shell drives.
+    # Methods by which the shell drives the node.
 
     def step(self) -> None:
         """Run the engine once, send the messages that are due, and start the write of recorded changes."""
@@ -178,13 +178,13 @@ class RaftNode:
             handler(peer_id, message)
 
     def durable_moved(self) -> None:
-        """Send the messages that waited for a write that is durable now."""
+        """Send the messages that waited for a write, because it is durable now."""
         engine = self.engine
         if engine.halted:
             return
         engine.outbox.flush()
         self.elections.durable_moved()
-        # A follower with nothing to apply leaves the step to its tick: most of its writes end so.
+        # A follower without entries to apply leaves this step to its tick, because most of its writes end this way.
         if engine.is_leader or engine.commit_index > engine.applied or not self.may_vote:
             self._events.wake(0.0)
 
@@ -208,7 +208,7 @@ class RaftNode:
         """Stop sending, without ending the process."""
         self.engine.halted = True
 
-    # What the shell asks for.
+    # Requests of the shell.
 
     def propose(self, payload: bytes, epoch: int) -> int | None:
         """Append an entry in this term. Return its index, or None if this node does not lead the term."""
@@ -220,15 +220,17 @@ class RaftNode:
         return index
 
     def confirm_leadership(self, confirmed: Confirmed) -> None:
-        """Call `confirmed` as `Elections.confirm_leadership` does. The caller must call `step` soon."""
+        """Call `confirmed` in the way that `Elections.confirm_leadership` describes. The caller must call
+        `step` soon.
+        """
         self.elections.confirm_leadership(confirmed)
 
     def entries(self, from_index: int, count_max: int) -> Sequence[Entry] | None:
-        """Return applied entries from `from_index` on; None where they are trimmed."""
+        """Return applied entries from `from_index` on; None if they are no longer in the log."""
         return self.state.entries(from_index, count_max)
 
     def best_successor(self) -> int | None:
-        """A peer that has the whole log, so that leadership can be handed to it; None while there is none."""
+        """Return a peer that has the whole log, to which leadership can be handed over; None if there is none."""
         return self.replication.best_successor()
 
     def hand_over(self, peer_id: int) -> None:
@@ -236,14 +238,14 @@ class RaftNode:
         self.engine.tell(peer_id, {"type": wire.TIMEOUT_NOW, "term": self.term})
 
     def resign(self) -> None:
-        """Stop leading."""
+        """Stop being the leader."""
         self.engine.step_down()
 
     def confirm_joined(self) -> None:
         """Complete the join, because the state that `events.joined` asked to be stored is durable."""
         self.joining.confirm_joined()
 
-    # What the shell shows.
+    # Properties that the shell reports.
 
     @property
     def may_vote(self) -> bool:
@@ -262,27 +264,27 @@ class RaftNode:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node leads, as far as it knows."""
+        """Whether this node is the leader, as far as it knows."""
         return self.engine.is_leader
 
     @property
     def is_candidate(self) -> bool:
-        """Whether this node campaigns."""
+        """Whether this node is a candidate."""
         return self.engine.is_candidate
 
     @property
     def leader_id(self) -> int | None:
-        """The leader, as far as this node knows; None during an election."""
+        """The id of the leader, as far as this node knows; None during an election."""
         return self.engine.leader_id
 
     @property
     def commit_index(self) -> int:
-        """The last entry known to be committed."""
+        """The index of the last entry that is known to be committed."""
         return self.engine.commit_index
 
     @property
     def applied(self) -> int:
-        """The last entry applied to the state machine."""
+        """The index of the last entry that was applied to the state machine."""
         return self.engine.applied
 
     @property
@@ -295,8 +297,8 @@ class RaftNode:
         return self.engine.is_connected(peer_id)
 
     def progress_of(self, peer_id: int) -> tuple[int, int, float]:
-        """Return a voter's match index, its next index, and the seconds since its last response. Only a leader
-        knows them.
+        """Return a voter's match index, its next index, and the seconds since its last response. Only a leader knows
+        them.
         """
         engine = self.engine
         responded_s = engine.responded_s(peer_id)
@@ -304,10 +306,10 @@ class RaftNode:
         return engine.match_index(peer_id), engine.next_index(peer_id), silent_s
 
     def is_sending_snapshot_to(self, peer_id: int) -> bool:
-        """Whether a snapshot is on its way to a voter."""
+        """Return whether a snapshot is being sent to a voter."""
         return self.snapshot_sending.is_sending_to(peer_id)
 
-    # The engine's hooks that concern more than one part.
+    # Hooks of the engine that concern several parts.
 
     def _on_append_entries(self, leader_id: int, message: Message) -> None:
         leader_commit = message["commit_index"]

@@ -45,14 +45,14 @@ _OPEN_PAUSE_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class HeldProposal:
-    """A proposal that came while leadership was being handed over, so that it is not appended yet."""
+    """A proposal that is not appended yet, because it arrived while leadership was handed over."""
 
     payload: bytes
     epoch: int
     admitted: asyncio.Future[tuple[int, asyncio.Future[int]]]
 
     def admit(self, append: Callable[[bytes, int], tuple[int, asyncio.Future[int]]]) -> None:
-        """Append the proposal, unless its caller has given up. `NotLeader` is raised in the caller."""
+        """Append the proposal, unless its caller no longer waits. `NotLeader` is raised in the caller."""
         if self.admitted.done():
             return
         try:
@@ -80,7 +80,7 @@ class PendingProposals:
         return len(self._by_offset)
 
     def add(self, offset: int, epoch: int, payload_bytes: int) -> asyncio.Future[int]:
-        """Return a future that gives the proposal's offset once it is applied."""
+        """Return a future for a proposal. Its result is the proposal's offset, once that is applied."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         assert offset not in self._by_offset, offset
         self._by_offset[offset] = _Pending(epoch, payload_bytes, future)
@@ -88,7 +88,7 @@ class PendingProposals:
         return future
 
     def applied(self, offset: int, epoch: int) -> None:
-        """Resolve the proposal of the entry at `offset`, of term `epoch`, which is applied."""
+        """Complete the proposal of the entry at `offset`, which was applied and has the term `epoch`."""
         pending = self._remove(offset)
         if pending is None or pending.future.done():
             return
@@ -98,17 +98,17 @@ class PendingProposals:
             pending.future.set_exception(_unknown(offset, "another leader's entry replaced it"))
 
     def restored(self, offset: int) -> None:
-        """Fail the proposals up to `offset` as unknown, because a snapshot replaced those entries."""
+        """Fail the proposals up to `offset` with an unknown outcome, because a snapshot replaced their entries."""
         for waiting in [waiting for waiting in self._by_offset if waiting <= offset]:
             self._fail(waiting, "a snapshot replaced the entry")
 
     def fail_all(self, reason: str) -> None:
-        """Fail every proposal as unknown."""
+        """Fail every proposal with an unknown outcome."""
         for offset in list(self._by_offset):
             self._fail(offset, reason)
 
     def forget(self, offset: int, epoch: int) -> None:
-        """Drop a proposal that its caller does not wait for any more."""
+        """Remove a proposal for which its caller no longer waits."""
         pending = self._by_offset.get(offset)
         if pending is not None and pending.epoch == epoch:
             self._remove(offset)
@@ -132,8 +132,8 @@ def _unknown(offset: int, reason: str) -> OutcomeUnknown:
 class Quorum:
     """One voter: a replicated log, elections, and the state machine that replays the log.
 
-    Everything runs on the event loop that called `start`; disk writes run on two threads of their own. `fatal` is
-    called with a fatal error; tests replace it, and by default it ends the process.
+    Everything runs on the event loop that called `start`; disk writes run on two threads. `fatal` is called with an
+    error that must end the process, which it does by default; tests replace it.
     """
 
     def __init__(
@@ -148,7 +148,8 @@ class Quorum:
         self._listeners: list[tuple[Callable[[int], None], Callable[[int], None]]] = []
         self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._voter = Voter(settings, state_machine, events=_Relay(self), fatal=fatal)
-        self._held: deque[HeldProposal] | None = None  # while leadership is being handed over
+        # Proposals that wait while leadership is handed over.
+        self._held: deque[HeldProposal] | None = None
         self._snapshot_reading = asyncio.Lock()
         self._read_snapshots: WeakValueDictionary[SnapshotId, StateSnapshot] = WeakValueDictionary()
         self._started = False
@@ -165,7 +166,8 @@ class Quorum:
         self._started = True
 
     async def stop(self) -> None:
-        """Hand leadership over (bounded), fail pending proposals as unknown, and close everything.
+        """Hand leadership over, for a limited time, fail pending proposals with an unknown outcome, and close
+        everything.
 
         It does nothing if `start` failed, because `start` then has closed everything itself.
         """
@@ -217,7 +219,9 @@ class Quorum:
             self._pending.forget(offset, epoch)
 
     def _append(self, payload: bytes, epoch: int) -> tuple[int, asyncio.Future[int]]:
-        """Append now. Return the offset, and a future that ends when it is applied. Raises `NotLeader`."""
+        """Append a proposal now. Returns its offset, and a future that is done when it is applied. Raises
+        `NotLeader`.
+        """
         offset = self._voter.node.propose(payload, epoch)
         if offset is None:
             raise NotLeader(
@@ -228,11 +232,11 @@ class Quorum:
         return offset, self._pending.add(offset, epoch, len(payload))
 
     async def confirm_leadership(self, *, epoch: int, timeout_s: float) -> None:
-        """Return once a majority has confirmed that nobody was elected before this call.
+        """Return when a majority has confirmed that no other voter was elected before this call.
 
-        Then no voter had applied more than this node when the call began. All waiting callers share a
-        round trip to the other voters; nothing is written. Raises `NotLeader`, also when
-        the leadership ends meanwhile, or `LeadershipUnconfirmed` (`timeout_s` passed).
+        So no voter had applied more entries than this node when the call began. All callers that wait share one round
+        trip to the other voters; nothing is written. Raises `NotLeader` if this node is not the leader or its
+        leadership ends before that, and `LeadershipUnconfirmed` if `timeout_s` passed.
         """
         node = self._voter.node
         confirmed: asyncio.Future[bool] = self._loop.create_future()
@@ -265,18 +269,19 @@ class Quorum:
     def add_leadership_listener(
         self, *, on_active: Callable[[int], None], on_resigned: Callable[[int], None]
     ) -> None:
-        """Call `on_active(epoch)` when this node leads and has applied its own no-op of that term.
+        """Call `on_active(epoch)` when this node is the leader and has applied the no-op entry of its term.
 
-        `on_resigned(epoch)` is called at once when that ends, after every pending proposal has failed.
-        Both run on the event loop; an exception in them ends the process. Add listeners before `start`.
+        `on_resigned(epoch)` is called at once when that ends, after every pending proposal has failed. Both run on the
+        event loop; an exception in them ends the process. Add listeners before `start`.
         """
         self._listeners.append((on_active, on_resigned))
 
     async def transfer_leadership(self, timeout_s: float) -> bool:
-        """Hand leadership to the most caught-up peer. Return False if this node still leads, or did not lead.
+        """Hand leadership over to the peer that is the furthest in the log. Returns False if this node still is the
+        leader, or was not.
 
-        Proposals wait meanwhile, in their order, so that the peer can catch up with the whole log;
-        then they are appended, or refused because another node leads.
+        Proposals wait during that time, in their order, so that the peer can receive the whole log. Then they are
+        appended, or refused because another node is the leader.
         """
         if not self._started or not self._voter.node.is_leader or self._held is not None:
             return False
@@ -309,7 +314,7 @@ class Quorum:
 
     @property
     def leader_id(self) -> int | None:
-        """The voter that leads, as far as this node knows; None during an election."""
+        """The id of the leader, as far as this node knows; None during an election."""
         return self._voter.node.leader_id
 
     @property
@@ -319,33 +324,33 @@ class Quorum:
 
     @property
     def active_epoch(self) -> int | None:
-        """The term in which this node is the active leader, None while it is not."""
+        """The term in which this node is the active leader; None if it is not."""
         return self._voter.node.active_epoch
 
     @property
     def commit_index(self) -> int:
-        """The last entry known to be committed."""
+        """The index of the last entry that is known to be committed."""
         return self._voter.node.commit_index
 
     @property
     def applied(self) -> int:
-        """The last entry applied to the state machine; never above `commit_index`."""
+        """The index of the last entry that was applied to the state machine; it is never above `commit_index`."""
         return self._voter.node.applied
 
     @property
     def disk_wait_s(self) -> float:
-        """The seconds for which the present disk write has been under way; 0 if there is none."""
+        """For how many seconds the present disk write has been in progress; 0 if there is none."""
         return self._voter.barrier.waited_ns / 1e9
 
     @property
     def listen_port(self) -> int:
-        """The port of the listener for other voters, once started."""
+        """The port of the listener for other voters, after `start`."""
         return self._voter.network.port
 
-    # The feed.
+    # The feed of committed entries.
 
     async def wait_applied(self, offset: int, timeout_s: float) -> int:
-        """Wait until `applied >= offset`, at most `timeout_s`; return `applied` either way."""
+        """Wait until `applied >= offset`, but for at most `timeout_s`. Returns `applied` in both cases."""
         if self.applied < offset and not self._stopping:
             future: asyncio.Future[None] = self._loop.create_future()
             waiter = (offset, future)
@@ -397,7 +402,7 @@ class Quorum:
                 raise FileNotFoundError(
                     f"the snapshot file in {self._settings.data_dir} no longer exists; the controller did not delete it"
                 )
-            await asyncio.sleep(_OPEN_PAUSE_S)  # it is being replaced right now
+            await asyncio.sleep(_OPEN_PAUSE_S)  # the file is being replaced at this moment
         try:
             data = await asyncio.to_thread(opened.read)
         finally:
@@ -405,7 +410,7 @@ class Quorum:
         return opened.snapshot, StateSnapshot(opened.snapshot.offset, opened.snapshot.epoch, data)
 
     def status(self) -> QuorumStatus:
-        """Return all values that metrics and status show, read at one moment."""
+        """Return all values that metrics and status pages show, as of one moment."""
         node, log, latency = self._voter.node, self._voter.log, self._voter.barrier.latency
         snapshot = node.snapshot
         return QuorumStatus(

@@ -29,8 +29,10 @@ from odradek_metadata_quorum.storage.snapshot_store import (
 )
 from odradek_metadata_quorum.storage.write_ahead_log import GENESIS_INDEX, WriteAheadLog
 
-APPLY_ENTRIES_MAX: Final = 1_000  # a step, so that the loop breathes between
-APPLY_BYTES_MAX: Final = 256 << 10  # a step, give or take an entry: some 50 ms of replaying
+# Most entries applied in one step, so that other work has its turn in between.
+APPLY_ENTRIES_MAX: Final = 1_000
+# Most bytes applied in one step, plus one entry: some 50 ms of replaying.
+APPLY_BYTES_MAX: Final = 256 << 10
 
 
 class ReplicatedState:
@@ -68,10 +70,11 @@ class ReplicatedState:
     def load(
         state_machine: StateMachine, snapshots: SnapshotStore, log: WriteAheadLog
     ) -> tuple[int, int]:
-        """Restore the newest snapshot and make the log follow it; return the (index, term) of its end.
+        """Restore the newest snapshot, and make the log continue from it. Returns the (index, term) of the snapshot's
+        last entry.
 
-        Runs before the engine reads the log: a node never votes before it knows everything on its disk. Raises
-        `CorruptStorage`.
+        This runs before the engine reads the log, so that a node never votes before it knows everything on its disk.
+        Raises `CorruptStorage`.
         """
         data = snapshots.read_current()
         snapshot = snapshots.current
@@ -89,12 +92,12 @@ class ReplicatedState:
             )
         state_machine.restore(snapshot.offset, snapshot.epoch, data)()
         if log.term_at(snapshot.offset) != snapshot.epoch:
-            # The snapshot was installed, and the crash came before the log was reset: finish that.
+            # The process crashed after the snapshot was installed and before the log was reset: finish that.
             log.reset(snapshot.offset, snapshot.epoch)
         return snapshot.offset, snapshot.epoch
 
     def entries(self, from_index: int, count_max: int) -> Sequence[Entry] | None:
-        """Return applied entries from `from_index` on; None where they are trimmed."""
+        """Return applied entries from `from_index` on; None if they are no longer in the log."""
         first = self._log.first_index
         if from_index <= first:
             if first != GENESIS_INDEX:
@@ -203,7 +206,7 @@ class ReplicatedState:
         self._trim_behind(snapshot.offset)
 
     def _trim_behind(self, offset: int) -> None:
-        """Trim the entries that a snapshot covers, except those that slow followers may still need."""
+        """Remove the entries from the log that a snapshot covers, except those that slow followers may still need."""
         first, entries = self._log.first_index, self._log.entries
         index = max(first, offset - self._limits.snapshot_entries_min)
         kept_bytes = sum(len(entry[0]) for entry in entries[index - first : offset - first])
@@ -217,13 +220,13 @@ class ReplicatedState:
     # Installing the leader's snapshot.
 
     def is_stale(self, snapshot: SnapshotId) -> bool:
-        """Whether everything that a snapshot covers is applied already."""
+        """Return whether all entries that a snapshot covers are already applied."""
         return snapshot.offset <= self._engine.applied
 
     def decode(self, snapshot: SnapshotId, data: bytes) -> Callable[[], None]:
-        """Decode a snapshot, on the snapshots' thread.
+        """Decode a snapshot. This runs on the snapshots' thread.
 
-        Return a function that replaces the state or, if decoding failed, raises.
+        Returns a function that replaces the state or, if decoding failed, raises.
         """
         try:
             return self._state_machine.restore(snapshot.offset, snapshot.epoch, data)

@@ -24,18 +24,20 @@ from odradek_metadata_quorum.raft.shell import RaftEvents
 from odradek_metadata_quorum.raft.snapshots import SnapshotSending
 from odradek_metadata_quorum.storage.log_recovery import Entry
 
-COMMIT_NOTICE_S: Final = 0.002  # followers learn of a commit with the next entries, or after this
+# Followers learn of a commit with the next entries, or after this time.
+COMMIT_NOTICE_S: Final = 0.002
 
 
 class SendWindow:
-    """The bytes of entries that were sent to one follower and are not acknowledged.
+    """Counts the bytes of entries that were sent to one follower and that it has not acknowledged.
 
     It is cleared when the connection ends, or when the follower asks to continue at another entry: then the entries
-    that were sent are lost, or are sent again.
+    that were sent are lost, or will be sent again.
     """
 
     def __init__(self) -> None:
-        self._sent: deque[tuple[int, int]] = deque()  # (last index, bytes) of each message
+        # (last index, bytes) of each unacknowledged message.
+        self._sent: deque[tuple[int, int]] = deque()
         self.bytes = 0
 
     def sent(self, entries: list[Entry]) -> None:
@@ -56,9 +58,9 @@ class SendWindow:
 
 
 class Replication:
-    """The leader's side of append_entries.
+    """The part of a leader that sends append_entries.
 
-    `queued_bytes(peer_id)` returns how many bytes the network holds for a peer.
+    `queued_bytes(peer_id)` returns how many bytes the network has not sent yet to a peer.
     """
 
     def __init__(
@@ -95,8 +97,8 @@ class Replication:
         self._beat_due_s = 0.0
 
     def send_due(self) -> None:
-        """Send new entries at once. A new commit index alone is sent a little later, because usually entries follow
-        soon and carry it.
+        """Send new entries at once. If only the commit index is new, it is sent a little later, because entries usually
+        follow soon, and contain it.
         """
         engine = self._engine
         if not engine.barrier.clean:
@@ -112,8 +114,8 @@ class Replication:
                 self.replicate()
 
     def replicate(self) -> None:
-        """Send entries or a heartbeat to all followers; those that cannot receive entries get snapshot chunks or
-        heartbeats.
+        """Send entries or a heartbeat to all followers. Those that cannot receive entries get a part of a snapshot, or
+        a heartbeat.
         """
         engine = self._engine
         self._resend = False
@@ -135,7 +137,7 @@ class Replication:
         self._probe(full)
 
     def send(self, peer_id: int, message: Message) -> bool:
-        """Send a message of the engine; return False when it filled the peer's window."""
+        """Send a message of the engine. Returns False if it filled the peer's window."""
         if message["type"] == wire.APPEND_ENTRIES:
             entries = message["entries"]
             if entries:
@@ -151,7 +153,7 @@ class Replication:
         return True
 
     def is_full(self, peer_id: int) -> bool:
-        """Whether a peer gets no entries until it has acknowledged some."""
+        """Return whether a peer gets no entries until it has acknowledged some."""
         waiting = self._engine.outbox.waiting_bytes(peer_id) + self._queued_bytes(peer_id)
         window_max = self._window_bytes_max
         return waiting > window_max or self._windows[peer_id].bytes > window_max
@@ -172,7 +174,7 @@ class Replication:
                 engine.tell(peer_id, {**heartbeat, "prevLogIdx": last_sent, "prevLogTerm": term})
 
     def _beat(self) -> None:
-        """Send extra heartbeats, because those of the engine may all be queued behind new entries."""
+        """Send additional heartbeats, because those of the engine may all wait behind new entries."""
         engine = self._engine
         now_s = engine.now_s()
         if now_s < self._beat_due_s:
@@ -183,8 +185,8 @@ class Replication:
                 engine.tell(peer_id, self._heartbeat(peer_id))
 
     def _heartbeat(self, peer_id: int) -> Message:
-        """Return an append_entries message without entries, which names an entry that both ends have, as far as
-        known.
+        """Return an append_entries message without entries. It names an entry that both ends have, as far as this node
+        knows.
         """
         engine = self._engine
         first, match = engine.log.first_index, engine.match_index(peer_id)
@@ -222,15 +224,16 @@ class Replication:
         elif message["success"]:
             window.acknowledged(next_index - 1)
         if message["success"] and engine.next_index(peer_id) < sent_next_index:
-            # The library would send again what is under way behind the acknowledged entry.
+            # The library would send entries again that are on their way after the acknowledged one.
             engine.set_next_index(peer_id, sent_next_index)
         if message["reset"] or (was_full and not self.is_full(peer_id)):
-            self._resend = True  # do not wait for the next heartbeat to go on from there
+            # Continue from there at once, without waiting for the next heartbeat.
+            self._resend = True
         if engine.next_index(peer_id) > engine.log.first_index:
             self._snapshots.end(peer_id)
 
     def on_snapshot_reply(self, peer_id: int, message: Message) -> None:
-        """Handle a follower's request for the next chunk of a snapshot, or its report that it installed the
+        """Handle a follower's request for the next part of a snapshot, or its report that it has installed the
         snapshot.
         """
         if not self._is_current(message):
@@ -260,7 +263,9 @@ class Replication:
         self._windows[peer_id].clear()
 
     def best_successor(self) -> int | None:
-        """The peer to hand leadership to: one that has the whole log; None while there is none."""
+        """Return the peer to which leadership can be handed over, because it has the whole log; None if there
+        is none.
+        """
         last_index = self._engine.log.last_index
         for peer_id in self._engine.peer_ids:
             if self._engine.match_index(peer_id) == last_index:

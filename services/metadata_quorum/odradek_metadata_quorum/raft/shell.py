@@ -33,11 +33,11 @@ class RaftLimits:
     snapshot_entries_bytes_max: int
     snapshot_chunk_bytes: int
     snapshot_bytes_max: int
-    window_bytes_max: int  # sent to one follower and not acknowledged: no more entries follow
+    window_bytes_max: int  # most bytes that are sent to one follower and not acknowledged
 
 
 class RaftEvents(Protocol):
-    """The events that a Raft node reports to its owner. All calls come from within `step` or `receive`."""
+    """The events that a Raft node reports to its owner. It calls these methods only within `step` or `receive`."""
 
     def wake(self, delay_s: float) -> None:
         """Ask the owner to call `step` after `delay_s`, or earlier."""
@@ -49,20 +49,20 @@ class RaftEvents(Protocol):
         """Report that a snapshot replaced the state."""
 
     def active(self, epoch: int) -> None:
-        """Report that this node leads, and has applied everything before its term."""
+        """Report that this node is the leader, and has applied all entries before its term."""
 
     def resigned(self, epoch: int) -> None:
-        """Report that this node no longer leads. It is also called if the node never became active."""
+        """Report that this node is no longer the leader. It is also called if the node never became active."""
 
     def joined(self) -> None:
-        """Report that this node may vote from now on. The owner stores that durably, and then calls
+        """Report that this node may vote from now on. The owner must store that durably, and then call
         `confirm_joined`.
         """
 
     def snapshot_weighed(self, size: int, size_max: int, failure: OSError | None) -> None:
-        """Report that this node took a snapshot.
+        """Report the size of a snapshot that this node took.
 
-        It is stored unless it is too large or `failure` gives a reason against it.
+        It is stored unless it is too large, or `failure` has a reason not to store it.
         """
 
     def snapshot_refused(self, peer_id: int, size: int, size_max: int) -> None:
@@ -84,12 +84,13 @@ class StateMachine(Protocol):
         """Replay one committed entry. Offsets rise by one, except where no-ops of new leaders lie between."""
 
     def snapshot(self) -> Callable[[], bytes]:
-        """Capture the state, cheaply; the returned callable encodes it on another thread."""
+        """Capture the state in a short time. The callable that is returned encodes it on another thread."""
 
     def restore(self, offset: int, epoch: int, data: bytes) -> Callable[[], None]:
-        """Decode a snapshot that covers every entry up to `offset`, included, on any thread.
+        """Decode a snapshot that covers all entries up to and including `offset`. This may run on any thread.
 
-        Decoding changes nothing; the returned callable replaces the whole state, cheaply, on the event loop.
+        Decoding changes nothing. The callable that is returned replaces the whole state in a short time, on the event
+        loop.
         """
 
 
@@ -104,7 +105,7 @@ class QuorumRole(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerStatus:
-    """Another voter as this node sees it; indices and age are meaningful on the leader only."""
+    """Another voter as this node sees it. The indices and the age have a meaning only on the leader."""
 
     node_id: int
     connected: bool
@@ -116,7 +117,7 @@ class PeerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyStatus:
-    """Durations of the write-ahead log's writes with fdatasync since the start, in nanoseconds."""
+    """Durations in nanoseconds of the writes of the write-ahead log, with their fdatasync, since the start."""
 
     count: int
     total_ns: int
@@ -150,9 +151,11 @@ class QuorumStatus:
     snapshot_bytes: int
     snapshot_bytes_max: int
     snapshot_taken_bytes: int
-    """Size of the snapshot that was taken here last, stored or not; 0 before the first."""
+    """Size of the snapshot that was last taken here, whether it was stored or not; 0 if none was taken."""
     snapshots_not_stored: int
-    """Snapshots taken here since the start that were too large, or found no room on the disk."""
+    """Number of snapshots that were taken here since the start and not stored, because they were too large or the disk
+    was full.
+    """
     pending_proposals: int
     peers: tuple[PeerStatus, ...]
     sync: LatencyStatus
@@ -169,7 +172,7 @@ class CommittedEntry:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class StateSnapshot:
-    """The state machine's state after the entry at `offset`, as its own `snapshot()` encoded it."""
+    """The state of the state machine after the entry at `offset`, in the encoding of its method `snapshot`."""
 
     offset: int
     epoch: int

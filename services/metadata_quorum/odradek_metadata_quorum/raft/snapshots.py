@@ -34,7 +34,7 @@ from odradek_metadata_quorum.storage.snapshot_store import (
 SNAPSHOT_RESEND_S: Final = 1.0
 
 Decoded = Callable[[], None]
-"""Replaces the state by a snapshot that was decoded; runs on the loop."""
+"""A function that replaces the state by a snapshot which was decoded. It runs on the event loop."""
 
 
 @dataclass(slots=True)
@@ -59,7 +59,9 @@ class SnapshotSender:
         return self._opened.snapshot
 
     def next_message(self, term: int, now_s: float) -> Message:
-        """Return the chunk that is due; if none is due, an empty one, which is only a heartbeat."""
+        """Return the part of the snapshot that is due. If none is due, return an empty part, which is only a
+        heartbeat.
+        """
         flight = self._in_flight
         due = (
             flight is None
@@ -81,7 +83,9 @@ class SnapshotSender:
         }
 
     def wants(self, position: int) -> bool:
-        """Record the position that the follower wants next. Return whether it changed, so that a chunk is due."""
+        """Record the position from which the follower needs bytes next. Returns whether it changed, so that a part is
+        due.
+        """
         if not 0 <= position <= self.snapshot.size or position == self._wanted:
             return False
         self._wanted = position
@@ -102,11 +106,11 @@ class SnapshotSending:
         self._senders: dict[int, SnapshotSender] = {}
 
     def is_sending_to(self, peer_id: int) -> bool:
-        """Whether a snapshot is on its way to a follower."""
+        """Return whether a snapshot is being sent to a follower."""
         return peer_id in self._senders
 
     def send(self, peer_id: int) -> None:
-        """Begin or continue a transfer. Nothing is sent while no snapshot can be opened."""
+        """Begin or continue a transfer. Nothing is sent if no snapshot can be opened at present."""
         sender = self._senders.get(peer_id)
         if sender is None:
             opened = self._store.open_current()
@@ -118,7 +122,7 @@ class SnapshotSending:
         self._engine.tell(peer_id, sender.next_message(self._engine.term, self._engine.now_s()))
 
     def on_wanted(self, peer_id: int, message: Message) -> None:
-        """Handle a follower's report of the position that it wants next."""
+        """Handle a follower's report of the position from which it needs bytes next."""
         sender = self._senders.get(peer_id)
         if sender is None or (sender.snapshot.offset, sender.snapshot.epoch) != (
             message["offset"],
@@ -141,7 +145,7 @@ class SnapshotSending:
 
 
 class SnapshotReceiver:
-    """Receives one snapshot at a time. It is written and decoded on the snapshots' disk queue."""
+    """Receives one snapshot at a time, and writes and decodes it on the snapshots' disk queue."""
 
     def __init__(
         self,
@@ -156,11 +160,11 @@ class SnapshotReceiver:
         self._decode = decode
         self._bytes_max = bytes_max
         self._snapshot: SnapshotId | None = None
-        self._position = 0  # written or being written
+        self._position = 0  # position up to which the snapshot is written or being written
         self._busy = False
 
     def wanted(self, snapshot: SnapshotId) -> int:
-        """Return the position in this snapshot that is wanted next."""
+        """Return the position in this snapshot from which bytes are needed next."""
         return self._position if snapshot == self._snapshot else 0
 
     def receive(
@@ -174,9 +178,9 @@ class SnapshotReceiver:
         on_damaged: Callable[[SnapshotId], None],
         on_no_room: Callable[[OSError], None],
     ) -> None:
-        """Write a chunk if it is the wanted one. Then exactly one of the callbacks runs, on the event loop.
+        """Write a part if it is the one that is needed next. Then exactly one of the callbacks runs, on the event loop.
 
-        Without room on the disk the leader gets no response and begins again after its pause.
+        If the disk has no room, the leader gets no response, and begins again after its pause.
         """
         is_heartbeat = not data and snapshot.size > 0
         if self._busy or is_heartbeat or snapshot.size > self._bytes_max:
@@ -185,7 +189,7 @@ class SnapshotReceiver:
         begins = snapshot != self._snapshot
         wanted = 0 if begins else self._position
         if position != wanted or position + len(data) > snapshot.size:
-            on_stored()  # says where to begin, or to go on
+            on_stored()  # tells the leader where to begin, or to continue
             return
         self._snapshot, self._position = snapshot, position
         self._busy = True
@@ -221,7 +225,7 @@ class SnapshotReceiver:
 
 
 class SnapshotReceiving:
-    """The follower's side of install_snapshot."""
+    """The part of a follower that handles install_snapshot."""
 
     def __init__(
         self,
@@ -242,7 +246,7 @@ class SnapshotReceiving:
         self._receiver = SnapshotReceiver(store, queue, state.decode, bytes_max=bytes_max)
 
     def on_install_snapshot(self, leader_id: int, message: Message) -> None:
-        """Handle a chunk, and install the snapshot when it is complete."""
+        """Handle a part of a snapshot, and install the snapshot when it is complete."""
         if not self._log_matching.hear_leader(leader_id, message["term"]):
             return
         self._log_matching.hear_heartbeat(

@@ -54,13 +54,13 @@ class VoterEvents(Protocol):
         """Report that a snapshot replaced the state."""
 
     def active(self, epoch: int) -> None:
-        """Report that this node leads, and has applied everything before its term."""
+        """Report that this node is the leader, and has applied all entries before its term."""
 
     def resigned(self, epoch: int) -> None:
-        """Report that this node no longer leads. It is also called if the node never became active."""
+        """Report that this node is no longer the leader. It is also called if the node never became active."""
 
     def moved(self) -> None:
-        """Report that a step ended after which `applied` is higher than before."""
+        """Report the end of a step that raised `applied`."""
 
 
 class Voter:
@@ -85,7 +85,7 @@ class Voter:
         self.snapshots_not_stored = 0
 
     async def open(self) -> None:
-        """Lock and read the directory, open the listener, start the tasks.
+        """Lock the directory and read it, open the listener, and start the tasks.
 
         Raises `StorageMismatch`, `CorruptStorage`, `InsecureListener`, `OSError` (port in use).
         """
@@ -102,7 +102,7 @@ class Voter:
         self._supervisor = self._loop.create_task(self._supervise(), name="quorum")
 
     async def close(self) -> None:
-        """Stop leading and close everything. The node sends nothing any more."""
+        """Stop being the leader, and close everything. The node sends nothing after that."""
         self.node.resign()
         self.node.stop()
         self._supervisor.cancel()
@@ -164,10 +164,10 @@ class Voter:
             fatal=self._fatal,
         )
 
-    # RaftEvents.
+    # Methods of RaftEvents.
 
     def wake(self, delay_s: float) -> None:
-        """Call `step` after `delay_s`. Many calls for an immediate step lead to one."""
+        """Call `step` after `delay_s`. Several requests for an immediate step result in one."""
         if delay_s > 0.0:
             self._loop.call_later(delay_s, self.wake, 0.0)
         elif self._step_handle is None:
@@ -241,8 +241,8 @@ class Voter:
         )
 
     def _is_logged(self, problem: str, size: int) -> bool:
-        """Return whether this problem was the last one logged, so that each chunk of a snapshot does not log it
-        again.
+        """Return whether this problem was the last one logged. It would otherwise be logged again for each part of a
+        snapshot.
         """
         logged, self._logged_problem = self._logged_problem, (problem, size)
         return logged == self._logged_problem
@@ -257,7 +257,7 @@ class Voter:
 
         self._log_thread.submit(lambda: save_identity(self._disk, identity), confirmed)
 
-    # The loop.
+    # The event loop's part.
 
     async def _supervise(self) -> None:
         """Run every task of the quorum; a task that fails ends the process."""
@@ -279,9 +279,7 @@ class Voter:
             await asyncio.sleep(tick_s)
 
     async def _warn_while_joining(self) -> None:
-        """Log which voters an empty voter waits for, because waiting for all others would otherwise look
-        like a hang.
-        """
+        """Log for which voters an empty voter waits, because it would otherwise seem to hang."""
         while not self.node.may_vote:
             await asyncio.sleep(_JOIN_WARNING_S)
             if not self.node.may_vote:
@@ -293,7 +291,7 @@ class Voter:
                 )
 
     def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:
-        """Let an exception in a callback end the process, because it is a bug and not a network error."""
+        """End the process if a callback raises, because that is an internal error and not an error of the network."""
 
         def guarded(*arguments: object) -> None:
             try:

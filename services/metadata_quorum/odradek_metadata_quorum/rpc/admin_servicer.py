@@ -56,11 +56,11 @@ R = TypeVar("R")
 T = TypeVar("T")
 D = TypeVar("D")
 TopicsResponse = pb.CreateTopicsResponse | pb.DeleteTopicsResponse | pb.CreatePartitionsResponse
-# Items of one request.
+# Most items of one request.
 ITEMS_MAX: Final = 20_000
-# Resources whose configs one response describes, with some 5 KB each.
+# Most resources in one DescribeConfigs request; each takes some 5 KB of the response.
 DESCRIBED_MAX: Final = 2_000
-# Between two turns of the event loop: some 5 ms each.
+# How many items are handled in one turn of the event loop, in some 5 ms each.
 ITEMS_PER_TURN: Final = 500
 ITEMS_PER_PIECE: Final = 100
 DESCRIBED_PER_TURN: Final = 20
@@ -103,7 +103,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DeleteTopics(
         self, request: pb.DeleteTopicsRequest, context: Context
     ) -> pb.DeleteTopicsResponse:
-        """Delete topics, many of them in several batches; respond once that is committed."""
+        """Delete topics, many of them in several batches; respond once the deletions are committed."""
         await self._bounded(context, len(request.names) + len(request.topic_ids))
         pieces = wire.delete_topics_pieces(request)
         response = pb.DeleteTopicsResponse()
@@ -127,7 +127,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         await self._bounded(context, len(request.partitions))
         unclean = await self._parsed(context, lambda: wire.is_unclean(request))
         partitions = [wire.partition(item) async for item in in_turns(request.partitions)]
-        # Without named partitions all are elected.
+        # If no partitions are named, all are elected.
         pieces = [
             ElectLeadersRequest(unclean=unclean, partitions=tuple(piece))
             for piece in _pieces(partitions)
@@ -141,7 +141,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def AlterPartitionReassignments(
         self, request: pb.AlterPartitionReassignmentsRequest, context: Context
     ) -> pb.AlterPartitionReassignmentsResponse:
-        """Begin or cancel reassignments; respond once that is committed."""
+        """Begin or cancel reassignments; respond once the changes are committed."""
         await self._bounded(context, len(request.reassignments))
         reassignments = [wire.reassignment(item) async for item in in_turns(request.reassignments)]
         outcomes, offset = await self._decide_pieces(
@@ -170,7 +170,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeConfigs(
         self, request: pb.DescribeConfigsRequest, context: Context
     ) -> pb.DescribeConfigsResponse:
-        """Describe the configs that can be altered."""
+        """Describe the configs that can be changed at run time."""
         await self._bounded(context, len(request.resources), DESCRIBED_MAX)
         image = await self._image(context)
         response = pb.DescribeConfigsResponse()
@@ -214,7 +214,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def UpdateFeatures(
         self, request: pb.UpdateFeaturesRequest, context: Context
     ) -> pb.UpdateFeaturesResponse:
-        """Set a feature's level; respond once that is committed."""
+        """Set a feature's level; respond once the change is committed."""
         decision = await self._decide(
             context,
             features.update_feature,
@@ -263,7 +263,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DeleteAcls(
         self, request: pb.DeleteAclsRequest, context: Context
     ) -> pb.DeleteAclsResponse:
-        """Delete access control entries; respond once that is committed."""
+        """Delete access control entries; respond once the deletions are committed."""
         await self._bounded(context, len(request.filters))
         filters = [wire.acl_entry(item) async for item in in_turns(request.filters)]
         looks = access.Looks()
@@ -293,14 +293,14 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def AlterScramUsers(
         self, request: pb.AlterScramUsersRequest, context: Context
     ) -> pb.AlterScramUsersResponse:
-        """Set and remove SCRAM credentials; respond once that is committed."""
+        """Set and remove SCRAM credentials; respond once the changes are committed."""
         await self._bounded(context, len(request.upsertions) + len(request.deletions))
         by_user: dict[str, list[ScramUpsertion | ScramDeletion]] = {}
         async for upsertion in in_turns(request.upsertions):
             by_user.setdefault(upsertion.name, []).append(wire.scram_upsertion(upsertion))
         async for deletion in in_turns(request.deletions):
             by_user.setdefault(deletion.name, []).append(wire.scram_deletion(deletion))
-        # A user with any error is not changed, so a user's items are in one piece.
+        # If one item of a user fails, none of them takes effect, so a user's items are in one piece.
         pieces = (
             [item for items in piece for item in items] for piece in _pieces(list(by_user.values()))
         )
@@ -313,14 +313,14 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DescribeScramUsers(
         self, request: pb.DescribeScramUsersRequest, context: Context
     ) -> pb.DescribeScramUsersResponse:
-        """List users with their mechanisms, never their keys."""
+        """List users with their mechanisms, but without their keys."""
         image = await self._image(context)
         return await _scram_users(image, list(request.names))
 
     async def AlterQuotas(
         self, request: pb.AlterQuotasRequest, context: Context
     ) -> pb.AlterQuotasResponse:
-        """Set and remove quotas; respond once that is committed."""
+        """Set and remove quotas; respond once the changes are committed."""
         await self._bounded(context, len(request.entries))
         alterations = [wire.quota_alteration(entry) async for entry in in_turns(request.entries)]
         outcomes, offset = await self._decide_pieces(
@@ -348,7 +348,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def UnregisterBroker(
         self, request: pb.UnregisterBrokerRequest, context: Context
     ) -> pb.UnregisterBrokerResponse:
-        """Remove a broker's registration; respond once that is committed."""
+        """Remove a broker's registration; respond once the removal is committed."""
         decision = await self._decide(context, registration.unregister, BrokerId(request.broker_id))
         return pb.UnregisterBrokerResponse(
             error_code=decision.response.error,
@@ -447,7 +447,9 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         return results, max(decision.offset for decision in decisions)
 
     async def _bounded(self, context: Context, count: int, count_max: int = ITEMS_MAX) -> None:
-        """Refuse the request if its caller is no broker or controller of the cluster, or if it has too many items."""
+        """Refuse the request if the caller is not a broker or controller of the cluster, or if the request has too many
+        items.
+        """
         await self._peers.require_member(context)
         if count > count_max:
             message = (
@@ -463,7 +465,9 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
 
 
 async def _judged(context: Context, deciding: Awaitable[D]) -> D:
-    """Return the outcome of `ControllerHost.decide`, or end the call with the gRPC status for its exception."""
+    """Return the outcome of `ControllerHost.decide`. If it raises, end the call with the gRPC status for the
+    exception.
+    """
     try:
         return await deciding
     except NotActive as error:
@@ -497,6 +501,8 @@ async def in_turns(items: Iterable[T], count: int = ITEMS_PER_TURN) -> AsyncIter
 
 
 def _pieces(items: Sequence[T], count: int = ITEMS_PER_PIECE) -> Iterator[Sequence[T]]:
-    """Cut the items of a request into pieces that are decided one at a time. A request without items is one piece."""
+    """Divide the items of a request into pieces that are decided one at a time. A request without items is
+    one piece.
+    """
     for start in range(0, max(len(items), 1), count):
         yield items[start : start + count]

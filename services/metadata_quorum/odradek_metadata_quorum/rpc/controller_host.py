@@ -36,12 +36,13 @@ from odradek_runtime.logs import event_log
 P = ParamSpec("P")
 Q = TypeVar("Q")
 T = TypeVar("T")
-IN_FLIGHT_MAX: Final = 2_000  # uncommitted decisions; the quorum takes 10,000
-IN_FLIGHT_BYTES_MAX: Final = 32 << 20  # payloads of uncommitted decisions; the quorum takes 64 MiB
+IN_FLIGHT_MAX: Final = 2_000  # most uncommitted decisions; the quorum accepts 10,000
+# Most bytes of uncommitted decisions; the quorum accepts 64 MiB.
+IN_FLIGHT_BYTES_MAX: Final = 32 << 20
 TICK_S: Final = 0.05
 OPENING_WAIT_S: Final = 1.0
 PROPOSAL_TIMEOUT_S: Final = 30.0
-CONFIRMATION_TIMEOUT_S: Final = 3.0  # a leader without a majority steps down earlier
+CONFIRMATION_TIMEOUT_S: Final = 3.0  # longer than a leader without a majority needs to step down
 _log = event_log(__name__)
 
 
@@ -50,11 +51,11 @@ class NotActive(Exception):
 
 
 class Overloaded(Exception):
-    """Too many decisions wait for their commit. The caller may repeat the request later."""
+    """Too many decisions wait to be committed. The caller may repeat the request later."""
 
 
 class Unconfirmed(Exception):
-    """No majority confirmed in time that this controller is still active; the caller may repeat the request."""
+    """No majority confirmed in time that this controller is still active. The caller may repeat the request."""
 
 
 class Proposer(Protocol):
@@ -90,30 +91,30 @@ class ControllerHost:
         self.batches_committed_total = 0
 
     def connect(self, quorum: Proposer) -> None:
-        """Set the quorum to propose to; called before `run`."""
+        """Set the quorum to which decisions are proposed. It is called before `run`."""
         self._quorum = quorum
 
     async def run(self) -> None:
-        """Call the controller's timers until cancelled. The tasks of all proposals belong to this one."""
+        """Call the controller's timers until cancelled. The tasks of all proposals are children of this one."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             while True:
                 await asyncio.sleep(0 if self.controller.is_repairing else TICK_S)
                 for _ in range(3):
-                    # Heartbeats that wait are handled first (rule R24).
+                    # Heartbeats that are waiting are handled first (rule R24).
                     await asyncio.sleep(0)
                 for decision in self.controller.tick(self._clock_ms()):
                     self._submit(decision)
 
     def on_active(self, epoch: int) -> None:
-        """Open the controller, because this member leads the quorum now."""
+        """Open the controller, because this member is the leader of the quorum now."""
         _log.info("Became the active controller", epoch=epoch)
         self._resigned.clear()
         for decision in self.controller.became_active(epoch, self._clock_ms()):
             self._submit(decision)
 
     def on_resigned(self, epoch: int) -> None:
-        """Close the controller, because this member no longer leads the quorum."""
+        """Close the controller, because this member is no longer the leader of the quorum."""
         _log.info("Stopped being the active controller", epoch=epoch)
         self._opened.clear()
         self._resigned.set()
@@ -121,7 +122,7 @@ class ControllerHost:
         self._tail = None
 
     def on_applied(self) -> None:
-        """Handle the replay of an entry: the first one of an epoch completes the opening of the controller."""
+        """Handle that an entry was replayed. The first one of an epoch completes the opening of the controller."""
         if self.controller.is_active:
             self._opened.set()
 
@@ -243,7 +244,9 @@ class ControllerHost:
             self._tail = self._tasks.create_task(self._propose(decision.payload, epoch))
 
     async def _propose(self, payload: bytes, epoch: int) -> bool:
-        """Return whether the batch was committed. Tasks start in the order of their creation."""
+        """Propose a batch, and return whether it was committed. The tasks start in the order in which they
+        are created.
+        """
         assert self._quorum is not None, "a batch was proposed before `connect`"
         try:
             await self._quorum.propose(payload, epoch=epoch, timeout_s=PROPOSAL_TIMEOUT_S)
@@ -257,11 +260,11 @@ class ControllerHost:
                 reason=str(error),
             )
             if isinstance(error, NotLeader) and self.controller.epoch == epoch:
-                # The log lacks a decision that later ones rest on, and this controller is not deposed.
+                # The log lacks a decision on which later ones depend, although this controller is not deposed.
                 self._fail(error)
             return False
         except QuorumError as error:
-            # The log lacks a decision that later ones rest on.
+            # The log lacks a decision on which later ones depend.
             self._fail(error)
             return False
         finally:

@@ -111,7 +111,8 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
                 response = self._host.heartbeat(wire.heartbeat_request(message))
                 await context.write(wire.heartbeat_response(response, self._active_id()))
                 if response.error in _LIFE_IS_OVER:
-                    return  # an earlier life: it must not count as the present one's stream
+                    # The stream is of an earlier process of the broker, and must not count as the present one's.
+                    return
         finally:
             if broker_id is not None:
                 self._host.stream_ended(broker_id)

@@ -45,7 +45,7 @@ class FeedMismatch(Exception):
 async def feed(
     source: FeedSource, from_offset: int, last_epoch: int
 ) -> AsyncIterator[pb.MetadataFeedResponse]:
-    """Yield messages for one reader endlessly. The first one is sent at once and says where this log ends.
+    """Yield messages for one reader endlessly. The first one is sent at once, and contains the end of this log.
 
     Raises:
         FeedMismatch: the entry before `from_offset` has another epoch here.
@@ -74,13 +74,13 @@ async def feed(
         else:
             wanted = max(position, source.applied + 1)
             if await source.wait_applied(wanted, IDLE_WAIT_S) < wanted:
-                # A quorum that stops returns at once; without a pause this loop would spin.
+                # While the quorum stops, the wait returns at once; without a pause this loop would spin.
                 await asyncio.sleep(STOPPING_PAUSE_S)
 
 
 def _check_history(source: FeedSource, position: int, last_epoch: int) -> None:
     if position == 0 or last_epoch == 0 or position - 1 > source.applied:
-        # There is nothing to compare, or the reader is ahead of this member and waits for it.
+        # There is nothing to compare, or the reader has more entries than this controller and waits for it.
         return
     before = source.entries(position - 1, 1)
     if before and before[0].offset == position - 1 and before[0].epoch != last_epoch:
@@ -104,8 +104,8 @@ def _batches(entries: Sequence[CommittedEntry], end_offset: int) -> pb.MetadataF
 
 
 def _chunks(snapshot: StateSnapshot) -> Iterator[pb.MetadataFeedResponse]:
-    """Yield the pieces one at a time, so that the memory for a large image is needed only once for a
-    hundred readers.
+    """Yield the parts of a snapshot one at a time, so that a hundred readers do not need the memory for a large image a
+    hundred times.
     """
     checksum = crc32c(snapshot.data)
     starts = range(0, max(len(snapshot.data), 1), CHUNK_BYTES)

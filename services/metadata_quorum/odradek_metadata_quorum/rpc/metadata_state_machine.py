@@ -30,7 +30,7 @@ from odradek_protocol.metadata.snapshot import read_snapshot, snapshot_bytes
 from odradek_runtime.logs import event_log
 
 _log = event_log(__name__)
-# Most records of large batches; they are no events.
+# Large batches consist mostly of these records, which are not reported as events.
 _UNOBSERVED: Final = frozenset({Partition, Config, UserScramCredential, AccessControlEntry})
 
 
@@ -46,8 +46,8 @@ class MetadataStateMachine:
     def apply(self, offset: int, epoch: int, payload: bytes) -> None:
         """Replay one committed entry.
 
-        A batch that was decided in another epoch than the entry's is void: its controller had been
-        deposed before the entry was appended. All members judge this alike and skip it.
+        A batch that was decided in another epoch than that of its entry is void: its controller was deposed before the
+        entry was appended. All members recognize this in the same way, and skip the batch.
 
         Raises:
             NewerProgramNeeded: this member must stop; its log stays as it is.
@@ -73,7 +73,8 @@ class MetadataStateMachine:
             if batch.controller_epoch != epoch:
                 return
             records = batch.records
-        delta = MetadataDelta()  # one for all: making it takes longer than replaying a record
+        # One object for all records, because creating it takes longer than replaying a record.
+        delta = MetadataDelta()
         for record in records:
             self.events.observe(record)
             self._controller.replay(at, epoch, record, delta)
@@ -96,10 +97,10 @@ class MetadataStateMachine:
 
 
 class ClusterEvents:
-    """Counters of events in the committed records, since this process began to replay.
+    """Counters of events in the committed records, since this process began to replay them.
 
-    Every member counts the same events; only the active controller logs them, so that a cluster logs a dead
-    broker once and not three times.
+    Every member counts the same events. Only the active controller logs them, so that the death of a broker is logged
+    once and not by every controller.
     """
 
     def __init__(self, controller: Controller) -> None:

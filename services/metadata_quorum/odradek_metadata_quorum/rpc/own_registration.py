@@ -72,7 +72,9 @@ class OwnRegistration:
             await self._channels.close()
 
     async def _register(self) -> bool:
-        """Try once; return False if no active controller could be reached, so that the next attempt comes soon."""
+        """Try to register once. Returns False if no active controller could be reached, so that the next attempt
+        follows soon.
+        """
         leader_id = self._quorum.leader_id
         if leader_id is None:
             return False
@@ -96,7 +98,7 @@ class OwnRegistration:
             )
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                # The active controller runs an older program.
+                # The active controller runs an older release.
                 return True
             if error.code() in (
                 grpc.StatusCode.FAILED_PRECONDITION,
@@ -124,7 +126,7 @@ class OwnRegistration:
         return True
 
     def _refused(self, reason: str) -> None:
-        """Log each reason once."""
+        """Log the reason of a refusal, but each reason only once."""
         if reason != self._refusal:
             self._refusal = reason
             _log.error(

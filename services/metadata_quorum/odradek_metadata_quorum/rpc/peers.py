@@ -21,7 +21,7 @@ Headers = Iterable[tuple[str, str | bytes]]
 
 
 class Peers:
-    """Checks callers by the cluster that they name and, with TLS, also by their certificates."""
+    """Checks callers by the cluster that they name in their call and, with TLS, also by their certificates."""
 
     def __init__(
         self,
@@ -30,14 +30,15 @@ class Peers:
         why_stranger: Callable[[Headers], str],
         must_wait: Callable[[Headers], bool],
     ) -> None:
-        """`why_stranger` returns why a call with these headers belongs to another cluster; empty if it does not.
+        """`why_stranger` returns why a call with these headers is from another cluster; "" if it is not.
 
-        `must_wait` returns whether this member cannot decide that yet.
+        `must_wait` returns whether this member cannot know that yet.
         """
         self._has_tls = has_tls
         self._why_stranger = why_stranger
         self._must_wait = must_wait
-        self._strangers: dict[str, None] = {}  # reasons that were logged; the oldest is dropped
+        # Reasons of refusals that were logged; the oldest one is dropped.
+        self._strangers: dict[str, None] = {}
 
     async def require_registering_broker(self, context: Context, broker_id: int) -> None:
         """Require that the caller is the broker that registers. A broker of another cluster is refused later, by the

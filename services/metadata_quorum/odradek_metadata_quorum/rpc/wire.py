@@ -40,7 +40,7 @@ _RESTART_CLASSES = {
 
 
 def register_request(message: pb.RegisterRequest) -> RegisterRequest:
-    """Convert the protobuf message to the controller's value. A missing restart class becomes the worst
+    """Convert the protobuf message to a `RegisterRequest`. A missing restart class counts as the worst
     one, POWER.
     """
     return RegisterRequest(
@@ -64,7 +64,7 @@ def register_request(message: pb.RegisterRequest) -> RegisterRequest:
 def register_controller_request(
     message: pb.RegisterControllerRequest,
 ) -> RegisterControllerRequest:
-    """Convert the protobuf message to the controller's value."""
+    """Convert the protobuf message to a `RegisterControllerRequest`."""
     return RegisterControllerRequest(
         controller_id=ControllerId(message.controller_id),
         incarnation_id=IncarnationId(message.incarnation_id),
@@ -98,9 +98,9 @@ def register_response(response: RegisterResponse, active_id: int) -> pb.Register
 
 
 def heartbeat_request(message: pb.HeartbeatRequest) -> HeartbeatRequest:
-    """Convert the protobuf message to the controller's value.
+    """Convert the protobuf message to a `HeartbeatRequest`.
 
-    The age of the broker's event loop is not used here, because the broker judges it itself.
+    The age of the broker's event loop is left out, because only the broker uses it.
     """
     return HeartbeatRequest(
         broker_id=BrokerId(message.broker_id),
@@ -130,7 +130,7 @@ def heartbeat_response(response: HeartbeatResponse, active_id: int) -> pb.Heartb
 
 
 def alter_partition_request(message: pb.AlterPartitionRequest) -> AlterPartitionRequest:
-    """Convert the protobuf message to the controller's value."""
+    """Convert the protobuf message to an `AlterPartitionRequest`."""
     return AlterPartitionRequest(
         broker_id=BrokerId(message.broker_id),
         broker_epoch=BrokerEpoch(message.broker_epoch),
@@ -168,7 +168,7 @@ def alter_partition_response(response: AlterPartitionResponse) -> pb.AlterPartit
 def report_log_ends_requests(
     message: pb.ReportLogEndsRequest, count: int
 ) -> Iterator[ReportLogEndsRequest]:
-    """Convert from the message, as requests of at most `count` partitions each."""
+    """Convert the protobuf message to requests of at most `count` partitions each."""
     for start in range(0, max(1, len(message.partitions)), count):
         yield ReportLogEndsRequest(
             broker_id=BrokerId(message.broker_id),
@@ -185,7 +185,7 @@ def report_log_ends_requests(
 
 
 def allocate_request(message: pb.AllocateProducerIdsRequest) -> AllocateProducerIdsRequest:
-    """Convert the protobuf message to the controller's value."""
+    """Convert the protobuf message to an `AllocateProducerIdsRequest`."""
     return AllocateProducerIdsRequest(
         broker_id=BrokerId(message.broker_id), broker_epoch=BrokerEpoch(message.broker_epoch)
     )
@@ -201,7 +201,7 @@ def allocate_response(response: AllocateProducerIdsResponse) -> pb.AllocateProdu
 
 
 def partition(message: common_pb2.TopicIdPartition) -> TopicIdPartition:
-    """Convert the protobuf message to the controller's value."""
+    """Convert the protobuf message to a `TopicIdPartition`."""
     return TopicIdPartition(TopicId(message.topic_id), PartitionIndex(message.partition))
 
 

@@ -41,7 +41,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageIdentity:
-    """The identity of the voter that owns a data directory. `joined` is False until the voter may vote."""
+    """The identity of the voter to which a data directory belongs. `joined` is False until the voter may vote."""
 
     cluster_id: str
     node_id: int
@@ -72,8 +72,8 @@ def format_storage(
 
 
 def _sync_directory(path: Path) -> None:
-    """Make the names in a directory durable. A directory that may not be read is skipped, because this process did
-    not create it.
+    """Make the names in a directory durable. A directory that cannot be read is skipped, because this process did not
+    create it.
     """
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -88,9 +88,7 @@ def _sync_directory(path: Path) -> None:
 def check_storage(
     data_dir: Path, *, cluster_id: str, node_id: int, voters: Iterable[int]
 ) -> StorageIdentity:
-    """Read the identity. If it differs from the given one, raise `StorageMismatch`, whose message names
-    the remedy.
-    """
+    """Read the identity. If it is not the given one, raise `StorageMismatch`, whose message names the remedy."""
     wanted = StorageIdentity(
         cluster_id=cluster_id, node_id=node_id, voters=_checked(node_id, voters), joined=False
     )
@@ -104,12 +102,13 @@ def check_storage(
 def format_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdentity:
     """Do the work of `format_storage` on an open directory.
 
-    The identity is written last, so a crash leaves no identity.
+    The identity is written last, so that there is none if the process crashes before the end.
     """
     names = [name for name in disk.names() if name != _OF_THE_FILE_SYSTEM]
     if IDENTITY_NAME in names:
         identity = check_disk(disk, wanted, place)
-        disk.sync_directory()  # an earlier format may have been killed before this
+        # A process of an earlier release may have been killed before this sync.
+        disk.sync_directory()
         return identity
     strangers = [name for name in names if not name.startswith(("log-", "vote", IDENTITY_NAME))]
     if strangers:
@@ -139,7 +138,7 @@ def _remove_unfinished_format(disk: Disk, names: list[str], place: str) -> None:
 
 
 def check_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdentity:
-    """Like `check_storage`, on an open directory."""
+    """Do the work of `check_storage` on an open directory."""
     if IDENTITY_NAME not in disk.names():
         raise StorageMismatch(
             f"{place} is not formatted: run `odradek storage format` for it before the first start"
@@ -164,7 +163,7 @@ def check_disk(disk: Disk, wanted: StorageIdentity, place: str) -> StorageIdenti
 
 
 def save_identity(disk: Disk, identity: StorageIdentity) -> None:
-    """Replace the identity durably: a crash leaves the old or the new one. Waits for the disk."""
+    """Replace the identity durably: after a crash there is the old or the new one. The call waits for the disk."""
     document = {"version": _VERSION, **asdict(identity), "voters": list(identity.voters)}
     write_file(disk, IDENTITY_NAME, json.dumps(document, indent=2).encode() + b"\n")
 

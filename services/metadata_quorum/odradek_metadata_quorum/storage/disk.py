@@ -37,7 +37,7 @@ class DiskFile(Protocol):
     """One open file; positions are bytes from its start."""
 
     def size(self) -> int:
-        """Length in bytes."""
+        """Return the length of the file in bytes."""
 
     def read(self, size: int, position: int) -> bytes:
         """Return `size` bytes; fewer only at the end of the file."""
@@ -49,23 +49,23 @@ class DiskFile(Protocol):
         """Make the written bytes and the file's length durable, so that they survive a power failure."""
 
     def truncate(self, size: int) -> None:
-        """Shorten the file. This is durable after `sync`."""
+        """Shorten the file. The new length is durable after `sync`."""
 
     def close(self) -> None:
         """Close the file; no other method may be called afterwards."""
 
 
 class Disk(Protocol):
-    """One directory of files."""
+    """A directory of files, without subdirectories."""
 
     def names(self) -> list[str]:
         """Return the names of all files, sorted."""
 
     def open(self, name: str, *, create: bool = False) -> DiskFile:
-        """Open a file for reading and writing. With `create` it is new and empty, and replaces an older one."""
+        """Open a file for reading and writing. With `create` the file is new and empty, and replaces an older one."""
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file; another file of the new name is replaced."""
+        """Rename a file. A file that has the new name is replaced."""
 
     def remove(self, name: str) -> None:
         """Remove a file. If it is open, it can still be read."""
@@ -98,7 +98,8 @@ class DirectoryFile:
 
     def write(self, data: bytes, position: int) -> None:
         written = os.pwrite(self._descriptor, data, position)
-        while written < len(data):  # a short write: rare, and never an excuse to lose the rest
+        # A write may write only a part; this is rare, but the rest must not be lost.
+        while written < len(data):
             written += os.pwrite(self._descriptor, data[written:], position + written)
 
     def sync(self) -> None:
@@ -112,7 +113,7 @@ class DirectoryFile:
 
 
 class DirectoryDisk:
-    """A directory of the real file system, locked against a second process."""
+    """A directory of the real file system. A second process cannot open it, because it is locked."""
 
     def __init__(self, path: Path) -> None:
         """Open and lock the directory. Raises `StorageMismatch` when it is missing or in use."""
@@ -156,7 +157,7 @@ class DirectoryDisk:
 
 
 def write_file(disk: Disk, name: str, data: bytes) -> None:
-    """Create or replace a small file so that a crash leaves the old one or the new one, whole."""
+    """Create or replace a small file, so that after a crash the old or the new file exists and is complete."""
     temporary = f"{name}.tmp"
     file = disk.open(temporary, create=True)
     try:
@@ -169,7 +170,7 @@ def write_file(disk: Disk, name: str, data: bytes) -> None:
 
 
 def sync_file(disk: Disk, name: str) -> None:
-    """Make a file's bytes durable, also those that an earlier process wrote."""
+    """Make the bytes of a file durable, including those that an earlier process wrote."""
     file = disk.open(name)
     try:
         file.sync()
@@ -191,14 +192,16 @@ Fatal = Callable[[str, BaseException | None], None]
 
 
 class DiskQueue(Protocol):
-    """Runs disk jobs one after the other. The module's docstring says what happens when a job fails."""
+    """Runs disk jobs one after the other. The docstring of the module describes what happens if a job fails."""
 
     def submit(self, job: Callable[[], Result], done: Callable[[Result], None]) -> None:
         """Run `job` later, then `done(result)` on the event loop. Jobs and callbacks keep their order."""
 
 
 class DiskThread:
-    """A `DiskQueue` on a thread. Its queue stays short, because each caller waits for `done` before its next job."""
+    """A `DiskQueue` that uses a thread. Its queue stays short, because each caller waits for `done` before its next
+    job.
+    """
 
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop, fatal: Fatal) -> None:
         self._loop = loop

@@ -46,7 +46,7 @@ def segment_name(base_position: int) -> str:
 
 
 def is_segment(name: str) -> bool:
-    """Whether a file of this name is a segment."""
+    """Return whether a file of this name is a segment."""
     return name.startswith(_PREFIX) and name[len(_PREFIX) :].isdigit()
 
 
@@ -70,7 +70,7 @@ class SegmentHeader:
 
     @staticmethod
     def decode(data: bytes) -> SegmentHeader | None:
-        """Decode a header; None if the bytes are no complete header of a known version."""
+        """Decode a header. Returns None if the bytes are not a complete header of a known version."""
         if len(data) < SEGMENT_HEADER.size:
             return None
         magic, version, crc, base, index, term = SEGMENT_HEADER.unpack_from(data)
@@ -82,7 +82,7 @@ class SegmentHeader:
 
 
 def segment_version(data: bytes) -> int | None:
-    """Return the format version that a segment's header names; None when the bytes are not a header."""
+    """Return the format version in a segment's header; None if the bytes are not a header."""
     if len(data) < SEGMENT_HEADER.size or not data.startswith(_SEGMENT_MAGIC):
         return None
     return int(SEGMENT_HEADER.unpack_from(data)[1])
@@ -111,7 +111,9 @@ class Frame:
 
 
 def decode_frame(data: memoryview, offset: int, position: int | None) -> Frame | None:
-    """Return the frame at `offset`; None when there is no complete frame, or one that names another position."""
+    """Return the frame at `offset`; None if there is no complete frame, or one that has another position in
+    its header.
+    """
     start = offset + FRAME_HEADER.size
     if start > len(data):
         return None
@@ -125,7 +127,7 @@ def decode_frame(data: memoryview, offset: int, position: int | None) -> Frame |
 
 
 def later_frames(data: bytes, offset: int, base_position: int) -> Iterator[Frame]:
-    """Yield every frame from `offset` on whose CRC matches and which is at the position that it names."""
+    """Yield every frame from `offset` on whose CRC matches, and which is at the position in its header."""
     view = memoryview(data)
     at = data.find(_FRAME_MAGIC, offset)
     while at >= 0:

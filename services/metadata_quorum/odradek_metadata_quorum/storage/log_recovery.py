@@ -38,10 +38,10 @@ Entry = tuple[bytes, int, int]  # (command, index, term), as the engine needs it
 
 @dataclass(frozen=True, slots=True)
 class RecoveredLog:
-    """The log that was read from the files; `entries[0]` is the boundary, the last entry that is not served.
+    """The log as it was read from the files. `entries[0]` is the boundary: the last entry that is no longer used.
 
-    `last_write_offset` is where the last write began, in the last segment: a frame, or a header and the
-    first frame behind it.
+    `last_write_offset` is the position in the last segment where the last write began: that of a frame, or of a header
+    with the first frame after it.
     """
 
     entries: list[Entry]
@@ -51,10 +51,9 @@ class RecoveredLog:
 
 
 def recover_log(disk: Disk) -> RecoveredLog:
-    """Replay every segment; truncate a torn tail. Raises `CorruptStorage`, `StorageMismatch`.
+    """Replay every segment, and truncate a torn tail. Raises `CorruptStorage`, `StorageMismatch`.
 
-    The bytes that are read may exist only in the page cache, because an earlier process may have been killed before
-    its sync.
+    The bytes may exist only in the page cache, because an earlier process may have been killed before its sync.
     """
     segments = _read_segments(disk)
     entries: list[Entry] = [(b"", segments[0][0].previous_index, segments[0][0].previous_term)]
@@ -102,7 +101,7 @@ def _read_segments(disk: Disk) -> list[tuple[SegmentHeader, bytes]]:
             and base_position_of(name) > noted_position
             and not _holds_frames(name, data)
         ):
-            disk.remove(name)  # the crash came while the segment was being started
+            disk.remove(name)  # the process crashed while it started this segment
             disk.sync_directory()
         else:
             raise CorruptStorage(
@@ -116,14 +115,14 @@ def _read_segments(disk: Disk) -> list[tuple[SegmentHeader, bytes]]:
 
 
 def _holds_frames(name: str, data: bytes) -> bool:
-    """Return whether a write to the segment was completed. The header is part of the first write."""
+    """Return whether a write to the segment was completed. The header belongs to the first write."""
     return next(later_frames(data, 0, base_position_of(name)), None) is not None
 
 
 def _refuse_damage(segments: list[tuple[SegmentHeader, bytes]], offset: int, position: int) -> None:
     """Raise `CorruptStorage` if durable bytes follow the damage, because then it is not a torn tail."""
     name = segment_name(segments[0][0].base_position)
-    # A segment is synced to its end before the next one is started.
+    # Each segment is synced to its end before the next one is started.
     if len(segments) > 1:
         raise CorruptStorage(
             f"{name} is damaged at byte {offset}, and later entries exist in another segment"
@@ -154,7 +153,8 @@ def _replay(entries: list[Entry], record: tuple[int, int, int, bytes]) -> None:
         keep = index - entries[0][1]
         if keep > 0:
             del entries[keep:]
-        else:  # truncated below this segment: only the entry before the truncation is left
+        # The log was truncated below this segment, so only the entry before the truncation is left.
+        else:
             entries[:] = [(b"", index - 1, term)]
     elif kind == RESET:
         entries[:] = [(b"", index, term)]
@@ -170,7 +170,9 @@ _VERSION: Final = 1
 
 
 def read_last_segment(disk: Disk) -> int:
-    """Return the base position of the last segment from its file; 0 without that file. Raises `StorageMismatch`."""
+    """Return the base position of the last segment from its file; 0 if there is no such file. Raises
+    `StorageMismatch`.
+    """
     if LAST_SEGMENT_NAME not in disk.names():
         return 0
     data = read_file(disk, LAST_SEGMENT_NAME)[: _NOTE.size]
@@ -184,7 +186,7 @@ def read_last_segment(disk: Disk) -> int:
 
 
 class LastSegment:
-    """The file that names the last segment, open for writing. The constructor and `save` wait for the disk."""
+    """The open file that contains the position of the last segment. The constructor and `save` wait for the disk."""
 
     def __init__(self, disk: Disk, position: int) -> None:
         create = LAST_SEGMENT_NAME not in disk.names()

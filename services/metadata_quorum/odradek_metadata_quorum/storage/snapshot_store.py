@@ -36,7 +36,7 @@ _READ_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SnapshotId:
-    """A snapshot: it covers all entries up to `offset`, which is of term `epoch`. `size` is in bytes."""
+    """Identifies a snapshot. It covers all entries up to `offset`, which is of term `epoch`. `size` is in bytes."""
 
     offset: int
     epoch: int
@@ -55,7 +55,7 @@ class SnapshotId:
 
 
 class SnapshotNotWritten(OSError):
-    """The snapshot was not written, because the disk has no room for it; nothing else is wrong."""
+    """The snapshot was not written, because the disk has no room for it. The voter can continue."""
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def _full_disk_is_no_failure(abandon: Callable[[], None]) -> Iterator[None]:
 
 
 class OpenSnapshot:
-    """A snapshot that is open for reading. It can be read to its end even when a newer one replaces it."""
+    """A snapshot that is open for reading. It can be read to its end even if a newer one replaces it."""
 
     def __init__(self, snapshot: SnapshotId, file: DiskFile) -> None:
         self.snapshot = snapshot
@@ -81,7 +81,7 @@ class OpenSnapshot:
         return self._file.read(min(size, self.snapshot.size - position), _DATA_START + position)
 
     def read(self) -> bytes:
-        """Return all of the encoded state. Raises `CorruptStorage`; waits for the disk."""
+        """Return the whole encoded state. Raises `CorruptStorage`. The call waits for the disk."""
         return _read_checked(self._file, self.snapshot)
 
     def close(self) -> None:
@@ -93,7 +93,7 @@ class SnapshotStore:
     """The snapshots of one directory."""
 
     def __init__(self, disk: Disk) -> None:
-        """Find the newest snapshot; remove what a crash left unfinished.
+        """Find the newest snapshot, and remove incomplete files that a crash left.
 
         Raises `CorruptStorage`, and `StorageMismatch` for a snapshot of a later format.
         """
@@ -122,7 +122,7 @@ class SnapshotStore:
             file.close()
 
     def open_current(self) -> OpenSnapshot | None:
-        """Open the newest snapshot for sending. Return None if there is none, or while it is being replaced."""
+        """Open the newest snapshot for sending. Returns None if there is none, or if it is being replaced."""
         current = self.current
         if current is None:
             return None
@@ -132,7 +132,7 @@ class SnapshotStore:
             return None
 
     def write(self, offset: int, epoch: int, data: bytes) -> SnapshotId:
-        """Store a snapshot taken here, unless a newer one arrived meanwhile.
+        """Store a snapshot that was taken here, unless a newer one has arrived.
 
         Raises `SnapshotNotWritten`.
         """
@@ -157,22 +157,23 @@ class SnapshotStore:
             self._disk.remove(name)
 
     def begin_receiving(self, snapshot: SnapshotId) -> None:
-        """Create a file for a snapshot that arrives in chunks. Raises `SnapshotNotWritten`."""
+        """Create a file for a snapshot that arrives in parts. Raises `SnapshotNotWritten`."""
         self.abandon_receiving()
         with _full_disk_is_no_failure(self._remove_received):
             self._incoming = self._disk.open(_RECEIVING, create=True)
             self._incoming.write(snapshot.encode(), 0)
 
     def receive(self, position: int, data: bytes) -> None:
-        """Store one chunk. Raises `SnapshotNotWritten`."""
+        """Store one part. Raises `SnapshotNotWritten`."""
         assert self._incoming is not None
         with _full_disk_is_no_failure(self._remove_received):
             self._incoming.write(data, _DATA_START + position)
 
     def finish_receiving(self, snapshot: SnapshotId) -> bytes | None:
-        """Check the snapshot and, if it is newer than the current one, make it durable and current. Return its data,
-        or None if it is damaged. A snapshot that is not newer replaces nothing, and its data is returned, too. Raises
-        `SnapshotNotWritten`.
+        """Check a snapshot that has arrived, and return its data; None if it is damaged. If it is newer than the
+        current one, it becomes durable and current; otherwise it replaces nothing.
+
+        Raises `SnapshotNotWritten`.
         """
         assert self._incoming is not None
         try:
@@ -187,7 +188,7 @@ class SnapshotStore:
         return data
 
     def abandon_receiving(self) -> None:
-        """Close the file of the snapshot that arrives in chunks."""
+        """Close the file of the snapshot that arrives in parts."""
         if self._incoming is not None:
             self._incoming.close()
             self._incoming = None

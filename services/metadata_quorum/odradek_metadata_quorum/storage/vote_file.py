@@ -19,15 +19,16 @@ from odradek_metadata_quorum.errors import CorruptStorage, newer_format
 from odradek_metadata_quorum.storage.disk import Disk
 
 VOTE_FILE_NAME: Final = "vote"
-_SLOT_BYTES: Final = 4096  # one page for each slot: a torn write cannot reach the other
+# Each slot has a page of its own, so a torn write cannot damage the other one.
+_SLOT_BYTES: Final = 4096
 _RECORD: Final = struct.Struct("<4sIQQq")  # magic, crc of the rest, sequence, term, vote
 _REST: Final = struct.Struct("<QQq")
-_MAGIC: Final = b"ODVT"  # format 1; a later one ends in its number
+_MAGIC: Final = b"ODVT"  # the magic of format 1; that of a later format ends in its number
 _NO_VOTE: Final = -1
 
 
 class VoteFile:
-    """The durable (term, vote). `save` waits for the disk."""
+    """The durable term and vote. `save` waits for the disk."""
 
     def __init__(self, disk: Disk) -> None:
         """Open an existing file. Raises `CorruptStorage`, `StorageMismatch`."""
@@ -42,7 +43,7 @@ class VoteFile:
 
     @staticmethod
     def create(disk: Disk) -> None:
-        """Create the file with term 0 and no vote. Durable when `sync_directory` has returned."""
+        """Create the file with term 0 and no vote. It is durable when `sync_directory` has returned."""
         file = disk.open(VOTE_FILE_NAME, create=True)
         file.write(_encode(0, 0, None).ljust(2 * _SLOT_BYTES, b"\0"), 0)
         file.sync()
@@ -57,7 +58,7 @@ class VoteFile:
         self._sequence, self.term, self.vote = sequence, term, vote
 
     def _make_durable(self) -> None:
-        """Write the record of an earlier process again and sync it, because it may be in the page cache only."""
+        """Write the record of an earlier process again, and sync it, because it may be only in the page cache."""
         self._write(self._sequence, self.term, self.vote)
 
     def _write(self, sequence: int, term: int, vote: int | None) -> None:
@@ -73,7 +74,8 @@ class VoteFile:
         if len(data) < _RECORD.size:
             return None
         magic, crc, sequence, term, vote = _RECORD.unpack(data)
-        if magic[:3] == _MAGIC[:3] and magic[3:].isdigit():  # a later format: ODV2, ODV3, ...
+        # The file has a later format: ODV2, ODV3, ...
+        if magic[:3] == _MAGIC[:3] and magic[3:].isdigit():
             raise newer_format(VOTE_FILE_NAME, int(magic[3:]), 1)
         if magic != _MAGIC or crc != zlib.crc32(data[8:]) or sequence % 2 != number:
             return None

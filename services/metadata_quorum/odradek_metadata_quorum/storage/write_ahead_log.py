@@ -45,7 +45,7 @@ GENESIS_TERM: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class LogWrite:
-    """The records of one write; `parts` joined together are the body of its frame."""
+    """The records of one write. `parts` joined together are the body of its frame."""
 
     parts: list[bytes]
     entry_count: int
@@ -69,11 +69,12 @@ class WriteAheadLog:
         self.payload_bytes = sum(len(entry[0]) for entry in self.entries)
         self.synced_index = self.entries[-1][1]
         self._parts: list[bytes] = []
-        self._noted_bytes = 0  # of commands that no write has taken
-        self._taken_bytes = 0  # of those that the write under way has
+        self._noted_bytes = 0  # bytes of commands that no write contains yet
+        self._taken_bytes = 0  # bytes of commands in the write that is in progress
         self._entry_count = 0
         self._resets = False
-        self.in_flight_index = self.synced_index  # synced once the write under way returns
+        # The index that is synced when the write in progress returns.
+        self.in_flight_index = self.synced_index
         # The disk's half.
         self._segments = recovered.segments
         self._file = disk.open(segment_name(self._segments[-1].base_position))
@@ -110,7 +111,7 @@ class WriteAheadLog:
 
     @property
     def unsynced_bytes(self) -> int:
-        """Size of the commands that are not on disk yet, including those that were truncated since."""
+        """Size in bytes of the commands that are not on disk yet, including those that were truncated since."""
         return self._noted_bytes + self._taken_bytes
 
     def term_at(self, index: int) -> int | None:
@@ -152,7 +153,7 @@ class WriteAheadLog:
         self._resets = True
 
     def trim_to(self, index: int) -> None:
-        """Make `index` the boundary (the last entry that is not served), in memory only. `remove_before` then frees
+        """Make `index` the boundary (the last entry that is no longer used), in memory only. `remove_before` then frees
         the disk space.
         """
         drop = index - self.first_index
@@ -162,7 +163,7 @@ class WriteAheadLog:
             del self.entries[:drop]
 
     def take(self) -> LogWrite:
-        """Return the recorded changes for one write. At most one write may be under way."""
+        """Return the recorded changes for one write. At most one write may be in progress."""
         write = LogWrite(self._parts, self._entry_count, self.entries[-1][1:], self._resets)
         self._parts, self._entry_count, self._resets = [], 0, False
         self._taken_bytes, self._noted_bytes = self._noted_bytes, 0
@@ -170,12 +171,12 @@ class WriteAheadLog:
         return write
 
     def written(self) -> None:
-        """Record that the write under way is durable, except for entries that were truncated meanwhile."""
+        """Record that the write in progress is durable, except for entries that were truncated since."""
         self.synced_index = self.in_flight_index
         self._taken_bytes = 0
 
     def _make_durable(self, last_write_offset: int) -> None:
-        """Write the last frame of an earlier process again and sync it, because it may be in the page cache only."""
+        """Write the last frame of an earlier process again, and sync it, because it may be only in the page cache."""
         for header in self._segments[:-1]:
             sync_file(self._disk, segment_name(header.base_position))
         last_write = self._file.read(self._file_bytes - last_write_offset, last_write_offset)
@@ -186,7 +187,7 @@ class WriteAheadLog:
     # The disk's half.
 
     def write(self, write: LogWrite) -> int:
-        """Write and sync one frame; return its size in bytes. Waits for the disk."""
+        """Write and sync one frame, and return its size in bytes. The call waits for the disk."""
         body = b"".join(write.parts)
         frame = encode_frame(self._position, self._position, body)
         full = write.resets or self._file_bytes + len(frame) > self._segment_bytes_max
@@ -198,12 +199,12 @@ class WriteAheadLog:
             self._file_bytes += len(frame)
         self._position += len(frame)
         self._last = write.last
-        if write.resets:  # what came before the reset is void, and the reset is durable
+        if write.resets:  # entries before the reset are void, and the reset is durable
             self._remove_segments(len(self._segments) - 1)
         return len(frame)
 
     def remove_before(self, index: int) -> None:
-        """Remove the segments whose entries are all below `index`. Waits for the disk."""
+        """Remove the segments whose entries are all below `index`. The call waits for the disk."""
         count = 0
         while count + 1 < len(self._segments) and self._segments[count + 1].previous_index < index:
             count += 1
@@ -215,7 +216,7 @@ class WriteAheadLog:
         self._last_segment.close()
 
     def _roll(self, frame: bytes) -> None:
-        """Begin a new segment with this frame. Every frame of the old segment is durable already."""
+        """Begin a new segment with this frame. All frames of the old segment are already durable."""
         header = SegmentHeader(self._position, *self._last)
         self._file.close()
         self._file = self._disk.open(segment_name(self._position), create=True)

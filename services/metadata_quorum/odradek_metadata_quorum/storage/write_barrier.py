@@ -23,7 +23,7 @@ from odradek_runtime.latencies import Latencies
 
 @dataclass(slots=True)
 class SyncLatency:
-    """Durations of the log's writes since the start."""
+    """Measures the durations of the log's writes since the start."""
 
     count: int = 0
     total_ns: int = 0
@@ -35,7 +35,7 @@ class SyncLatency:
 
 
 class WriteBarrier:
-    """Owns the durable log and vote. Its methods run on the event loop, its writes on `queue`."""
+    """Owns the durable log and vote. Its methods run on the event loop, and its writes on `queue`."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class WriteBarrier:
         self._vote_in_flight = False
         self._changes = 0
         self.durable = 0
-        self._writing: int | None = None  # what `durable` becomes when the write returns
+        self._writing: int | None = None  # the value of `durable` after the write returns
         self._write_started_ns = 0
 
     @property
@@ -70,15 +70,15 @@ class WriteBarrier:
         return not self._vote_noted and not self._vote_in_flight
 
     def needed_for_vote(self) -> int:
-        """The value of `durable` at which the present term and vote are on disk."""
+        """Return the value of `durable` at which the present term and vote are on disk."""
         if self._vote_noted:
             return self.noted
         return self._writing or 0 if self._vote_in_flight else 0
 
     def needed_for_index(self, index: int) -> int:
-        """The value of `durable` at which the log as it is now is on disk up to `index`.
+        """Return the value of `durable` at which the log as it is now is on disk up to `index`.
 
-        The log's boundary is covered by a durable snapshot.
+        A durable snapshot covers the entries up to the boundary of the log.
         """
         if index <= max(self.log.synced_index, self.log.first_index):
             return 0
@@ -93,7 +93,7 @@ class WriteBarrier:
 
     @property
     def waited_ns(self) -> int:
-        """The nanoseconds for which the present write has been under way; 0 if there is none."""
+        """For how many nanoseconds the present write has been in progress; 0 if there is none."""
         if self._writing is None:
             return 0
         return time.perf_counter_ns() - self._write_started_ns
@@ -104,7 +104,7 @@ class WriteBarrier:
         self._vote_noted = True
 
     def start_write(self) -> None:
-        """Start a write if there are changes to write and no write is under way."""
+        """Start a write if there are changes to write, and no write is in progress."""
         if self._writing is not None or not (self.log.dirty or self._vote_noted):
             return
         vote = (self.term, self.vote) if self._vote_noted else None
@@ -118,9 +118,9 @@ class WriteBarrier:
     def _write(
         self, vote: tuple[int, int | None] | None, write: LogWrite | None
     ) -> tuple[LogWrite | None, int, int]:
-        """Write to the disk; runs on the disk's thread.
+        """Write to the disk. This runs on the disk's thread.
 
-        The vote comes first, so that no entry has a term that the vote file lacks.
+        The vote is written first, so that no entry has a term that is not in the vote file.
         """
         start_ns = time.perf_counter_ns()
         if vote is not None:

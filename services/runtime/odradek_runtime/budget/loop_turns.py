@@ -19,11 +19,12 @@ from odradek_runtime.budget.turn_order import SLICE_S, TurnOrder
 
 T = TypeVar("T")
 ITERATIONS_BETWEEN: Final = 12
-PIECE_S_MAX: Final = 0.1  # the most that a piece counts: it may wait for other things while it runs
+# The longest time that a piece counts, because it may wait for other things while it runs.
+PIECE_S_MAX: Final = 0.1
 
 
 class LoopTurns:
-    """Lets pieces of long work run in turn, one in each iteration of the event loop. Used only on the event loop."""
+    """Runs pieces of long work in turn, one in each iteration of the event loop. It is used only on the event loop."""
 
     def __init__(self) -> None:
         self._order: TurnOrder[asyncio.Future[None]] = TurnOrder()
@@ -31,7 +32,7 @@ class LoopTurns:
         self._iterations_left = 0
 
     def pace(self, owner: str) -> Pace:
-        """Return the pace for a piece of the owner's long work that has begun."""
+        """Return the pace for a long piece of work that its owner has begun."""
         return Pace(self, owner)
 
     async def turn(self, owner: str) -> None:
@@ -50,13 +51,13 @@ class LoopTurns:
 
     def _give(self) -> None:
         if self._iterations_left > 0:
-            # An iteration without other work takes some microseconds.
+            # An iteration of the event loop without other work takes some microseconds.
             self._iterations_left -= 1
             asyncio.get_running_loop().call_soon(self._give)
             return
         self._iterations_left = ITERATIONS_BETWEEN
         while (ticket := self._order.next()) is not None:
-            if not ticket.done():  # a cancelled task no longer waits
+            if not ticket.done():  # the future of a cancelled task is done already
                 ticket.set_result(None)
                 break
         self._is_giving = ticket is not None

@@ -49,8 +49,8 @@ OWNERS_MAX: Final = 4096
 
 
 def shortened(text: str, characters_max: int = TEXT_CHARACTERS_MAX) -> str:
-    """Return the text at a length that is allowed in a log line or key. A shortened text ends with its
-    full length.
+    """Return the text, shortened to a length that is allowed in a log line or key. A shortened text ends with its
+    original length.
     """
     if len(text) <= characters_max:
         return text
@@ -64,7 +64,7 @@ class _Lines:
         self.at_s = now_s
         self.tokens: float = LINES_BURST
         self.unwritten = 0
-        self.entries: dict[int, float] = {}  # hash of a written refusal -> time
+        self.entries: dict[int, float] = {}  # the time of each refusal that was logged, by its hash
 
 
 class RefusalLines:
@@ -107,9 +107,10 @@ class RefusalLines:
         return unwritten
 
     def take_unwritten(self, now_s: float) -> list[tuple[str, int]]:
-        """Return the owners that have unwritten refusals, with the number of these, and set the number back to 0.
+        """Return the owners of which refusals were left out of the log, with the number of these, and set the numbers
+        to 0.
 
-        An owner is returned once its rate has room again: during a flood only its number grows.
+        An owner is returned only when its rate allows another line, so that during a flood only the number grows.
         """
         due = [
             (owner, lines.unwritten)

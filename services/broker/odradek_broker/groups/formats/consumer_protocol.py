@@ -36,7 +36,7 @@ NamedAssignment = Mapping[TopicName, frozenset[PartitionIndex]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """A member's subscription; `owned` is empty for an eager member, which revokes everything before it joins."""
+    """A member's subscription. `owned` is empty for an eager member, which revokes all partitions before it joins."""
 
     version: int
     topics: tuple[TopicName, ...]

@@ -78,7 +78,7 @@ _CLASSIC_GROUP_VERSION: Final = 3
 
 
 def encode(record: GroupRecord) -> tuple[bytes, bytes | None]:
-    """Return the key and value of a record; the value of a deletion is None."""
+    """Return the key and value of a record. The value of a deletion is None."""
     match record:
         case OffsetCommitRecord():
             key = bytearray(INT16.pack(1))
@@ -324,7 +324,7 @@ class RecordReader:
 
 _CLASSIC_METADATA_TAG = 0
 _PRINCIPAL_TAG = 8_480
-_PRESENT = 1  # precedes a nullable struct that is not null
+_PRESENT = 1  # the byte before a nullable struct that is not null
 
 
 def epoch_value(epoch: int) -> bytearray:

@@ -43,7 +43,7 @@ def strays(path: Path, chosen: set[str]) -> None:
             continue
         if chosen:
             renamed = removed_stray(storage, path, stray)
-            # If it is missing, the broker has just brought the stray back.
+            # If the file does not exist, the broker has restored the stray log in the meantime.
             if storage.exists(renamed):
                 storage.remove_tree(renamed)
         print(json.dumps(asdict(stray)))

@@ -31,7 +31,8 @@ from odradek_broker.log.segments.segment import Suffix
 from odradek_broker.log.storage import DirectoryHealth, ErrorClass, Storage, error_class
 from odradek_protocol.identity import Offset, TopicIdPartition, TopicName
 
-_NAME_KEPT_MAX: Final = 200  # kept characters of a name, which may have 255 bytes already
+# How many characters of the old name are kept, because a name has at most 255 bytes.
+_NAME_KEPT_MAX: Final = 200
 
 
 class FoundPartition(NamedTuple):
@@ -155,7 +156,8 @@ class DirectoryLoad:
     def _verified(self, mark: Path, *, has_lost: bool) -> None:
         """Remove the damage mark of a log that was scanned completely, and truncated if it was damaged.
 
-        If bytes were lost, the mark stays until the controller knows: a kill before that must not hide it.
+        If bytes were lost, the mark stays until the controller knows: if the process is killed before that, the next
+        start must still see the loss.
         """
         if has_lost:
             self.damage_marks.append(mark)
@@ -188,7 +190,7 @@ class DirectoryLoad:
             starts[location.id] = Offset(stray.log_start_offset)
 
     def _unsure_strays(self) -> list[TopicIdPartition]:
-        """Return partitions whose stray may have lost bytes, so that this replica must not count as in sync."""
+        """Return the partitions whose stray log may have lost bytes, so that this replica must not count as in sync."""
         is_power_loss = self.restart_class is RestartClass.POWER
         return [
             stray.id

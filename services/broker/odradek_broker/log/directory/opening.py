@@ -100,7 +100,7 @@ def format_directory(
         directory_id = DirectoryId(secrets.token_bytes(16))
         meta = MetaProperties(cluster_id=cluster_id, node_id=node_id, directory_id=directory_id)
         write_meta_properties(storage, path, meta)
-        # Without this a power loss could take the directory with all synced files in it.
+        # Without this sync, a power loss could remove the directory with all synced files in it.
         storage.sync_directory(path.parent)
     _require_identity(meta, path, cluster_id, node_id)
     return meta.directory_id
@@ -132,9 +132,10 @@ def checked_meta(
 def adopt_metadata(
     storage: Storage, path: Path, incarnation_id: MetadataIncarnationId | None
 ) -> MetaProperties:
-    """Store the metadata log that the directory's logs belong to; with None, the broker may follow any.
+    """Store the id of the metadata log to which the directory's logs belong. With None, the broker may follow any
+    metadata log.
 
-    The change is durable on return. The caller holds the lock.
+    The change is durable on return. The caller must hold the lock.
     """
     meta = _read_meta(storage, path)
     if meta is None:
@@ -148,7 +149,9 @@ def adopt_metadata(
 
 
 def take_lock(storage: Storage, path: Path) -> File:
-    """Take the lock and write this process's pid into it; DirectoryRefused names the pid of the holder."""
+    """Lock the directory, and write the id of this process into the lock file. DirectoryRefused names the process that
+    holds the lock.
+    """
     try:
         lock = storage.lock(path / LOCK_NAME)
     except BlockingIOError:

@@ -65,7 +65,7 @@ def parse_directory_name(name: str) -> tuple[TopicName, PartitionIndex] | None:
 
 
 def write_damage_mark(storage: Storage, directory: Path, text: str) -> None:
-    """Make the next start verify every batch of this log. Durable on return. Raises OSError."""
+    """Make the next start verify every batch of this log. This is durable on return. Raises OSError."""
     replace_file(storage, directory / DAMAGED, text.encode())
 
 
@@ -100,7 +100,9 @@ def read_metadata(storage: Storage, directory: Path) -> TopicId:
 
 
 def encode_epochs(epochs: LeaderEpochs) -> bytes:
-    """Encode like Kafka: the version 0, the number of entries, and a line `<epoch> <start offset>` for each."""
+    """Encode the leader epochs as Kafka does: version 0, the number of entries, and a line `<epoch> <start offset>` for
+    each.
+    """
     lines = ["0", str(len(epochs.entries()))]
     lines += [f"{epoch} {start}" for epoch, start in epochs.entries()]
     return ("\n".join(lines) + "\n").encode()

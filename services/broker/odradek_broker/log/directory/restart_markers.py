@@ -38,7 +38,9 @@ FAILED: Final = "failed"
 
 
 class RestartClass(Enum):
-    """What survived the end of the last process: everything, all writes, or only synced writes."""
+    """What survived the end of the last process: all bytes and a clean stop, all writes, or only the bytes that were
+    synced.
+    """
 
     CLEAN = "clean"
     PROCESS = "process"
@@ -88,7 +90,9 @@ class RestartMarkers:
         return restart_class, broker_epoch
 
     def loss_reported(self) -> None:
-        """Record that the controller has committed the restart class; a kill is a PROCESS restart from now on."""
+        """Record that the controller has committed the restart class. If the process is killed from now on, the next
+        restart is of class PROCESS.
+        """
         if "untold" in self._running:
             told = {name: value for name, value in self._running.items() if name != "untold"}
             self._write(RUNNING, told)

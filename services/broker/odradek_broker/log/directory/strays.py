@@ -43,12 +43,12 @@ from odradek_protocol.identity import PartitionIndex, TopicId, TopicIdPartition
 
 STRAY_FILE: Final = "stray.json"
 UNKNOWN_MS: Final = -1
-_NAME_KEPT_MAX: Final = 200  # kept characters of a name that an earlier version gave
+_NAME_KEPT_MAX: Final = 200  # how many characters of a name are kept that an earlier version gave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stray:
-    """One log that was put aside, with its offsets at that moment; `since_ms` is wall-clock time."""
+    """A log that was put aside, with its offsets at that time. `since_ms` is wall-clock time."""
 
     name: str
     topic: str = ""
@@ -77,7 +77,7 @@ def departed_name(partition: TopicIdPartition, suffix: str) -> str:
 
 
 class Strays:
-    """The strays of one data directory. Used on the event loop, except `load` and `sync`."""
+    """The stray logs of one data directory. It is used on the event loop, except `load` and `sync`."""
 
     __slots__ = ("_by_name", "_path", "_storage")
 
@@ -144,7 +144,7 @@ class Strays:
             write_stray_file(self._storage, path, synced, sync=True)
             self._storage.sync_directory(path)
             self._storage.sync_directory(self._path)
-        except FileNotFoundError:  # the stray was removed or restored during the sync
+        except FileNotFoundError:  # another thread removed or restored the stray during the sync
             return
         if stray.name in self._by_name:
             self._by_name[stray.name] = synced
@@ -238,7 +238,7 @@ def _size_bytes(storage: Storage, path: Path) -> int:
 
 
 class Departures:
-    """Directories of deleted partitions that wait to be removed. Used on the event loop, except `remove`."""
+    """Directories of deleted partitions that wait to be removed. It is used on the event loop, except `remove`."""
 
     __slots__ = ("_path", "_storage", "_under_old_name", "_waiting")
 
@@ -273,7 +273,8 @@ class Departures:
             return
         partition = self._under_old_name.pop(path, None)
         if partition is not None:
-            with contextlib.suppress(ValueError):  # a pool thread is removing it at this moment
+            # A thread of the pool is removing it at this moment.
+            with contextlib.suppress(ValueError):
                 self._waiting.remove(path)
                 self.delete(path, partition)
         if self._storage.exists(path):

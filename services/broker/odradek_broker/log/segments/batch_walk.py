@@ -20,7 +20,7 @@ from odradek_protocol.records.batch_header import (
 from odradek_protocol.records.errors import CorruptBatch
 from odradek_protocol.records.hashes import crc32c
 
-# `Header._make` does the same by a call of a Python function.
+# `Header._make` does the same, but calls a Python function, which is slower.
 _new_tuple: Final = tuple.__new__
 WINDOW_BYTES: Final = 8192
 SCAN_BYTES: Final = 1 << 20
@@ -127,7 +127,7 @@ def walk_headers(
 def walk_verified(
     file: File, position: int, end: int, *, scan_bytes: int = SCAN_BYTES
 ) -> Iterator[tuple[int, Header]]:
-    """Like `walk_headers`, but each batch is read completely and its CRC is verified.
+    """Do the same as `walk_headers`, but read each batch completely and verify its CRC.
 
     The walk ends without an error before the first batch that is incomplete, invalid or has a wrong CRC.
     """
@@ -152,7 +152,7 @@ def walk_verified(
             if len(chunk) < HEADER_BYTES:
                 return
             size_bytes = LENGTH_PREFIX_BYTES + header_at(chunk, 0).batch_length
-            # A file that is shorter than it was has no more bytes, however large the next chunk is.
+            # A file that became shorter has no more bytes, however large the next chunk is.
             if position + size_bytes > end or len(chunk) < wanted_bytes:
                 return
             scan_bytes = max(scan_bytes, size_bytes)

@@ -50,7 +50,7 @@ _MUST_SWAP: Final = sys.byteorder == "little"
 
 
 class CorruptIndex(ValueError):
-    """The bytes are no valid index of this segment; the index has to be rebuilt."""
+    """The bytes are not a valid index of this segment, so the index has to be rebuilt."""
 
 
 def _require_rising(column: array[int]) -> None:
@@ -125,12 +125,12 @@ class OffsetIndex:
         self._offsets.append(relative_offset)
 
     def floor_of_offset(self, relative_offset: int) -> int:
-        """Return the position from which to search for the batch with this offset; 0 without an entry."""
+        """Return the position from which to search for the batch with this offset; 0 if no entry is below it."""
         number = bisect_right(self._offsets, relative_offset)
         return self._positions[number - 1] if number else 0
 
     def floor_of_position(self, position: int) -> int:
-        """Return the last indexed start of a batch at or below `position`; 0 without an entry."""
+        """Return the last indexed start of a batch at or below `position`; 0 if there is none."""
         number = bisect_right(self._positions, position)
         return self._positions[number - 1] if number else 0
 
@@ -162,7 +162,7 @@ class TimeIndex:
                 f"the size of {len(data)} bytes is not a multiple of {TIME_ENTRY_BYTES}"
             )
         index = cls()
-        # Whole columns at a time: a loop over the 262,144 entries of a full segment takes twice as long.
+        # Copies whole columns: a loop over the 262,144 entries of a full segment would take twice as long.
         words = array("I")
         words.frombytes(data)
         if _MUST_SWAP:
@@ -192,7 +192,7 @@ class TimeIndex:
         return self._timestamps_ms[number], self._offsets[number]
 
     def append(self, timestamp_ms: int, relative_offset: int) -> None:
-        """Add an entry if its timestamp is greater than all before; otherwise ignore it, as Kafka does."""
+        """Add an entry if its timestamp is greater than all earlier ones; otherwise ignore it, as Kafka does."""
         if self._offsets and (
             timestamp_ms <= self._timestamps_ms[-1] or relative_offset <= self._offsets[-1]
         ):

@@ -36,7 +36,7 @@ _log = event_log(__name__)
 
 
 class FullDisk:
-    """Watches whether one data directory is full, and handles the change in both directions."""
+    """Observes whether one data directory is full, and handles both changes."""
 
     def __init__(
         self,
@@ -45,7 +45,9 @@ class FullDisk:
         directory: LogDirectory,
         on_change: Callable[[bool], None],
     ) -> None:
-        """`on_change` is called on the event loop with whether the disk is full."""
+        """`on_change` is called on the event loop with True when the disk is full, and with False when it has space
+        again.
+        """
         self._table = table
         self._directory = directory
         self._on_change = on_change
@@ -112,14 +114,14 @@ class FullDisk:
                 return
 
     def _noticed(self, full: StorageFull) -> None:
-        """Log that the disk is full, and wake `run`. Called in the thread whose write failed."""
+        """Log that the disk is full, and wake `run`. It is called in the thread whose write failed."""
         _log.error(
             "Data directory is full; no records are written until space is freed", reason=str(full)
         )
         self._wake()
 
     def _refused(self, refused: StorageRefused) -> None:
-        """Log that the system refused a write, and wake `run`. Called in the thread whose write failed."""
+        """Log that the system refused a write, and wake `run`. It is called in the thread whose write failed."""
         if not self._is_wanted.is_set() and self._pause_s == _PAUSE_S_MIN:
             _log.error(
                 "Operating system refused a write, but the disk has not failed; writing again",
@@ -128,6 +130,6 @@ class FullDisk:
         self._wake()
 
     def _wake(self) -> None:
-        # A closed loop raises RuntimeError: the process is ending.
+        # A closed loop raises RuntimeError, because the process is ending.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._is_wanted.set)

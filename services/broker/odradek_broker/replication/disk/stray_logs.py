@@ -1,8 +1,8 @@
-"""Stray logs, to which no replica in the metadata belongs: puts them aside, reports them, brings them back.
+"""Stray logs, to which no replica in the metadata belongs: the broker puts them aside, reports them, and restores them.
 
-A log is deleted only because of a metadata record that this process saw committed. An image that merely
-lacks a partition may be the wrong image: the controllers came back empty, or from an old backup. Then the log is
-put aside (log/directory/strays.py) until an operator removes it, the topic is in the image again, or
+A log is deleted only because of a metadata record that this process saw committed. An image that merely lacks a
+partition may be the wrong image: the controllers may have started empty, or from an old backup. Then the log is put
+aside (log/directory/strays.py) until an operator removes it, the topic is in the image again, or
 `log.dir.stray.retention.ms` has passed.
 """
 
@@ -28,7 +28,7 @@ _log = event_log(__name__)
 
 
 class StrayLogs:
-    """The stray logs of one broker. To be used on the event loop only."""
+    """The stray logs of one broker. It is used only on the event loop."""
 
     def __init__(
         self,
@@ -50,7 +50,9 @@ class StrayLogs:
         return self._directory.strays
 
     def begin(self) -> None:
-        """At start: sync the strays that the last process could not sync, and log all there are."""
+        """At the start of the broker, sync the stray logs that the last process could not sync, and log a
+        list of all.
+        """
         strays = tuple(self._directory.strays)
         for stray in strays:
             if not stray.is_synced:
@@ -61,7 +63,7 @@ class StrayLogs:
             )
 
     def put_aside(self, logs: list[PartitionLog], reason: str) -> None:
-        """Put these logs aside. The caller must not use them afterwards."""
+        """Make these logs stray. The caller must not use them afterwards."""
         strays: list[Stray] = []
         for log in logs:
             try:
@@ -78,7 +80,7 @@ class StrayLogs:
             self._tell(strays, f"Put logs aside as strays: {reason}")
 
     def remove_deleted(self, topic_ids: Container[TopicId]) -> None:
-        """Delete the strays of these topics, which metadata records deleted."""
+        """Delete the stray logs of these topics, because metadata records deleted the topics."""
         for stray in self._directory.strays:
             if stray.id is not None and stray.id.topic_id in topic_ids:
                 self._remove(stray)
@@ -88,7 +90,7 @@ class StrayLogs:
         return self._directory.strays.find(TopicIdPartition(topic_id, partition))
 
     def is_returning(self, topic_id: TopicId, partition: PartitionIndex) -> bool:
-        """Return whether a stray log of this partition is being opened."""
+        """Return whether a stray log of this partition is being opened again."""
         return TopicIdPartition(topic_id, partition) in self._returning
 
     def bring_back(
@@ -98,7 +100,7 @@ class StrayLogs:
         config: LogConfig,
         on_done: Callable[[PartitionLog], None],
     ) -> None:
-        """Open a stray log whose replica is in the metadata again; `on_done` is called once it is open."""
+        """Open a stray log again, because its replica is in the metadata again; `on_done` is called when it is open."""
         partition = stray.id
         assert partition is not None, stray
         try:
@@ -127,7 +129,7 @@ class StrayLogs:
         self._pool.run(job.run, done)
 
     def remove_expired(self, retention_ms: int) -> None:
-        """Delete the strays that were put aside longer ago than `retention_ms`; with -1 none."""
+        """Delete the stray logs that were put aside more than `retention_ms` ago; -1: none."""
         self._directory.strays.forget_removed()
         expired = self._directory.strays.expired(
             now_ms=self._clock.wall_ms(), retention_ms=retention_ms

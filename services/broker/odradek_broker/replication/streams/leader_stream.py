@@ -36,8 +36,8 @@ _COLD_MESSAGES_MAX: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class _ColdRead:
-    """Batches that were not in memory, and that a disk thread has read. They are valid in one leader epoch only:
-    between epochs a log may be truncated.
+    """Batches that were not in memory, and that a disk thread has read. They are valid in one leader epoch only,
+    because a log may be truncated between two epochs.
     """
 
     leader_epoch: LeaderEpoch
@@ -45,7 +45,7 @@ class _ColdRead:
     result: ReadResult
 
     def suits(self, due: DataDue) -> bool:
-        """Return whether these batches are the ones to send next."""
+        """Return whether these batches are the ones to be sent next."""
         return (
             self.leader_epoch == due.leader_epoch
             and self.from_offset == due.from_offset
@@ -54,7 +54,7 @@ class _ColdRead:
 
 
 class LeaderStream:
-    """The messages to one follower in one lane; the task that serves the stream takes them with `next_message`."""
+    """The messages to one follower in one lane. The task that serves the stream gets them from `next_message`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class LeaderStream:
         message_bytes_max: int,
     ) -> None:
         self.session = session
-        self.hosts: dict[PartitionHost, None] = {}  # attached in this session
+        self.hosts: dict[PartitionHost, None] = {}  # the replicas that are attached in this session
         self.is_closed = False
         self._shared = shared
         self._credit_bytes = credit_bytes
@@ -81,12 +81,14 @@ class LeaderStream:
         self._is_watermark_time = False
         self._reading: set[PartitionHost] = set()
         self._read: dict[PartitionHost, _ColdRead] = {}
-        self._cold_bytes: dict[PartitionHost, int] = {}  # being read, or held in `_read`
+        # Bytes that are being read from the disk, or are held in `_read`.
+        self._cold_bytes: dict[PartitionHost, int] = {}
         self._cold_total_bytes = 0
-        self._cold_waiting: dict[PartitionHost, None] = {}  # wait until some cold bytes were sent
+        # Hosts that wait until some bytes read from the disk were sent.
+        self._cold_waiting: dict[PartitionHost, None] = {}
 
     def send(self, host: PartitionHost, effect: Effect) -> None:
-        """Respond to an attach. From now on this stream pushes the host's batches, or stops pushing them."""
+        """Send the response to an attach. From now on this stream sends the host's batches, or no longer sends them."""
         if isinstance(effect, fx.SendAttached):
             self.hosts[host] = None
         else:
@@ -110,12 +112,14 @@ class LeaderStream:
         self._wake.set()
 
     def mark_due(self, host: PartitionHost) -> None:
-        """Mark that the host may have something to push; the next message is built in a later turn of the loop."""
+        """Record that the host may have something to send. The next message is built in a later turn of the
+        event loop.
+        """
         self._due[host] = None
         self._wake.set()
 
     def forget(self, host: PartitionHost) -> None:
-        """Stop pushing this host's batches; its responses are still sent."""
+        """Stop sending this host's batches. Responses that it has already given are still sent."""
         self.hosts.pop(host, None)
         self._due.pop(host, None)
         self._watermark_due.pop(host, None)
@@ -135,12 +139,12 @@ class LeaderStream:
             self._wake.clear()
             message = self._build()
             if message is not None:
-                # There may be more than fitted into this message.
+                # There may be more data than fitted into this message.
                 self._wake.set()
                 return message
 
     def close(self) -> None:
-        """Tell all hosts that the stream has ended."""
+        """Notify all hosts that the stream has ended."""
         self.is_closed = True
         if self._watermark_timer is not None:
             self._watermark_timer.cancel()
@@ -179,26 +183,27 @@ class LeaderStream:
             self._shared.counters.replication_bytes_out += result.size_bytes
             self._watermark_due.pop(host, None)
             if result.end_offset < due.log_end:
-                self._due[host] = None  # as the last one: the others have their turn first
+                # Last in the order, so that the others have their turn first.
+                self._due[host] = None
             self._sent(host, result.end_offset, due)
         if self._watermark_due and (not messages.is_empty or self._is_watermark_time):
             self._add_watermarks(messages)
         elif self._watermark_due and self._watermark_timer is None:
             self._watermark_timer = self._loop.call_later(WATERMARK_DELAY_S, self._watermark_time)
         if self._cold_waiting and self._cold_reads_left() > 0:
-            # Admitted hosts turned out to need no cold read, so the next waiting ones can have theirs.
+            # The hosts that were let in needed no read from the disk, so the next ones that wait are let in.
             self._wake.set()
         return None if messages.is_empty else messages.encode()
 
     def _admit_cold(self) -> None:
-        """Move waiting hosts to the due ones, as many as may start a cold read (of data that is not in memory) now."""
+        """Let as many waiting hosts continue as may start a cold read now (a read of data that is not in memory)."""
         reads_max = self._cold_reads_left()
         for host in list(itertools.islice(self._cold_waiting, max(reads_max, 0))):
             del self._cold_waiting[host]
             self._due[host] = None
 
     def _take(self, host: PartitionHost, due: DataDue, room_bytes: int) -> ReadResult | None:
-        """Return the next batches, or None while a disk thread reads them or if they cannot be read."""
+        """Return the next batches of a host; None if they cannot be read, or while a disk thread reads them."""
         cold = self._take_cold(host)
         if cold is not None and cold.suits(due):
             return cold.result
@@ -210,7 +215,7 @@ class LeaderStream:
                 due.from_offset,
                 bytes_max=bytes_max,
                 end_offset=due.log_end,
-                # Checked here, so that damage on this disk is not copied to followers.
+                # The CRC is checked here, so that damage on this disk is not copied to followers.
                 verify=True,
             )
             if plan.is_hot:
@@ -220,7 +225,7 @@ class LeaderStream:
                 self._loop.call_later(_REREAD_DELAY_S, self.mark_due, host)
                 return None
         except OffsetOutOfRange:
-            # Retention deleted what the follower needs next: it has to attach again.
+            # Retention deleted the records that the follower needs next, so it has to attach again.
             self.refuse(
                 _wire(host),
                 attach_seq=0,
@@ -244,14 +249,14 @@ class LeaderStream:
         return None
 
     def _take_cold(self, host: PartitionHost) -> _ColdRead | None:
-        """Remove and return the batches that a disk thread has read for this host, or None."""
+        """Remove and return the batches that a disk thread has read for this host; None if there are none."""
         cold = self._read.pop(host, None)
         if cold is not None:
             self._count_cold(host, 0)
         return cold
 
     def _cold_reads_left(self) -> int:
-        """Return for how many more partitions cold reads may start now."""
+        """Return how many more cold reads may start now."""
         remaining_bytes = _COLD_MESSAGES_MAX * self._message_bytes_max - self._cold_total_bytes
         return -(-remaining_bytes // self._partition_bytes_max)
 
@@ -289,7 +294,7 @@ class LeaderStream:
                 self._read[host] = _ColdRead(due.leader_epoch, due.from_offset, results[0])
                 self.mark_due(host)
             elif is_wanted:
-                # The segment left the log meanwhile, or has nothing at this offset.
+                # The segment was removed from the log in the meantime, or has nothing at this offset.
                 self._loop.call_later(_REREAD_DELAY_S, self.mark_due, host)
 
         self._shared.counters.fetch_reads_cold += 1
@@ -297,7 +302,7 @@ class LeaderStream:
 
     def _refused_read(self, host: PartitionHost, failure: StorageFailed) -> None:
         host.read_failed(failure)
-        # The disk is not at fault (no file descriptor was free, for example), so read again.
+        # This is not a fault of the disk (for example, no file descriptor was free), so read again.
         if isinstance(failure, StorageRefused) and not isinstance(failure, LogDamaged):
             self._loop.call_later(_REREAD_DELAY_S, self.mark_due, host)
 

@@ -58,7 +58,8 @@ async def read_records(
         _read_again(consumer, rest)
         if rest and rest[0] is records[0]:
             raise _not_of_the_format(rest[0], instance.spec.format)
-        if await request.is_disconnected():  # the client does not get them, so they are read again
+        # The client does not receive these records, so the next request reads them again.
+        if await request.is_disconnected():
             _read_again(consumer, records)
         return ReadyPieces(pieces, media_type=media_type)
 
@@ -70,7 +71,7 @@ def _media_type(instance: Instance, request: Request) -> str:
     try:
         return accepted(request.headers.get("accept"), (own_type, V2))
     except RestError:
-        # A type that this API does not have at all is 406 without a code of its own.
+        # If this API does not have the type at all, the response is 406 without an error code of its own.
         accepted(request.headers.get("accept"), NO_RECORDS)
         words = f"the instance's format is {instance.spec.format}: accept {own_type}"
         raise RestError(406, FORMAT_MISMATCH, words) from None
@@ -125,7 +126,7 @@ async def _formatted(
     if formatted:
         pieces.append(encode(formatted)[1:-1])
     elif len(pieces) > 1:
-        pieces.pop()  # the comma after the last record
+        pieces.pop()  # removes the comma after the last record
     pieces.append(b"]")
     return pieces, records[end:]
 
@@ -152,7 +153,8 @@ def _read_again(consumer: Consumer, records: Sequence[ConsumerRecord]) -> None:
     for record in records:
         firsts.setdefault((str(record.topic), record.partition), record.offset)
     for name, offset in firsts.items():
-        if name in assigned:  # otherwise another member owns it now, and reads them
+        # Otherwise another member owns the partition now, and reads the records.
+        if name in assigned:
             consumer.seek(name, offset)
 
 

@@ -24,8 +24,8 @@ from odradek_gateway.errors import (
 from odradek_runtime.logs import event_log
 
 _WAITING_MAX: Final = 32
-"""Requests that wait for one instance: each takes a place of another caller's request."""
-_AUTO_COMMIT_S: Final = 5.0  # as auto.commit.interval.ms of the group's members
+"""The most requests that wait for one instance, because each takes the place of another caller's request."""
+_AUTO_COMMIT_S: Final = 5.0  # like the default of auto.commit.interval.ms
 _log = event_log(__name__)
 _RESETS: Final = {"earliest": "earliest", "latest": "latest", "none": "error"}
 _WHOLE_MAX: Final = 2**31 - 1
@@ -65,7 +65,7 @@ class InstanceSpec:
 
     group: str
     name: str
-    principal: str = ""  # the owner; empty without authentication
+    principal: str = ""  # the principal that owns the instance; empty without authentication
     format: str = "binary"
     auto_offset_reset: str = "latest"
     auto_commit: bool = True
@@ -143,7 +143,7 @@ class Instance:
 
     client: Client
     spec: InstanceSpec
-    prefetch_bytes_max: int = 1 << 20  # from each broker
+    prefetch_bytes_max: int = 1 << 20  # bytes that are fetched ahead
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     used_at_s: float = field(default_factory=time.monotonic)
     is_ended: bool = False
@@ -180,7 +180,7 @@ class Instance:
             self._requests -= 1
 
     def rest(self) -> None:
-        """Drop the records that were fetched ahead, and fetch no more until the next read."""
+        """Drop the records that were fetched ahead, and fetch none until the next read."""
         if self._consumer is not None:
             self._consumer.pause()
             self._is_resting = True

@@ -56,15 +56,15 @@ class Registration:
     """The registration of one consumer instance: its spec, and the gateway that serves it."""
 
     spec: InstanceSpec
-    owner: str  # URL of the gateway that serves it
+    owner: str  # URL of the gateway that serves the instance
     number: int
-    heard_at_s: float  # when this process read the registration
+    heard_at_s: float  # time at which this process read the registration
 
 
 class InstanceRegistry:
-    """The registrations that were read so far.
+    """Which gateway has each consumer instance, as far as the topic in which gateways register them was read.
 
-    `start` begins to read the topic when first called, `close` stops reading.
+    The first call of `start` begins to read that topic, `close` stops reading.
     """
 
     def __init__(
@@ -76,7 +76,9 @@ class InstanceRegistry:
         on_failure: Callable[[BaseException], object],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_failure` is called if a bug stops the reading, because no instance can be served without it."""
+        """`on_failure` is called if an internal error stops the reading, because no instance can be served
+        without it.
+        """
         self._client = client
         self._producer = producer
         self._url = url
@@ -137,8 +139,8 @@ class InstanceRegistry:
         return self._known.get((group, name))
 
     def unheard_of(self, longer_than_s: float) -> list[InstanceSpec]:
-        """Return the instances whose registration was not written again for this many seconds, by this process's
-        clock.
+        """Return the instances whose registration was not repeated for this many seconds, by the clock of
+        this process.
         """
         since_s = self._clock_s() - longer_than_s
         return [known.spec for known in self._known.values() if known.heard_at_s < since_s]
@@ -200,7 +202,8 @@ class InstanceRegistry:
                     while True:
                         for record in await consumer.getmany(timeout_ms=1_000):
                             self._replay(record.key, record.value)
-                        # Not the last record's offset: compaction may have removed the records after it.
+                        # This is not the offset of the last record, because compaction may have removed records after
+                        # it.
                         self._position = consumer.positions().get(_PARTITION, 0) - 1
                         async with self._moved:
                             self._moved.notify_all()
@@ -209,7 +212,7 @@ class InstanceRegistry:
                     "Failed to read the topic of consumer instances; reading it again",
                     reason=str(error),
                 )
-                self._position = -1  # everything is read again
+                self._position = -1  # so that everything is read again
                 await asyncio.sleep(_READ_AGAIN_S)
 
     def _replay(self, key: bytes | None, value: bytes | None) -> None:

@@ -39,7 +39,7 @@ from odradek_runtime.logs import event_log
 
 PASSED_ON: Final = "x-odradek-passed-on"
 _CONNECT_S: Final = 1.0
-_RESPONSE_S: Final = 60.0  # beyond the longest poll
+_RESPONSE_S: Final = 60.0  # time for a response, in addition to the longest poll
 _SWEEP_S_MAX: Final = 5.0
 _READ_AHEAD_S: Final = 5.0
 _ENDS_AT_ONCE: Final = 16
@@ -66,7 +66,7 @@ class PassedRequest(NamedTuple):
     while_connected: Callable[
         [], AbstractAsyncContextManager[None]
     ]  # cancels a wait when the client disconnects
-    at_stop: Elsewhere | None = None  # for a long poll: the response if this gateway stops
+    at_stop: Elsewhere | None = None  # the response to a long poll if this gateway stops
 
     @property
     def path(self) -> str:
@@ -88,7 +88,7 @@ class Instances:
     ) -> None:
         """`accesses` is None without authentication; `tls` is for requests to other gateways.
 
-        `on_failure` is called if a bug ends a background task, because instances cannot be served any more.
+        `on_failure` is called if an internal error ends a background task, because instances cannot be served any more.
         """
         self._cluster = cluster
         self._accesses = accesses
@@ -103,7 +103,7 @@ class Instances:
         self._response_s = cluster.settings.consumer_request_timeout_ms_max / 1000 + _RESPONSE_S
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(self._response_s, connect=_CONNECT_S),
-            limits=httpx.Limits(  # long polls each keep one busy
+            limits=httpx.Limits(  # each long poll uses one connection
                 max_connections=cluster.settings.requests_max, max_keepalive_connections=100
             ),
             verify=tls or True,
@@ -117,7 +117,7 @@ class Instances:
         return len(self._local)
 
     async def close(self) -> None:
-        """Leave all groups after the automatic commits. The instances stay registered."""
+        """Make the automatic commits, and leave all groups. The instances stay registered."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         ends = (instance.end() for instance in self._local.values())
@@ -160,7 +160,7 @@ class Instances:
         """
         await self._start()
         known = self.registry.find(group, name)
-        if known is None:  # another gateway may have created it just now
+        if known is None:  # another gateway may have created the instance a moment ago
             await self.registry.catch_up()
             known = self.registry.find(group, name)
         if known is None:
@@ -180,11 +180,13 @@ class Instances:
         if known.owner == self._cluster.url and local is not None:
             local.used()
             return local
-        if local is not None:  # another gateway believed this one dead and took the instance over
+        # Another gateway had not heard from this one, and took the instance over.
+        if local is not None:
             del self._local[(group, name)]
             await local.end()
         if known.owner != self._cluster.url:
-            # The sender's registry is behind ours. Passing the request on again could loop.
+            # The other gateway has read less of the registry than this one. To forward the request again could cause a
+            # loop.
             if PASSED_ON in request.headers:
                 raise in_motion()
             passed_on = await self._pass_on(known.owner, request)
@@ -247,7 +249,8 @@ class Instances:
                     content=request.body,
                     extensions=self._tls_name,
                 )
-        except httpx.PoolTimeout:  # this gateway's limit; the other one may be well
+        # This gateway's own limit was reached; the other gateway may be healthy.
+        except httpx.PoolTimeout:
             raise RestError(
                 503,
                 KAFKA_RETRIABLE_ERROR,
@@ -261,9 +264,8 @@ class Instances:
         except TimeoutError:
             if request.at_stop is None or not self._cluster.waits.is_stopping:
                 raise
-            return (
-                request.at_stop
-            )  # the other gateway notices the disconnect, and keeps the records
+            # The other gateway notices the disconnect, and keeps the records for the next request.
+            return request.at_stop
         content_type = response.headers.get("content-type")
         return Elsewhere(response.status_code, response.content, content_type)
 
@@ -325,7 +327,9 @@ class Instances:
             del self._local[key]
 
     async def _sweep(self) -> None:
-        """End unused instances, and repeat the registrations of used ones; runs until it is cancelled."""
+        """End instances that were not used for too long, and repeat the registrations of the others, until
+        cancelled.
+        """
         limit_s = self._cluster.settings.consumer_instance_timeout_ms / 1000
         while True:
             await asyncio.sleep(min(_SWEEP_S_MAX, limit_s / 4))
@@ -337,12 +341,12 @@ class Instances:
     async def _sweep_once(self, limit_s: float) -> None:
         for spec in self.registry.unheard_of(
             limit_s / 2
-        ):  # first, as ending instances may take long
+        ):  # this is first, because ending instances may take long
             if (spec.group, spec.name) in self._local:
                 await self.registry.update(spec)
         over = []
         for instance in self._local.values():
-            if instance.lock.locked():  # a request uses it now
+            if instance.lock.locked():  # a request is using the instance
                 continue
             if self._is_over(instance, limit_s):
                 over.append(instance)
@@ -370,7 +374,7 @@ class Instances:
 
     async def _end(self, instance: Instance, limit_s: float, room: asyncio.Semaphore) -> None:
         async with room, instance.lock:
-            if not self._is_over(instance, limit_s):  # a request used it while this waited
+            if not self._is_over(instance, limit_s):  # a request used the instance in the meantime
                 return
             try:
                 if self._is_ours(instance.spec):

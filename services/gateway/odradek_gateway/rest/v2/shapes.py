@@ -62,7 +62,7 @@ class ProduceResult(BaseModel):
 
 
 class InstanceMade(BaseModel):
-    """A new consumer instance, and the URL for its requests."""
+    """A new consumer instance, with the URL for its requests."""
 
     instance_id: str
     base_uri: str

@@ -243,7 +243,7 @@ async def lag_summary(names: InCluster, group: GroupInPath, cluster: Cluster) ->
 async def _lags(cluster: ClusterAccess, group: GroupDescription) -> list[_Lag]:
     """Return the lag of each partition for which the group committed an offset, by topic and partition."""
     offsets = await cluster.admin.group_offsets(group.group)
-    # A group may have committed for a topic that was deleted since.
+    # A group may have committed offsets of a topic that was deleted since.
     topics = await cluster.admin.list_topics(include_internal=True)
     counts = {topic.name: len(topic.partitions) for topic in topics}
     partitions = sorted(

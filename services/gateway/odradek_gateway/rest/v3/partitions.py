@@ -41,7 +41,7 @@ async def partition_in_path(
 InPath = Annotated[Partition, Depends(partition_in_path)]
 
 
-# Reassignments come first: the paths of single partitions would match `-`.
+# The routes of reassignments come first, because those of single partitions would match `-`.
 @router.get(
     "/topics/-/partitions/-/reassignment",
     response_model=Collection[ReassignmentResource],

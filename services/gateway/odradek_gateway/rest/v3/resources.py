@@ -62,7 +62,7 @@ async def names_of(request: Request, cluster_id: str) -> Names:
 
 def _quoted(part: object) -> str:
     text = str(part)
-    # Most parts are numbers and plain names, and quoting takes longer than the rest of a URL.
+    # Most parts of a path are numbers and plain names, and quoting takes longer than the rest of building a URL.
     return text if text.isascii() and text.isalnum() else quote(text, safe=":")
 
 
@@ -84,9 +84,8 @@ R = TypeVar("R")
 
 
 async def ask_for_each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Call `ask` for each item, a few at a time.
-
-    Results keep the order; items that were deleted meanwhile (404) are left out.
+    """Call `ask` for each item, a few at a time. The results are in the order of the items; items that do not exist any
+    more (404) are left out.
     """
     results: dict[int, R] = {}
     remaining = iter(enumerate(items))

@@ -114,7 +114,7 @@ async def _refuse_deletions(
 
 @handles(DeleteAclsRequest, refuse=_refuse_deletions)
 async def delete_acls(request: Request[DeleteAclsRequest]) -> DeleteAclsResponse:
-    """Remove the entries that filters match. Each filter has a result that names the entries that it removed."""
+    """Delete the entries that match the filters. Each filter has a result with the entries that it deleted."""
     if not request.services.authorizer.is_on:
         return await _refuse_deletions(request, ErrorCode.SECURITY_DISABLED)
     filters = request.message.filters
@@ -168,7 +168,7 @@ def _refuse_description(_request: AnyRequest, code: ErrorCode) -> DescribeAclsRe
 
 @handles(DescribeAclsRequest, refuse=_refuse_description)
 async def describe_acls(request: Request[DescribeAclsRequest]) -> DescribeAclsResponse:
-    """List the entries that a filter matches, by resource.
+    """List the entries that match a filter, by resource.
 
     The controller looks them up, so the response includes entries that were created through another broker a moment
     ago.

@@ -28,7 +28,7 @@ _Broker = DescribeClusterResponse.DescribeClusterBroker
 
 @handles(DescribeClusterRequest)
 def describe_cluster(request: Request[DescribeClusterRequest]) -> DescribeClusterResponse:
-    """Describe the cluster and its live brokers, and the fenced ones too if the client asks for them."""
+    """Describe the cluster and its live brokers; if the client asks for them, also the fenced ones."""
     message = request.message
     if message.endpoint_type != _BROKERS:
         return DescribeClusterResponse(
@@ -71,7 +71,7 @@ def _refuse_unregistration(_request: AnyRequest, code: ErrorCode) -> UnregisterB
 
 @handles(UnregisterBrokerRequest, refuse=_refuse_unregistration)
 async def unregister_broker(request: Request[UnregisterBrokerRequest]) -> UnregisterBrokerResponse:
-    """Remove the registration of a broker that will not return (KIP-631)."""
+    """Remove the registration of a broker that will not start again (KIP-631)."""
     command = pb.UnregisterBrokerRequest(broker_id=request.message.broker_id)
     try:
         response = await change(request, "UnregisterBroker", command, pb.UnregisterBrokerResponse)

@@ -42,7 +42,8 @@ _Result = DescribeConfigsResponse.DescribeConfigsResult
 _Config = _Result.DescribeConfigsResourceResult
 _Synonym = _Config.DescribeConfigsSynonym
 _Refusal: TypeAlias = tuple[ErrorCode, str]
-_CLIENT_METRICS: Final = 16  # there are none: the broker takes no metrics of clients
+# Such resources have no configs here, because brokers collect no metrics of clients.
+_CLIENT_METRICS: Final = 16
 _BROKER_LOGGER: Final = 8
 _KNOWN_TYPES: Final = frozenset({*map(int, ConfigResourceType), _CLIENT_METRICS, _BROKER_LOGGER})
 _Resource = ListConfigResourcesResponse.ConfigResource

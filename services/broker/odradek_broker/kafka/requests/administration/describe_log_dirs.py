@@ -22,7 +22,7 @@ def _refuse(_request: AnyRequest, code: ErrorCode) -> DescribeLogDirsResponse:
     needs=lambda services: services.inventory is not None,
 )
 async def describe_log_dirs(request: Request[DescribeLogDirsRequest]) -> DescribeLogDirsResponse:
-    """Describe the broker's one data directory, with the partitions named, or with all."""
+    """Describe the broker's data directory, with the requested partitions, or with all of them."""
     inventory = request.services.inventory
     assert inventory is not None
     named: set[tuple[str, int]] | None = None

@@ -27,7 +27,7 @@ def _refuse(_request: AnyRequest, code: ErrorCode) -> DescribeQuorumResponse:
 
 @handles(DescribeQuorumRequest, refuse=_refuse)
 async def describe_quorum(request: Request[DescribeQuorumRequest]) -> DescribeQuorumResponse:
-    """Describe the quorum as its leader sees it. Any other partition than that of the metadata is unknown."""
+    """Describe the quorum as its leader sees it. A partition other than that of the metadata log has an error."""
     try:
         quorum = await ask_controller(
             request,

@@ -20,8 +20,8 @@ def _refuse(_request: AnyRequest, code: ErrorCode) -> ElectLeadersResponse:
 
 @handles(ElectLeadersRequest, refuse=_refuse)
 async def elect_leaders(request: Request[ElectLeadersRequest]) -> ElectLeadersResponse:
-    """Elect leaders of the partitions named, or of all partitions; then the response omits those that needed no
-    election.
+    """Elect leaders of the requested partitions. If the request has none, elect those of all partitions, and omit from
+    the response those that needed no election.
     """
     message = request.message
     command = pb.ElectLeadersRequest(

@@ -40,7 +40,7 @@ from odradek_protocol.kafka.messages import (
 )
 
 CLIENT_ID_CHARACTERS_MAX: Final = 255
-"""The part of a client id that a group keeps; member ids begin with it."""
+"""How many characters of a client id a group stores. Member ids begin with them."""
 _KNOWN_MEMBER_FROM: Final = 4
 _PROTOCOL_MAY_BE_NULL_FROM: Final = 7
 _SKIPS_ASSIGNMENT_FROM: Final = 9

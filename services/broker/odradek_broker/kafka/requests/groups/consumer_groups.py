@@ -81,7 +81,7 @@ def _beat(
     request: Request[ConsumerGroupHeartbeatRequest],
 ) -> _BeatResponse | Awaitable[_BeatResponse]:
     message = request.message
-    # From version 1 on a client chooses its member id; before, the first heartbeat gets one.
+    # From version 1 on, a client chooses its member id. In version 0 the first response gives it one.
     if not message.member_id and (request.version >= 1 or message.member_epoch != 0):
         return _refused(request, ErrorCode.INVALID_REQUEST)
     names, owned = message.subscribed_topic_names, message.topic_partitions

@@ -48,12 +48,11 @@ _DeletedPartition = _DeletedTopic.OffsetDeleteResponsePartition
 _CONSUMER_PROTOCOL_FROM: Final = 9
 _TOPIC_IDS_FROM: Final = 10
 COMMITTED_WITHOUT_TURNS: Final = 64
-"""A request with more partitions gives way to others while it is decided and answered."""
+"""A request with more partitions lets other work run while it is handled."""
 COMMITTED_AT_ONCE: Final = 500
-"""Offsets that a coordinator takes in one piece: 5 ms of the loop, and one batch of records.
-
-Each partition has a code of its own, so parts of a request may be refused where others are
-committed, as when a client sends them one request after the other.
+"""The number of offsets that a coordinator handles in one piece: 5 ms of the event loop, and one batch of records. Each
+partition has an error code of its own. So parts of a request may be refused although others are committed, as if the
+client had sent them one request after the other.
 """
 _TIMESTAMP_MAX: Final = (1 << 63) - 1  # the field of an offset's record is an int64
 _Codes: TypeAlias = Mapping[TopicPartition, ErrorCode]

@@ -65,10 +65,11 @@ class _Selection(NamedTuple):
 
 @handles(OffsetFetchRequest, needs=has_groups)
 async def offset_fetch(request: Request[OffsetFetchRequest]) -> OffsetFetchResponse:
-    """Return the offsets of the partitions named, or of all that have one."""
+    """Return the committed offsets of the requested partitions, or of all partitions that have one."""
     message = request.message
     if request.version >= _BATCHED_FROM:
-        groups = {group.group_id: group for group in message.groups}  # one result each
+        # A group has one result, even if it is named twice.
+        groups = {group.group_id: group for group in message.groups}
         return OffsetFetchResponse(
             groups=[
                 await _group(request, group, requires_stable=message.require_stable)
@@ -143,7 +144,7 @@ async def _group(request: AnyRequest, group: _NamedGroup, *, requires_stable: bo
     async for name, offsets in request.in_turns(_by_topic(fetched).items()):
         state = request.services.image.topic(name)
         if state is None and request.version >= _TOPIC_IDS_FROM:
-            continue  # the topic was deleted meanwhile; its offsets follow
+            continue  # the topic was deleted; its offsets will be deleted, too
         topics.append(
             _GroupTopic(
                 name=name,

@@ -31,9 +31,9 @@ from odradek_runtime.budget.shares import Shares
 
 SESSIONS_MAX: Final = 1000
 REST_MS_MIN: Final = 120_000
-BYTES_MAX: Final = 96 << 20  # of all sessions: about 100,000 partitions
+BYTES_MAX: Final = 96 << 20  # memory of all sessions, enough for about 100,000 partitions
 OWNER_BYTES_MAX: Final = 64 << 20
-PARTITION_BYTES: Final = 700  # of one partition in a session, without its topic's name
+PARTITION_BYTES: Final = 700  # memory of one partition in a session, without its topic's name
 _EPOCH_MAX: Final = (1 << 31) - 1
 _FINAL_EPOCH: Final = -1
 
@@ -149,7 +149,7 @@ class FetchSession:
         remembered.high_watermark = high_watermark
         remembered.log_start_offset = log_start_offset
         if error is not ErrorCode.NONE:
-            remembered.high_watermark = -1  # so that the recovery is reported as well
+            remembered.high_watermark = -1  # so that the next response contains the partition again
         if has_records:
             self._partitions.move_to_end(key)
         return changed
@@ -190,7 +190,7 @@ class FetchSessions:
         now_ms: int,
         may_read: Callable[[Wanted], bool] = lambda _: True,
     ) -> Begun:
-        """Like `begin_steps`, in one piece."""
+        """Do the same as `begin_steps`, in one piece."""
         return all_steps(
             self.begin_steps(
                 request,

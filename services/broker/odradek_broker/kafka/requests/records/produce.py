@@ -43,7 +43,9 @@ from odradek_protocol.kafka.produce import (
 
 TIMEOUT_MS_MAX: Final = 600_000
 PARTITIONS_AT_ONCE: Final = 256
-"""A longer request is appended in turns with other work: so many partitions take 8 ms of the loop."""
+"""A request with more partitions is appended in turns with other work; this many partitions take 8 ms of the event
+loop.
+"""
 _RESPONSES_A_STEP: Final = 64
 _ABORTABLE_FROM: Final = 11
 """The first version whose clients know TRANSACTION_ABORTABLE."""
@@ -66,7 +68,7 @@ _ID_NOT_ALLOWED: Final = ProduceOutcome(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION
 def produce(
     request: Request[ProduceRequest],
 ) -> Encoded | NoResponse | Awaitable[Encoded | NoResponse]:
-    """Append all batches; the response is complete when all are replicated as `acks` demands."""
+    """Append all batches. The response is sent when all are replicated as `acks` requires."""
     topics = request.message.topics
     if sum([len(partitions) for _, _, partitions in topics]) > PARTITIONS_AT_ONCE:
         return _Produce(request).start_in_turns()
@@ -93,10 +95,10 @@ class _Produce:
     def __init__(self, request: Request[ProduceRequest]) -> None:
         self._request = request
         message = self._message = request.message
-        # Both have an entry for each partition, in the order of the request.
+        # Both lists have an entry for each partition, in the order of the request.
         self._outcomes: list[ProduceOutcome | None] = []
         self._partitions: list[Partition | None] = []
-        self._unknown = 1  # one more than partitions, until all of them have begun
+        self._unknown = 1  # number of partitions without an outcome; one more until all have begun
         self._size_bytes = 0
         self._timeout_ms = min(max(message.timeout_ms, 0), TIMEOUT_MS_MAX)
         self._refused_all: ProduceOutcome | None = None
@@ -104,7 +106,7 @@ class _Produce:
         if message.transactional_id is not None:
             self._enter_transaction(message.transactional_id)
         self._response: asyncio.Future[Encoded] | None = None
-        # Instead of `_response` for a request that is answered in turns.
+        # Used instead of `_response` if the response is encoded in several turns of the event loop.
         self._all_known: asyncio.Future[None] | None = None
 
     def start(self) -> Encoded | NoResponse | asyncio.Future[Encoded]:
@@ -247,7 +249,7 @@ class _Produce:
         return Encoded((body,), len(body))
 
     def _encode_steps(self) -> Generator[None, None, Encoded]:
-        """Like `_encode`, in steps."""
+        """Do the same as `_encode`, in steps."""
         topics: list[ProducedTopic] = []
         leaders: list[CurrentLeader] = []
         number = 0

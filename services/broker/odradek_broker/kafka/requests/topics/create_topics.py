@@ -27,7 +27,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.topic_names import topic_name_error
 
 PARTITIONS_MAX: Final = 10_000
-"""Partitions that controller_mutation_rate counts at most for one request."""
+"""The most partitions for which controller_mutation_rate charges one request."""
 _Topic = CreateTopicsRequest.CreatableTopic
 _Result = CreateTopicsResponse.CreatableTopicResult
 _Config = _Result.CreatableTopicConfigs

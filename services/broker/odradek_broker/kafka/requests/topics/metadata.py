@@ -23,7 +23,7 @@ from odradek_protocol.topic_names import topic_name_error
 
 _AUTO_CREATE_FLAG: Final = 4
 _CLUSTER_OPERATIONS: Final = range(8, 11)
-_CREATED_MAX: Final = 100  # topics created by one request
+_CREATED_MAX: Final = 100  # most topics that one request creates
 _NamedTopic = MetadataRequest.MetadataRequestTopic
 _Topic = MetadataResponse.MetadataResponseTopic
 _Partition = _Topic.MetadataResponsePartition
@@ -39,7 +39,7 @@ async def metadata(request: Request[MetadataRequest]) -> MetadataResponse | Enco
     if request.version == 0 and not message.topics:
         message.topics = None
     if message.topics is not None:
-        # Like Kafka's, the response has a topic once, however often the request names it.
+        # As with Kafka, the response has each topic once, even if the request names it several times.
         named = {_reference(topic): topic for topic in message.topics}
         message.topics, references = list(named.values()), tuple(named)
     key = (request.version, request.session.listener, references, _viewer(request))
@@ -70,13 +70,13 @@ async def metadata(request: Request[MetadataRequest]) -> MetadataResponse | Enco
     if any(topic.error_code for topic in topics):
         return response
     body = await request.encoded(response)
-    if offset == request.services.image.offset:  # the image did not move meanwhile
+    if offset == request.services.image.offset:  # the image has not changed in the meantime
         cache.put(offset, key, body)
     return Encoded((body,), len(body))
 
 
 def _viewer(request: Request[MetadataRequest]) -> object:
-    """Return the part of the cache's key that says what the caller may see in the response."""
+    """Return the part of the cache's key that determines what the caller may see in the response."""
     message = request.message
     rights = (
         bool(message.include_cluster_authorized_operations),

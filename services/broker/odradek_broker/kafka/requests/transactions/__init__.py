@@ -54,7 +54,7 @@ def coordinator(request: AnyRequest) -> TransactionCoordinator:
 
 
 def may_write(request: AnyRequest, transactional_id: str) -> bool:
-    """Whether the caller may use a transactional id."""
+    """Whether the caller may use this transactional id."""
     return request.allows(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
 
 
