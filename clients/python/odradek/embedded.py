@@ -38,11 +38,11 @@ _LOG_TAIL_LINES = 15
 
 
 class ChildProcessFailed(RuntimeError):
-    """A child ended before it was ready, or was not ready in time; the message has the end of its log."""
+    """A child process ended before it was ready, or was not ready in time; the message has the end of its log."""
 
 
 class ChildProcess:
-    """A process `python -m MODULE` with its log file; it can be started again after it ended."""
+    """A child process that runs `python -m MODULE`, with its log file. It can be started again after it has ended."""
 
     def __init__(
         self, *, name: str, module: str, arguments: Sequence[str], log_path: Path | None
@@ -60,7 +60,9 @@ class ChildProcess:
 
     @property
     def command(self) -> list[str]:
-        """The command that starts the process by hand. A process started that way does not end with this program."""
+        """Return the command line that starts the same process by hand. A process started that way does not end with
+        this program.
+        """
         return [sys.executable, "-m", self.module, *self.arguments]
 
     @property
@@ -75,7 +77,7 @@ class ChildProcess:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the running process has said that it is ready."""
+        """Return whether the running process has reported that it is ready."""
         return self._ready.is_set() and self.is_running
 
     @property
@@ -149,7 +151,7 @@ class ChildProcess:
         return self.ready_line
 
     def log_tail(self) -> str:
-        """The last lines of the log of the last process."""
+        """Return the last lines of the log of the running process, or of the last one."""
         if self.log_path is None or not self.log_path.exists():
             return ""
         output = self.log_path.read_bytes()[self._log_start_bytes :]
@@ -157,7 +159,7 @@ class ChildProcess:
         return "\n".join(lines[-_LOG_TAIL_LINES:])
 
     def exit_status(self) -> int | None:
-        """The exit status of the last process; None while it runs."""
+        """Return the exit status of the last process; None while it runs."""
         return None if self._process is None else self._process.poll()
 
     def describe_exit(self) -> str:
@@ -209,7 +211,8 @@ _PORT_MAX: Final = 32_000
 _BLOCK_PORTS: Final = 100
 
 _lock = threading.Lock()
-_ports: deque[int] = deque()  # ports of the blocks except their first; least recently used first
+# Ports of the reserved blocks without their first ports, the least recently used first.
+_ports: deque[int] = deque()
 
 
 def free_ports(count: int, *, base_port: int = 0) -> list[int]:
@@ -303,20 +306,20 @@ _PORTS_HOLDER = 9089
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterPlan:
-    """The size and the settings of a cluster."""
+    """How many processes a cluster has, and their settings."""
 
     brokers: int = 3
     controllers: int = 3
     gateways: int = 0
     data_dir: Path | None = None  # None: a temporary directory, deleted at the end
-    base_port: int = 0  # 0: free ports
+    base_port: int = 0  # 0: any free ports
     prefers_usual_ports: bool = False
     """Whether to use the default ports (9090, 9092, 8082, ...) if all of them are free."""
     settings: tuple[str, ...] = ()  # NAME=VALUE of any process or of the cluster
 
 
 class EmbeddedCluster:
-    """A cluster of child processes: starts and stops them together, and gives access to each."""
+    """Starts and stops the processes of a cluster together, and gives access to each of them."""
 
     def __init__(self, plan: ClusterPlan) -> None:
         if missing := what_is_missing("a cluster", "server"):
@@ -359,7 +362,7 @@ class EmbeddedCluster:
         self.stop()
 
     def children(self) -> list[ChildProcess]:
-        """All processes, controllers first."""
+        """Return all processes, controllers first."""
         return [*self.controllers.values(), *self.brokers.values(), *self.gateways.values()]
 
     def start(self) -> None:
@@ -377,6 +380,10 @@ class EmbeddedCluster:
         for child in self.children():
             child.wait_ready(max(0.1, deadline - time.monotonic()))
 
+    def starting(self) -> list[str]:
+        """Return the names of the processes that are not ready yet."""
+        return [child.name for child in self.children() if not child.is_ready]
+
     def stop(self) -> None:
         """Stop gateways, then brokers, then controllers; delete a temporary data directory."""
         for group in (self.gateways, self.brokers, self.controllers):
@@ -391,7 +398,7 @@ class EmbeddedCluster:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def describe(self) -> dict[str, Any]:
-        """The addresses and process ids of the cluster; None for those that do not exist."""
+        """Return the addresses and process ids of the cluster; None for a process that it does not have."""
         return {
             "cluster_id": self.cluster_id,
             "kafka": ",".join(f"127.0.0.1:{p[0]}" for p in self._broker_ports.values()),
@@ -425,7 +432,7 @@ class EmbeddedCluster:
         return ",".join(f"127.0.0.1:{ports[0]}" for ports in self._broker_ports.values())
 
     def broker_data_dir(self, broker_id: int) -> Path:
-        """The data directory of a broker."""
+        """Return the data directory of a broker."""
         return self.data_dir / f"broker-{broker_id}"
 
     def _stored_cluster_id(self) -> str:
@@ -506,7 +513,7 @@ def _processes_of(name: str) -> list[Process]:
 
 
 def _usual_ports(plan: ClusterPlan) -> list[int]:
-    """The default ports, in the order in which the processes take their ports."""
+    """Return the default ports, in the order in which the processes take their ports."""
     controllers = [9605 + 10 * i + port for i in range(plan.controllers) for port in (0, -1, 1)]
     brokers = [9090 + 10 * i + port for i in range(plan.brokers) for port in (2, 0, 3, 4)]
     return controllers + brokers + [8082 + i for i in range(plan.gateways)]

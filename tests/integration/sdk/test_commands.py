@@ -102,6 +102,30 @@ def test_a_shell_completes_names_of_topics_and_groups(dev: dict[str, Any]) -> No
     assert completed(dev, f"odradek --bootstrap {dev['grpc']} produce comp") == topics
 
 
+def test_a_shell_completes_users_transactional_ids_and_brokers(dev: dict[str, Any]) -> None:
+    run(dev, "user", "create", "completed-user", "--password", "secret")
+    run(dev, "topic", "create", "completed-topic")
+    with (
+        odradek.sync.Client(dev["grpc"]) as client,
+        client.producer(transactional_id="completed-id") as producer,
+        producer.transaction(),
+    ):
+        producer.send("completed-topic", b"1")
+    for words in ("user delete comp", "user list comp", "quota list --user comp"):
+        assert completed(dev, f"odradek {words}") == ["completed-user"]
+    assert completed(dev, "odradek acl list --principal User:comp") == ["User:completed-user"]
+    for words in (
+        "transaction describe comp",
+        "transaction abort comp",
+        "acl add --transactional-id comp",
+    ):
+        assert completed(dev, f"odradek {words}") == ["completed-id"]
+    for words in ("cluster unregister ", "cluster logs --broker ", "partition move t --to "):
+        assert completed(dev, f"odradek {words}") == ["1"]
+    assert completed(dev, "odradek partition move t --to 1,") == []
+    assert {"1", "completed-id", "completed-topic"} <= {*completed(dev, "odradek why ")}
+
+
 def test_completion_is_silent_where_the_cluster_does_not_respond(dev: dict[str, Any]) -> None:
     words = "odradek topic describe comp"
     assert completed(dev, words, ODRADEK_BOOTSTRAP="127.0.0.1:1") == []
@@ -402,7 +426,7 @@ def test_a_group_has_configs_of_its_own(dev: dict[str, Any]) -> None:
 
 
 def test_a_config_that_means_nothing_here_is_taken_and_called_so(dev: dict[str, Any]) -> None:
-    words = ["topic", "create", "copied", "--config", "compression.zstd.level=5"]
+    words = ["topic", "create", "copied", "--config", "message.downconversion.enable=false"]
     done = subprocess.run(
         [*CLI, *words],
         capture_output=True,
@@ -410,6 +434,6 @@ def test_a_config_that_means_nothing_here_is_taken_and_called_so(dev: dict[str, 
         check=True,
         env=os.environ | {"ODRADEK_BOOTSTRAP": dev["grpc"]},
     )
-    assert "compression.zstd.level: Without effect here" in done.stderr
+    assert "message.downconversion.enable: Without effect here" in done.stderr
     described = json.loads(run(dev, "topic", "describe", "copied", "-o", "json"))
-    assert described["configs"] == {"compression.zstd.level": "5"}
+    assert described["configs"] == {"message.downconversion.enable": "false"}

@@ -13,9 +13,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
-from odradek.embedded import free_ports, hold_if_all_free
+import pytest
+
+from odradek.cli import processes
+from odradek.embedded import ClusterPlan, EmbeddedCluster, free_ports, hold_if_all_free
 
 CLI = [sys.executable, "-m", "odradek.cli.main"]
 
@@ -87,7 +91,7 @@ def test_it_says_at_once_what_it_starts_and_then_where_everything_is() -> None:
     ) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
-        assert first.startswith("Starting 1 controllers, 2 brokers and 1 gateways; data in /")
+        assert first.startswith("Starting 1 controller, 2 brokers and 1 gateway; data in /")
         assert "deleted at the end; --data-dir DIR keeps it" in first
         lines = iter(process.stdout.readline, "")
         shown = "".join(itertools.takewhile(lambda line: "Kafka clients" not in line, lines))
@@ -118,3 +122,14 @@ def test_it_ends_when_nothing_of_the_cluster_is_left() -> None:
         assert process.wait(30) == 1
         assert process.stderr is not None
         assert process.stderr.read().endswith("odradek: no process of the cluster is running\n")
+
+
+def test_processes_that_are_still_starting_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(processes, "PATIENCE_S", 0.01)
+    cluster = EmbeddedCluster(ClusterPlan(brokers=1, controllers=1, data_dir=tmp_path))
+    output = ""
+    with processes.explained(cluster):
+        while "waiting for controller-1, broker-1\n" not in output:
+            output += capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Topic configs that change how a broker stores records: `compression.type` and `flush.messages`."""
+"""Topic configs that change how a broker stores records: `compression.type`, `flush.messages` and `flush.ms`."""
 
 from __future__ import annotations
 
@@ -59,18 +59,31 @@ def test_a_leader_stores_batches_in_the_codec_of_the_topic(
         assert read[len(VALUES) : 2 * len(VALUES)] == VALUES
 
 
-def test_a_log_is_synced_after_so_many_messages(cluster: EmbeddedCluster, topic: str) -> None:
-    def syncs() -> int:
-        url = cluster.describe()["metrics"]["broker-1"]
-        with urllib.request.urlopen(f"http://{url}/metrics", timeout=30) as response:
-            text = response.read().decode()
-        (count,) = re.findall(r"^odradek_broker_fsync_seconds_count(?:\{.*\})? (\d+)", text, re.M)
-        return int(count)
+def syncs(cluster: EmbeddedCluster) -> int:
+    """Return how many syncs of logs the broker has finished."""
+    url = cluster.describe()["metrics"]["broker-1"]
+    with urllib.request.urlopen(f"http://{url}/metrics", timeout=30) as response:
+        text = response.read().decode()
+    (count,) = re.findall(r"^odradek_broker_fsync_seconds_count(?:\{.*\})? (\d+)", text, re.M)
+    return int(count)
 
+
+def test_a_log_is_synced_after_so_many_messages(cluster: EmbeddedCluster, topic: str) -> None:
     with sync.Client(cluster.bootstrap) as client:
         client.admin.create_topic(topic, partitions=1, configs={"flush.messages": "5"})
-        before = syncs()
+        before = syncs(cluster)
         with client.producer() as producer:
             for value in VALUES[:50]:
                 producer.send(topic, value).result(30)
-        assert syncs() > before
+        assert syncs(cluster) > before
+
+
+def test_a_log_is_synced_after_so_much_time(cluster: EmbeddedCluster, topic: str) -> None:
+    with sync.Client(cluster.bootstrap) as client, client.producer() as producer:
+        client.admin.create_topic(topic, partitions=1, configs={"flush.ms": "100"})
+        # Without flush.ms, the log would be synced once a minute, as the other logs of the broker are.
+        for value in VALUES[:5]:
+            before = syncs(cluster)
+            producer.send(topic, value).result(30)
+            while syncs(cluster) == before:
+                pass

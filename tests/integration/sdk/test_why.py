@@ -115,7 +115,10 @@ def test_nothing_is_wrong(cluster: EmbeddedCluster, topic: str) -> None:
     assert command(cluster, "why", f"{topic}/0") == (0, f"partition {topic}/0: nothing is wrong\n")
     assert command(cluster, "why", "2") == (0, "broker 2: nothing is wrong\n")
     status, text = command(cluster, "why", "no-such-thing")
-    assert (status, "no topic, group or broker no-such-thing" in text) == (2, True)
+    assert (status, "no topic, group, transactional id or broker no-such-thing" in text) == (
+        2,
+        True,
+    )
     (unknown,) = explained(cluster, "77")
     assert unknown["what"] == "broker 77 is not registered"
 
@@ -220,6 +223,14 @@ def test_a_reader_of_committed_records_waits_for_an_open_transaction(
                 causes = until(cluster, group, lambda seen: bool(seen) and "wait for" in str(seen))
                 (waiting,) = causes[0]["because"]
                 assert "it began at offset 0, the end is 1; producer" in waiting["evidence"]
+                assert f"with the transactional id {topic}" in waiting["evidence"]
+                (open_one,) = until(cluster, topic, says(f"the transaction of {topic} is open"))
+                assert f"it has records in {topic}-0" in open_one["evidence"]
+                assert f"`odradek transaction abort {topic}`" in open_one["remedy"]
+    # The topic has the name of the transactional id.
+    assert until(cluster, topic, lambda causes: not causes) == []
+    status, text = command(cluster, "why", topic)
+    assert (status, text.splitlines()[1]) == (0, f"transactional id {topic}: nothing is wrong")
 
 
 def test_a_failed_disk_is_why_a_replica_is_missing(cluster: EmbeddedCluster, topic: str) -> None:

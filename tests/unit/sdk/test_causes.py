@@ -27,8 +27,16 @@ from odradek.admin.descriptions import (
     LogDirDescription,
     Partition,
     QuorumDescription,
+    TopicDescription,
     Voter,
 )
+from odradek.admin.transaction_admin import (
+    HangingState,
+    OldTransaction,
+    TransactionDescription,
+)
+from odradek.admin.transaction_causes import TransactionLook, transaction_causes
+from odradek.cli.why import existing
 from odradek.partitions import TopicPartition
 
 ORDERS = TopicPartition("orders", 0)
@@ -73,7 +81,7 @@ def progress(**fields: Any) -> PartitionProgress:
     return PartitionProgress(**{**known, "committed": 10, "committed_before": 10, **fields})
 
 
-def behind(**fields: Any) -> Cause:
+def behind(*, seen: Look | None = None, **fields: Any) -> Cause:
     """Return why a group with one member is behind on its one partition."""
     member = GroupMember(
         member_id="m",
@@ -98,12 +106,13 @@ def behind(**fields: Any) -> Cause:
         partitions={ORDERS: progress(**fields)},
         seconds=2.0,
     )
-    return only(list(only(group_causes(look(), group)).because))
+    return only(list(only(group_causes(seen or look(), group)).because))
 
 
 def test_a_full_disk_is_why_a_follower_is_missing_and_why_a_leader_does_not_write() -> None:
     full = directory(2, full_reason="no space", total_bytes=9 << 20, usable_bytes=1 << 20)
-    cause = only(partition_causes(look(directories={2: full}), [ORDERS]))
+    suffices = {"orders": (1, "set by: topic")}
+    cause = only(partition_causes(look(directories={2: full}, insync_min=suffices), [ORDERS]))
     assert cause.what == "orders-0 is under-replicated; it takes writes"
     assert "does not write: its data directory /data/2 is full" in only(list(cause.because)).what
     assert only(list(cause.because)).evidence == "no space (1 of 9 MiB free)"
@@ -121,6 +130,13 @@ def test_partitions_with_the_same_causes_share_a_line() -> None:
     )
     cause = only(partition_causes(shared, names))
     assert cause.what == "orders-0, orders-1, orders-2 and 2 more refuse writes with acks=all"
+
+
+def test_a_minimum_that_was_not_looked_up_is_not_said_to_suffice() -> None:
+    cause = only(partition_causes(look(), [ORDERS]))
+    assert cause.what == "orders-0 is under-replicated, and may refuse writes with acks=all"
+    assert cause.evidence == "replicas 1,2; in sync 1; min.insync.replicas was not looked up"
+    assert partition_causes(look(), [ORDERS], is_stopped=True) == []
 
 
 def test_too_few_replicas_are_a_cause_of_their_own() -> None:
@@ -185,6 +201,21 @@ def test_controllers_that_no_broker_reaches_are_named() -> None:
     assert quorum_causes(look(cluster=None)) == []
 
 
+def test_without_controllers_partitions_still_take_acks_all() -> None:
+    healthy = {ORDERS: partition(isr=(1, 2))}
+    lost = look(cluster=None, controllers_error="none responded", partitions=healthy)
+    cause = only(partition_causes(lost, [ORDERS]))
+    assert cause.what.startswith("orders-0 cannot be read, and takes writes only with acks=all")
+    assert "no active controller" in only(list(cause.because)).what
+    voters = tuple(
+        Voter(controller_id=n, endpoint=f"c{n}:9095", log_end=1, heard_ms_ago=n * 4_000)
+        for n in (1, 2)
+    )
+    quorum = QuorumDescription(leader_id=1, term=1, commit_offset=1, answered_by=1, voters=voters)
+    undescribed = look(cluster=None, quorum=quorum, partitions=healthy)
+    assert partition_causes(undescribed, [ORDERS]) == [], "a silent voter stops no partition"
+
+
 def test_a_broker_that_responds_or_was_stopped_is_told_apart_from_one_that_is_down() -> None:
     responds = {2: Probe(endpoint="b2:9090", reached=Reached.RESPONDS)}
     fenced = look(cluster=cluster(broker(2, is_fenced=True)), brokers_reached=responds)
@@ -216,6 +247,17 @@ def test_a_group_whose_records_were_deleted_is_told() -> None:
     assert cause.evidence == "committed 10, but the first record is 50"
 
 
+def test_a_partition_of_a_group_may_be_gone() -> None:
+    """A member keeps the partitions of a deleted topic until its group rebalances."""
+    topic = TopicDescription(
+        name="orders", topic_id=b"", is_internal=False, partitions=(partition(),)
+    )
+    gone = [TopicPartition("orders", 1), TopicPartition("deleted", 0)]
+    assert list(existing([ORDERS, *gone], {"orders": topic})) == [ORDERS]
+    assert behind(end=None).what == "orders-0: its end is not known"
+    assert "does not exist" in behind(seen=look(partitions={}), end=None).what
+
+
 def test_a_group_without_a_coordinator_leads_to_the_partition_of_its_offsets() -> None:
     offsets = TopicPartition("__consumer_offsets", 3)
     gone = partition(partition=3, leader_id=-1, isr=(2,))
@@ -223,3 +265,77 @@ def test_a_group_without_a_coordinator_leads_to_the_partition_of_its_offsets() -
     cause = only(group_causes(lost, GroupLook(group="billing", error="timed out")))
     assert cause.what == "the coordinator of group billing does not respond"
     assert "__consumer_offsets-3 cannot be written or read" in only(list(cause.because)).what
+
+
+def transaction(state: str = "Ongoing", **fields: Any) -> TransactionLook:
+    """Return a look at a transaction that began 20 s ago, with a time-out of a minute."""
+    described = TransactionDescription(
+        transactional_id="t",
+        state=state,
+        producer_id=7,
+        producer_epoch=1,
+        timeout_ms=fields.pop("timeout_ms", 60_000),
+        started_ms=fields.pop("started_ms", 80_000),
+        partitions=(ORDERS,),
+    )
+    return TransactionLook(**{"name": "t", "description": described, "now_ms": 100_000, **fields})
+
+
+def test_an_open_transaction_is_explained_when_it_is_old() -> None:
+    cause = only(transaction_causes(look(), transaction()))
+    assert "the transaction of t is open" in cause.what
+    assert cause.evidence == "producer 7 with epoch 1 began it 20 s ago; it has records in orders-0"
+    assert (
+        "its coordinator aborts it in 40 s, `odradek transaction abort t` does at once"
+        in cause.remedy
+    )
+    assert transaction_causes(look(), transaction(started_ms=99_000)) == []
+    assert transaction_causes(look(), transaction("CompleteCommit", started_ms=None)) == []
+    endless = only(transaction_causes(look(), transaction(timeout_ms=(1 << 31) - 1)))
+    assert "its coordinator never aborts it" in endless.remedy
+
+
+def test_a_young_transaction_is_explained_if_its_partition_has_no_leader() -> None:
+    lost = look(partitions={ORDERS: partition(leader_id=-1)})
+    cause = only(transaction_causes(lost, transaction(started_ms=99_000)))
+    assert "has no leader" in only([*cause.because]).what
+
+
+def test_a_decided_transaction_waits_for_the_leader_of_its_partition() -> None:
+    lost = look(partitions={ORDERS: partition(leader_id=-1)})
+    decided = transaction("PrepareCommit", was_decided=True)
+    cause = only(transaction_causes(lost, decided))
+    assert "is decided, but not complete" in cause.what
+    assert "its state is PrepareCommit" in cause.evidence
+    assert "the marker is missing in orders-0" in cause.evidence
+    assert "has no leader" in only([*cause.because]).what
+    assert not cause.remedy
+    repeated = only(transaction_causes(look(), decided))
+    assert "its coordinator repeats the commit" in repeated.remedy
+    # It was decided between the two looks, so its markers are on their way.
+    assert transaction_causes(look(), transaction("PrepareCommit")) == []
+
+
+def test_a_transaction_that_hangs_is_explained() -> None:
+    old = OldTransaction(
+        partition=ORDERS,
+        producer_id=7,
+        producer_epoch=1,
+        first_offset=5,
+        open_for_ms=90_000,
+        state=HangingState.ABORTED,
+    )
+    done = transaction("CompleteAbort", started_ms=None, hanging=(old,))
+    cause = only(transaction_causes(look(), done))
+    assert "orders-0: readers of committed records wait" in cause.what
+    assert "at offset 5; it has been open for 90 s" in cause.evidence
+    assert "`odradek transaction find-hanging --abort`" in cause.remedy
+
+
+def test_a_transactional_id_without_a_coordinator_is_explained() -> None:
+    coordinator = TopicPartition("__transaction_state", 3)
+    lost = look(partitions={coordinator: partition(leader_id=-1, partition=3)})
+    unknown = TransactionLook(name="t", error="no coordinator")
+    cause = only(transaction_causes(lost, unknown))
+    assert cause.evidence == "no coordinator"
+    assert "__transaction_state-3 cannot be written or read" in only([*cause.because]).what

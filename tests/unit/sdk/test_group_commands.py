@@ -127,6 +127,19 @@ def test_files_of_kafkas_tools_are_read(cluster: MemoryCluster, tmp_path: Path, 
     assert committed() == [8, 9]
 
 
+def test_lines_of_other_groups_in_a_file_are_left_out(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "offsets"
+    file.write_text(
+        "billing,orders,0,8\nbilling,orders,1,9\nshipping,orders,0,1\nshipping,orders,1,2\n"
+    )
+    run("group", "seek", "billing", "--from-file", str(file))
+    assert committed() == [8, 9]
+    refused = run("group", "seek", "fresh", "--from-file", str(file), status=2)
+    assert "has no offsets of group fresh" in refused
+
+
 @pytest.mark.parametrize("text", ["", "orders", "orders,0,soon", "{}", '{"partitions": [7]}'])
 def test_a_file_without_offsets_is_refused(
     cluster: MemoryCluster, tmp_path: Path, text: str

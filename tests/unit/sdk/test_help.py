@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from odradek.cli.main import COMMANDS_BY_TASK, EXAMPLES, QUORUM_PROCESS_OPTIONS, app
+from odradek.cli.main import (
+    COMMANDS_BY_TASK,
+    EXAMPLES,
+    PARSE_ALL_ARGUMENTS,
+    QUORUM_PROCESS_OPTIONS,
+    app,
+)
 
 ROOT = Path(__file__).parents[3]
 SCREEN_LINES = 40
-PASSED_ON = {"broker", "gateway", "demo", "pipeline"}  # programs that print help of their own
 
 
 def help_of(*words: str) -> str:
@@ -31,6 +37,25 @@ def test_the_help_of_the_program_fits_a_screen_and_has_all_commands() -> None:
     listed = [name for names in COMMANDS_BY_TASK.values() for name in names]
     assert sorted(listed) == sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     assert all(any(line.startswith(f"  {name} ") for line in lines) for name in listed)
+
+
+@pytest.mark.parametrize("names", COMMANDS_BY_TASK.values(), ids=list(COMMANDS_BY_TASK))
+def test_the_line_of_a_command_in_the_help_of_the_program_is_what_it_says_of_itself(
+    names: dict[str, tuple[str, str]],
+) -> None:
+    """The program's help must not import every command, so the line stands in a table."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name, (_, summary) in names.items():
+        assert commands[name].get_short_help_str(100).rstrip(".") == summary.rstrip(".")
+
+
+def test_a_command_is_imported_only_when_it_is_used() -> None:
+    script = "import sys; from odradek.cli.main import app; app(['--help'], standalone_mode=False);"
+    script += "print(*sorted(m for m in sys.modules if m.startswith('odradek.cli.')))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    imported = set(done.stdout.splitlines()[-1].split())
+    assert imported == {f"odradek.cli.{name}" for name in ("connection", "main", "output")}
 
 
 def test_the_list_of_make_targets_fits_a_screen() -> None:
@@ -50,7 +75,7 @@ def test_the_help_of_a_command_has_examples_and_whole_sentences(command: str) ->
 
 def test_every_command_that_prints_its_own_help_is_known() -> None:
     listed = {name for names in COMMANDS_BY_TASK.values() for name in names}
-    assert listed - EXAMPLES.keys() == PASSED_ON
+    assert listed - EXAMPLES.keys() == PARSE_ALL_ARGUMENTS
 
 
 @pytest.mark.parametrize("example", [e for examples in EXAMPLES.values() for e in examples])
@@ -63,3 +88,13 @@ def test_the_options_of_an_example_exist(example: str) -> None:
     while hasattr(command, "commands"):
         command = command.commands[words.pop(0)]
     command.make_context("example", words)  # raises for an option that does not exist
+
+
+def test_a_service_whose_help_is_not_read_to_its_end_ends_without_a_traceback() -> None:
+    command = [sys.executable, "-m", "odradek_metadata_quorum", "--help"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0

@@ -96,6 +96,22 @@ def test_records_are_chosen_by_offset_time_and_text(
     numbered: MemoryCluster, options: list[str], numbers: Sequence[int]
 ) -> None:
     assert consumed("in", *options) == values(numbers)
+    # Lines of values alone are made from columns, all other output from records.
+    from_records = consumed("in", *options, "-f", "%v \\n")
+    assert [line.rstrip() for line in from_records] == values(numbers)
+
+
+def test_values_of_null_are_empty_lines(cluster: MemoryCluster) -> None:
+    with (
+        sync.Client(cluster.bootstrap, transport=cluster.transport()) as client,
+        client.producer() as producer,
+    ):
+        for value in (b"a", None, b"", b"two\nlines", None):
+            producer.send("in", value, key=b"k", partition=0)
+    result = run("consume", "in", "--from-beginning", "--exit-at-end")
+    assert result.stdout == "a\n\n\ntwo\nlines\n\n"
+    result = run("consume", "in", "-p", "0", "--offset", "1:4")
+    assert result.stdout == "\n\ntwo\nlines\n"
 
 
 def test_a_range_ends_without_waiting_for_the_end_of_the_topic(numbered: MemoryCluster) -> None:

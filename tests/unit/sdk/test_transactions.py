@@ -24,6 +24,7 @@ from odradek.partitions import TopicPartition
 from odradek.producer.producer import Producer
 from odradek.producer.transaction import Transaction
 from odradek.testing import MemoryCluster
+from odradek.testing.memory_cluster import MemoryTransport
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.batch_reader import decode_batch
 from tests.unit.sdk.numbered_records import until
@@ -125,6 +126,40 @@ async def test_a_transaction_without_records_needs_no_coordinator(
     async with producer.transaction() as transaction:
         await transaction.abort()
     assert "EndTransaction" not in cluster.requests
+
+
+async def test_commits_go_to_the_coordinator_until_another_broker_coordinates(
+    cluster: MemoryCluster, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, ends = MemoryTransport.call, list[str]()
+
+    async def recorded(
+        transport: MemoryTransport, endpoint: str, method: Any, request: Any, *, timeout_s: float
+    ) -> Any:
+        if method.name == "EndTransaction":
+            ends.append(endpoint)
+        return await call(transport, endpoint, method, request, timeout_s=timeout_s)
+
+    monkeypatch.setattr(MemoryTransport, "call", recorded)
+
+    async def commit(times: int) -> None:
+        for _ in range(times):
+            async with producer.transaction():
+                await producer.send("out", b"a", partition=0)
+
+    await commit(4)
+    assert ends == ["memory-1:9090"] * 4
+    ends.clear()
+    cluster.kill(1)
+    await commit(3)
+    assert set(ends[1:]) == {"memory-2:9090"}
+    ends.clear()
+    cluster.start(1)
+    cluster.fail_next_call("EndTransaction", *[ErrorCode.NOT_COORDINATOR] * 4)
+    await commit(1)
+    assert set(ends) == {"memory-1:9090", "memory-2:9090"}, (
+        "a broker that does not coordinate any more is asked again and again"
+    )
 
 
 async def test_commit_and_abort_may_be_called_in_the_block(

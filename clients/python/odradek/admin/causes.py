@@ -107,7 +107,9 @@ class Look:
     directories: Mapping[int, Sequence[LogDirDescription]] = field(default_factory=dict)
     partitions: Mapping[TopicPartition, Partition] = field(default_factory=dict)
     insync_min: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    """min.insync.replicas of topics, and where the value was set, in words."""
+    """min.insync.replicas of topics, and where the value was set, in words. In a cluster with many topics, not all of
+    them are looked up.
+    """
     brokers_reached: Mapping[int, Probe] = field(default_factory=dict)
     controllers_reached: Mapping[int, Probe] = field(default_factory=dict)
     throttles: Mapping[int, int] = field(default_factory=dict)
@@ -179,12 +181,17 @@ def quorum_causes(look: Look) -> list[Cause]:
     return causes
 
 
+def _has_controller(look: Look) -> bool:
+    """Return whether there is an active controller, as far as the look shows."""
+    return look.quorum.leader_id >= 0 if look.quorum is not None else not look.controllers_error
+
+
 def broker_causes(look: Look, broker_id: int) -> list[Cause]:
     """Return why a broker does not serve; nothing if it serves, as far as the cluster knows."""
     broker = look.registration(broker_id)
     if broker is None:
         if look.cluster is None:
-            return list(quorum_causes(look))
+            return [] if _has_controller(look) else list(quorum_causes(look))
         return [
             Cause(
                 what=f"broker {broker_id} is not registered",
@@ -195,7 +202,7 @@ def broker_causes(look: Look, broker_id: int) -> list[Cause]:
     name = f"broker {broker_id}"
     disks = [*_disk_causes(name, look.directories.get(broker_id, ()))]
     if broker.is_fenced:
-        # A broker without its disk gives up its session, so the disk is the cause, and nothing else is.
+        # A broker whose disk failed ends its session, so the disk is the only cause.
         return [
             Cause(
                 what=f"{name} is fenced: it leads nothing, and clients are not sent to it",
@@ -287,10 +294,21 @@ class _Fault(Enum):
         "cannot be written: its leader is unable to write",
         "cannot be written: their leaders are unable to write",
     )
+    NO_CONTROLLER = (
+        "cannot be read, and takes writes only with acks=all and a second replica in sync",
+        "cannot be read, and take writes only with acks=all and a second replica in sync",
+    )
     UNDER_REPLICATED = (
         "is under-replicated; it takes writes",
         "are under-replicated; they take writes",
     )
+    UNDER_UNKNOWN_MINIMUM = (
+        "is under-replicated, and may refuse writes with acks=all",
+        "are under-replicated, and may refuse writes with acks=all",
+    )
+
+
+_UNDER_REPLICATED = frozenset({_Fault.UNDER_REPLICATED, _Fault.UNDER_UNKNOWN_MINIMUM})
 
 
 def partition_causes(
@@ -303,13 +321,13 @@ def partition_causes(
     sharing: dict[tuple[_Fault, str, str, tuple[Cause, ...]], list[TopicPartition]] = {}
     for name in sorted(names):
         for fault, cause in _faults(look, name, look.partitions[name]):
-            if not is_stopped or fault is not _Fault.UNDER_REPLICATED:
+            if not is_stopped or fault not in _UNDER_REPLICATED:
                 key = (fault, cause.evidence, cause.remedy, cause.because)
                 sharing.setdefault(key, []).append(name)
     rank = list(_Fault)
     return [
         Cause(
-            what=f"{_joined(members)} {fault.value[len(members) > 1]}",
+            what=f"{joined(members)} {fault.value[len(members) > 1]}",
             evidence=evidence,
             remedy=remedy,
             because=because,
@@ -320,7 +338,8 @@ def partition_causes(
     ]
 
 
-def _joined(names: Sequence[TopicPartition]) -> str:
+def joined(names: Sequence[TopicPartition]) -> str:
+    """Return the first names as text, and the number of the others."""
     text = ", ".join(map(str, names[:NAMES_MAX]))
     return text if len(names) <= NAMES_MAX else f"{text} and {len(names) - NAMES_MAX} more"
 
@@ -353,9 +372,11 @@ def _faults(look: Look, name: TopicPartition, p: Partition) -> Iterator[tuple[_F
         return
     if leader := broker_causes(look, p.leader_id):
         evidence = f"broker {p.leader_id} leads"
-        yield _Fault.LEADER_UNABLE, Cause(what="", evidence=evidence, because=tuple(leader))
+        # Without controllers leaders have no leases, which reads and acks=1 need (acks.all.without.controller.enable).
+        fault = _Fault.NO_CONTROLLER if look.cluster is None else _Fault.LEADER_UNABLE
+        yield fault, Cause(what="", evidence=evidence, because=tuple(leader))
     behind = [broker for broker in p.replicas if broker not in p.isr]
-    required, source = look.insync_min.get(name.topic, (1, "the default"))
+    required, source = look.insync_min.get(name.topic, (0, ""))
     because = [cause for broker in behind for cause in _why_not_in_sync(look, name, p, broker)]
     if len(p.isr) < required:
         if len(p.replicas) < required:
@@ -369,8 +390,15 @@ def _faults(look: Look, name: TopicPartition, p: Partition) -> Iterator[tuple[_F
             )
         evidence = f"{replicas}; min.insync.replicas is {required} ({source})"
         yield _Fault.ACKS_ALL_REFUSED, Cause(what="", evidence=evidence, because=tuple(because))
-    elif behind:
+    elif behind and required:
         yield _Fault.UNDER_REPLICATED, Cause(what="", evidence=replicas, because=tuple(because))
+    elif behind:
+        evidence = f"{replicas}; min.insync.replicas was not looked up"
+        remedy = "`odradek why TOPIC` looks it up"
+        yield (
+            _Fault.UNDER_UNKNOWN_MINIMUM,
+            Cause(what="", evidence=evidence, remedy=remedy, because=tuple(because)),
+        )
 
 
 def _why_not_in_sync(
@@ -425,11 +453,11 @@ def group_causes(look: Look, group: GroupLook) -> list[Cause]:
     return [
         Cause(
             what=f"group {group.group} is {sum(p.lag for p in behind.values()):,} records behind",
-            evidence=f"committed and end offsets of {len(behind)} partitions ({_joined(list(behind))});"
+            evidence=f"committed and end offsets of {len(behind)} partitions ({joined(list(behind))});"
             f" its state is {group.description.state}",
             because=tuple(
                 Cause(
-                    what=f"{_joined(names)}: {cause.what}",
+                    what=f"{joined(names)}: {cause.what}",
                     evidence=cause.evidence,
                     remedy=cause.remedy,
                     because=cause.because,
@@ -447,12 +475,16 @@ def _why_behind(
     description = group.description
     assert description is not None
     if progress.end is None:
-        names = [name] if name in look.partitions else []
-        return Cause(
-            what="its end is not known, since no leader responds",
-            evidence=f"committed {progress.committed}",
-            because=tuple(partition_causes(look, names, is_stopped=True)),
-        )
+        evidence = f"committed {progress.committed}"
+        if name not in look.partitions:
+            return Cause(
+                what="the partition does not exist, or may not be described",
+                evidence=evidence,
+                remedy="if its topic was deleted, subscribe to another one; else ask for the right to describe it",
+            )
+        stopped = tuple(partition_causes(look, [name], is_stopped=True))
+        reason = ", since no leader responds" if stopped else ""
+        return Cause(what=f"its end is not known{reason}", evidence=evidence, because=stopped)
     state = description.state
     if not description.members:
         return Cause(
@@ -492,7 +524,7 @@ def _why_behind(
             what="readers of committed records wait for an open transaction",
             evidence=f"it began at offset {progress.stable_end}, the end is {progress.end}"
             + (f"; {progress.open_transaction}" if progress.open_transaction else ""),
-            remedy="its producer must end it, or its transaction time-out does; `odradek transaction list` shows it",
+            remedy="its producer must end it, or its transaction time-out does; `odradek why ID` explains it",
         )
     member = "the member"
     if owner is not None:

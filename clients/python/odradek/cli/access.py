@@ -1,11 +1,10 @@
-"""`odradek acl`, `odradek user` and `odradek tls`: access control entries, SCRAM users, certificates.
+"""`odradek acl` and `odradek user`: access control entries and SCRAM users.
 
 DENY wins over ALLOW. Operations that no entry allows are denied.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from enum import IntEnum, StrEnum
 from pathlib import Path
@@ -13,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from odradek.cli.connection import with_client
+from odradek.cli.connection import (
+    complete_groups,
+    complete_principals,
+    complete_topics,
+    complete_transactional_ids,
+    complete_users,
+    with_client,
+)
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     EXIT_USAGE,
@@ -36,7 +42,6 @@ from odradek_protocol.access import (
 
 if TYPE_CHECKING:
     from odradek.admin.access import Acl, AclFilter, ScramMechanism
-    from odradek.cli.certificate_authority import CertificateAuthority
     from odradek.client import Client
 
 
@@ -78,15 +83,30 @@ _PERMISSIONS = _words(Permission.ALLOW, Permission.DENY)
 
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", metavar="NAME", help="Topic name, or * for all topics. Repeatable."),
+    typer.Option(
+        "--topic",
+        metavar="NAME",
+        help="Topic name, or * for all topics. Repeatable.",
+        autocompletion=complete_topics,
+    ),
 ]
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", metavar="NAME", help="Group name, or * for all groups. Repeatable."),
+    typer.Option(
+        "--group",
+        metavar="NAME",
+        help="Group name, or * for all groups. Repeatable.",
+        autocompletion=complete_groups,
+    ),
 ]
 TransactionalIds = Annotated[
     list[str] | None,
-    typer.Option("--transactional-id", metavar="ID", help="Id, or * for all ids. Repeatable."),
+    typer.Option(
+        "--transactional-id",
+        metavar="ID",
+        help="Id, or * for all ids. Repeatable.",
+        autocompletion=complete_transactional_ids,
+    ),
 ]
 OnCluster = Annotated[
     bool,
@@ -101,6 +121,7 @@ def add(
         typer.Option(
             metavar="PRINCIPAL",
             help="Principal: User:NAME, User:CN=... of a certificate, or User:* for everybody. Repeatable.",
+            autocompletion=complete_principals,
         ),
     ],
     operation: Annotated[
@@ -177,7 +198,9 @@ def add(
 PrincipalFilter = Annotated[
     str | None,
     typer.Option(
-        metavar="PRINCIPAL", help="Select entries for this principal, for example User:alice."
+        metavar="PRINCIPAL",
+        help="Select entries for this principal, for example User:alice.",
+        autocompletion=complete_principals,
     ),
 ]
 OperationFilter = Annotated[
@@ -345,7 +368,7 @@ class Scram(StrEnum):
         return ScramMechanism[self.name.replace("SHA", "SCRAM_SHA")]
 
 
-Name = Annotated[str, typer.Argument(help="Name of the SCRAM user.")]
+Name = Annotated[str, typer.Argument(help="Name of the SCRAM user.", autocompletion=complete_users)]
 Mechanisms = Annotated[
     list[Scram] | None,
     typer.Option(
@@ -411,7 +434,10 @@ def alter(
 
 @user_app.command("list")
 def list_users(
-    names: Annotated[list[str] | None, typer.Argument(help="List only these users.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="List only these users.", autocompletion=complete_users),
+    ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
 ) -> None:
@@ -429,7 +455,10 @@ def list_users(
 
 @user_app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(help="Names of the SCRAM users to delete.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(help="Names of the SCRAM users to delete.", autocompletion=complete_users),
+    ],
     mechanism: Annotated[
         list[Scram] | None,
         typer.Option(
@@ -526,71 +555,3 @@ def _password(file: Path | None, given: str | None) -> str:
     if not 0 < len(password) <= PASSWORD_CHARACTERS_MAX:
         fail(f"a password must have 1 to {PASSWORD_CHARACTERS_MAX} characters", status=EXIT_USAGE)
     return password
-
-
-tls_app = typer.Typer(
-    help="Create a certificate authority, and issue certificates.",
-    no_args_is_help=True,
-)
-Directory = Annotated[Path, typer.Option("--dir", help="Directory of the certificate authority.")]
-
-
-@tls_app.command()
-def init(
-    directory: Directory = Path("tls"),
-    common_name: Annotated[
-        str, typer.Option(metavar="NAME", help="Common name in the authority's own certificate.")
-    ] = "Odradek cluster CA",
-    days: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")
-    ] = 3650,
-    output: Output = OutputFormat.TABLE,
-) -> None:
-    """Create the authority. Give ca.crt to every node, and keep ca.key secret."""
-    path = _authority(directory).create(common_name=common_name, days=days)
-    print_facts({"certificate": path, "key": path.with_suffix(".key")}, output)
-
-
-@tls_app.command()
-def issue(
-    name: Annotated[
-        str,
-        typer.Argument(help="Common name, such as broker-1, controller-2 or a user name."),
-    ],
-    host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HOST", help="Host name or IP address that peers connect to. Repeatable."
-        ),
-    ] = None,
-    directory: Directory = Path("tls"),
-    days: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")
-    ] = 365,
-    output: Output = OutputFormat.TABLE,
-) -> None:
-    """Issue a certificate for an identity. Its alternative names include the hosts."""
-    certificate, key = _authority(directory).issue(name, hosts=host or (), days=days)
-    print_facts({"certificate": certificate, "key": key}, output)
-
-
-@tls_app.command()
-def renew(
-    name: Annotated[str, typer.Argument(help="Common name of the certificate.")],
-    directory: Directory = Path("tls"),
-    days: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")
-    ] = 365,
-    output: Output = OutputFormat.TABLE,
-) -> None:
-    """Renew a certificate. It keeps its names, and running processes load it without a restart."""
-    certificate, key = _authority(directory).renew(name, days=days)
-    print_facts({"certificate": certificate, "key": key}, output)
-
-
-def _authority(directory: Path) -> CertificateAuthority:
-    if importlib.util.find_spec("cryptography") is None:
-        fail("certificates need the package cryptography: pip install 'odradek[server]'")
-    from odradek.cli.certificate_authority import CertificateAuthority
-
-    return CertificateAuthority(directory)

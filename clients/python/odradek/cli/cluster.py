@@ -9,7 +9,11 @@ import typer
 
 from odradek.admin.spreading import shares_a_host
 from odradek.cli.configs import config
-from odradek.cli.connection import with_client
+from odradek.cli.connection import (
+    complete_broker_lists,
+    complete_brokers,
+    with_client,
+)
 from odradek.cli.moves import MovePlan, Wait, move_partitions
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NAMED_MAX: Final = 20
-"""Partitions that one command lists; of the others it prints the number."""
+"""The most partitions that one command lists. For more, it prints only their number."""
 SILENT_MS: Final = 5_000
 """A controller counts as down if the leader has not heard from it for this long."""
 
@@ -89,8 +93,8 @@ def info(bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, output: Output = OutputFormat
 
 
 async def _free_bytes(client: Client) -> dict[int, int | None]:
-    """Return the free bytes of each broker's volume; empty if the caller is not authorized or a broker's release is
-    too old.
+    """Return the free bytes of each broker's file system; empty if the caller is not authorized, or a broker's release
+    is too old.
     """
     from odradek.errors import AuthorizationFailed, UnsupportedOperation
 
@@ -108,7 +112,12 @@ def logs(
     ] = False,
     broker: Annotated[
         list[int] | None,
-        typer.Option(min=0, metavar="ID", help="Show only this broker. Repeatable."),
+        typer.Option(
+            min=0,
+            metavar="ID",
+            help="Show only this broker. Repeatable.",
+            autocompletion=complete_brokers,
+        ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     output: Output = OutputFormat.TABLE,
@@ -154,7 +163,9 @@ def logs(
 
 @app.command()
 def unregister(
-    broker: Annotated[int, typer.Argument(help="Id of the broker.")],
+    broker: Annotated[
+        int, typer.Argument(help="Id of the broker.", autocompletion=complete_brokers)
+    ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Remove a broker that will not return.
@@ -185,6 +196,7 @@ def spread(
             metavar="ID,...",
             help="Ids of the brokers on which all replicas shall be placed, separated by commas."
             " [default: all live brokers]",
+            autocompletion=complete_broker_lists,
         ),
     ] = "",
     topic: Annotated[
@@ -335,7 +347,7 @@ async def _hanging_findings(admin: Admin) -> HangingFindings | None:
     try:
         return await admin.transactions.find_hanging()
     except OdradekError:
-        # The other checks name a broker that does not respond.
+        # Other checks report a broker that does not respond.
         return None
 
 

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odradek.cli.connection import with_client
+from odradek.cli.connection import (
+    complete_brokers,
+    complete_groups,
+    with_client,
+)
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     EXIT_USAGE,
@@ -77,7 +81,9 @@ def note_inert(resource_type: int, names: Iterable[str]) -> None:
 
 
 def group_config(
-    group: Annotated[str, typer.Argument(help="Name of the consumer group.")],
+    group: Annotated[
+        str, typer.Argument(help="Name of the consumer group.", autocompletion=complete_groups)
+    ],
     set_: Set = None,
     delete: Delete = None,
     every: Annotated[bool, typer.Option("--all", help="Show defaults, too.")] = False,
@@ -100,6 +106,7 @@ def config(
             min=0,
             metavar="ID",
             help="Id of the broker whose configs to show or change. [default: the configs of all brokers]",
+            autocompletion=complete_brokers,
         ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Show defaults, too.")] = False,

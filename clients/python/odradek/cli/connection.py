@@ -51,8 +51,9 @@ _connect_s_max: ContextVar[float] = ContextVar("connect_s_max", default=CONNECT_
 
 Result = TypeVar("Result")
 PATIENCE_S: Final = 3.0
-COMPLETION_S_MAX: Final = 2.0
 """How long a command waits before it prints what it waits for."""
+COMPLETION_S_MAX: Final = 2.0
+"""How long the completion of a shell waits for the cluster."""
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
@@ -128,7 +129,8 @@ def remember(
     """Keep the options that precede the command, and the properties file, until the command connects."""
     _from_file.clear()
     _from_file.update(_read(config))
-    # The --bootstrap of each command reads the environment, so the one before the command, or the file's, goes there.
+    # The --bootstrap of each command reads the environment, so the value given before the command, or in the file, is
+    # put there.
     if bootstrap is not None:
         os.environ[BOOTSTRAP_VARIABLE] = bootstrap
     elif "bootstrap.servers" in _from_file:
@@ -148,7 +150,7 @@ def remember(
 
 
 def connect_s_max() -> float:
-    """Seconds that a command may take to reach a broker."""
+    """Return how many seconds a command may take to reach a broker."""
     return _connect_s_max.get()
 
 
@@ -310,7 +312,9 @@ def _runner() -> asyncio.Runner:
 async def chosen_partitions(
     client: Client, topics: list[str], chosen: list[int] | None
 ) -> list[tuple[str, int]]:
-    """All partitions of these topics, or those with the given numbers; one that does not exist ends the command."""
+    """Return all partitions of these topics, or those with the given numbers; one that does not exist ends the
+    command.
+    """
     partitions = []
     for name in topics:
         described = await client.admin.describe_topic(name)
@@ -325,30 +329,89 @@ async def chosen_partitions(
     return partitions
 
 
+async def _topics(client: Client) -> list[str]:
+    return [topic.name for topic in await client.admin.list_topics()]
+
+
+async def _groups(client: Client) -> list[str]:
+    return [listing.group for listing in await client.admin.list_groups()]
+
+
+async def _users(client: Client) -> list[str]:
+    return [user.name for user in await client.admin.describe_scram_users()]
+
+
+async def _principals(client: Client) -> list[str]:
+    principals = {entry.principal for entry in await client.admin.describe_acls()}
+    return [*principals | {f"User:{name}" for name in await _users(client)}]
+
+
+async def _transactional_ids(client: Client) -> list[str]:
+    return [listing.transactional_id for listing in await client.admin.transactions.list()]
+
+
+async def _brokers(client: Client) -> list[str]:
+    cluster = await client.admin.describe_cluster()
+    return [str(broker.broker_id) for broker in cluster.brokers]
+
+
 def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
     """Return names of topics for the completion of a shell."""
-
-    async def names(client: Client) -> list[str]:
-        return [topic.name for topic in await client.admin.list_topics()]
-
-    return _complete(context, incomplete, names)
+    return _complete(context, incomplete, _topics)
 
 
 def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
     """Return names of groups for the completion of a shell."""
+    return _complete(context, incomplete, _groups)
 
-    async def names(client: Client) -> list[str]:
-        return [listing.group for listing in await client.admin.list_groups()]
 
-    return _complete(context, incomplete, names)
+def complete_users(context: typer.Context, incomplete: str) -> list[str]:
+    """Return names of SCRAM users for the completion of a shell."""
+    return _complete(context, incomplete, _users)
+
+
+def complete_principals(context: typer.Context, incomplete: str) -> list[str]:
+    """Return principals of users and ACLs for the completion of a shell."""
+    return _complete(context, incomplete, _principals)
+
+
+def complete_transactional_ids(context: typer.Context, incomplete: str) -> list[str]:
+    """Return transactional ids for the completion of a shell."""
+    return _complete(context, incomplete, _transactional_ids)
+
+
+def complete_brokers(context: typer.Context, incomplete: str) -> list[str]:
+    """Return ids of brokers for the completion of a shell."""
+    return _complete(context, incomplete, _brokers)
+
+
+def complete_broker_lists(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete the last broker id of a list such as 1,2,3; brokers that the list has already are left out."""
+    head, comma, last = incomplete.rpartition(",")
+    given = head.split(",")
+    ids = [broker for broker in _complete(context, last, _brokers) if broker not in given]
+    return [head + comma + broker for broker in ids]
 
 
 def complete_names(context: typer.Context, incomplete: str) -> list[str]:
-    """Return names of topics and groups for the completion of a shell."""
+    """Return what `odradek why` explains, for the completion of a shell: topics, groups, transactional ids, brokers.
+
+    A caller may see only some of these, and an older broker has no transactional ids.
+    """
 
     async def names(client: Client) -> list[str]:
-        topics = [topic.name for topic in await client.admin.list_topics()]
-        return topics + [listing.group for listing in await client.admin.list_groups()]
+        import asyncio
+
+        from odradek.errors import OdradekError
+
+        async def seen(list_names: Callable[[Client], Awaitable[list[str]]]) -> list[str]:
+            try:
+                return await list_names(client)
+            except OdradekError:
+                return []
+
+        kinds = (_topics, _groups, _transactional_ids, _brokers)
+        return [name for kind in await asyncio.gather(*map(seen, kinds)) for name in kind]
 
     return _complete(context, incomplete, names)
 
@@ -384,6 +447,6 @@ def _complete(
             bootstrap = own if is_given else os.environ.get(BOOTSTRAP_VARIABLE)
             client = open_client(bootstrap or DEFAULT_BOOTSTRAP)
             matching = [name for name in asyncio.run(found(client)) if name.startswith(incomplete)]
-    except (Exception, SystemExit):  # whatever is wrong, the command itself says so when it runs
+    except (Exception, SystemExit):  # the command itself reports whatever is wrong when it runs
         return []
-    return sorted(matching)
+    return sorted(set(matching))

@@ -22,7 +22,14 @@ from odradek.cli.output import (
     Progress,
     fail,
 )
-from odradek.cli.record_format import FORMAT_HELP, Encoding, json_renderer, renderer
+from odradek.cli.record_format import (
+    FORMAT_HELP,
+    Encoding,
+    json_renderer,
+    renderer,
+    rows_before,
+    value_lines,
+)
 from odradek.cli.times import FORMS_OF_TIMES, time_ms
 from odradek.partitions import TopicPartition
 
@@ -33,12 +40,15 @@ if TYPE_CHECKING:
 WITHOUT_PARTITIONS_S_MAX: Final = 10.0
 """How long a group member with --exit-at-end waits for its first partition."""
 RECORDS_AT_ONCE: Final = 5_000
+BYTES_AT_ONCE: Final = 4 << 20
+VALUE_LINES: Final = "%v\\n"
+"""The default format. Its output is made from columns, without an object for each record."""
 _OFFSETS: Final = re.compile(r"(?P<last>-\d+)|(?P<start>\d+)(?P<range>:(?P<stop>\d*))?")
 
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """The offsets of --offset. A negative start counts from the end; a stop of None means no limit."""
+    """The offsets of --offset. A negative start counts from the end; a stop of None means that there is no limit."""
 
     start: int
     stop: int | None = None
@@ -109,7 +119,7 @@ def consume(
             help="Print only records whose key or value contains a match of this regular expression.",
         ),
     ] = None,
-    form: Annotated[str, typer.Option("-f", "--format", help=FORMAT_HELP)] = "%v\\n",
+    form: Annotated[str, typer.Option("-f", "--format", help=FORMAT_HELP)] = VALUE_LINES,
     key_as: Annotated[
         Encoding, typer.Option("--key-as", help="Print keys in this encoding.")
     ] = "text",
@@ -159,6 +169,8 @@ def consume(
         if output is OutputFormat.JSON
         else renderer(form, key_as=key_as, value_as=value_as)
     )
+    is_plain = (form, value_as, output) == (VALUE_LINES, "text", OutputFormat.TABLE)
+    is_plain &= grep is None and count is None
     progress = Progress("records")
 
     async def starts_and_stops(
@@ -207,25 +219,54 @@ def consume(
             unread = await _unread(consumer, stops)
             remaining = count if count is not None else -1
             settled_s = time.monotonic() + WITHOUT_PARTITIONS_S_MAX
-            while remaining != 0 and not (stops and not unread):
+
+            def ended(name: TopicPartition) -> None:
+                """Read no more of a partition, of which all records before its stop were read."""
+                if name in unread:
+                    del unread[name]
+                    consumer.pause(name)
+
+            async def print_lines() -> int | None:
+                """Print what has arrived as lines of values. Returns how many, or None if nothing arrived."""
+                from odradek_protocol.records.columns import Column
+
+                parts = await consumer.getcolumns(
+                    timeout_ms=500, bytes_max=BYTES_AT_ONCE, columns=Column.VALUE | Column.OFFSET
+                )
+                printed = 0
+                for name, columns in parts:
+                    rows = columns.row_count
+                    if stops:
+                        rows, last_offset = rows_before(columns, stops[name])
+                        if last_offset + 1 >= stops[name]:
+                            ended(name)
+                    sys.stdout.buffer.write(value_lines(columns, rows))
+                    printed += rows
+                return printed if parts else None
+
+            async def print_records() -> int | None:
+                """Print the next records. Returns how many, or None if none arrived."""
                 batch = min(remaining, RECORDS_AT_ONCE) if remaining > 0 else RECORDS_AT_ONCE
                 records = await consumer.getmany(timeout_ms=500, max_records=batch)
                 printed = 0
                 for record in records:
                     if stops:
                         name = TopicPartition(record.topic or "", record.partition)
-                        if record.offset + 1 >= stops[name] and name in unread:
-                            del unread[name]
-                            consumer.pause(name)
+                        if record.offset + 1 >= stops[name]:
+                            ended(name)
                         if record.offset >= stops[name]:
                             continue
                     if is_wanted(record):
                         sys.stdout.buffer.write(render(record))
                         printed += 1
-                remaining -= printed if remaining > 0 else 0
-                sys.stdout.buffer.flush()
-                progress.add(printed)
-                if records:
+                return printed if records else None
+
+            while remaining != 0 and not (stops and not unread):
+                printed = await (print_lines() if is_plain else print_records())
+                if printed is not None:
+                    remaining -= printed if remaining > 0 else 0
+                    sys.stdout.buffer.flush()
+                    progress.add(printed)
                     continue
                 if stops:
                     unread = await _unread(consumer, unread)
@@ -238,7 +279,7 @@ def consume(
     try:
         with progress:
             with_client(bootstrap, work, is_quick=False)
-    except BrokenPipeError:  # the reader of the output has exited, as `head` does
+    except BrokenPipeError:  # the program that reads the output has exited, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

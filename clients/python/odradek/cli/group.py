@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -39,8 +39,9 @@ Group = Annotated[
     str, typer.Argument(help="Name of the consumer group.", autocompletion=complete_groups)
 ]
 app.command("config")(group_config)
+_FIELDS_WITH_GROUP: Final = 4
 GROUPS_AT_ONCE: Final = 16
-"""Groups that one command asks the coordinators about at the same time."""
+"""How many groups one command requests from the coordinators at the same time."""
 
 
 @app.command("list")
@@ -111,14 +112,20 @@ async def group_lags(
     described = await asyncio.gather(*map(one, groups))
     ends = await _known_ends(client, sorted({n for _, offsets in described for n in offsets or ()}))
     return {
-        group: (
-            members,
-            None
-            if offsets is None
-            else sum(max(0, ends[name] - at) for name, at in offsets.items() if name in ends),
-        )
+        group: (members, known_lag(offsets, ends))
         for group, (members, offsets) in zip(groups, described, strict=True)
     }
+
+
+def known_lag(
+    offsets: Mapping[TopicPartition, int] | None, ends: Mapping[TopicPartition, int]
+) -> int | None:
+    """Return how many records a group is behind in the partitions whose ends are known; None if it has committed
+    offsets, and no end is known, or if its `offsets` are not.
+    """
+    if offsets is None or (offsets and offsets.keys().isdisjoint(ends)):
+        return None
+    return sum(max(0, ends[name] - at) for name, at in offsets.items() if name in ends)
 
 
 @app.command()
@@ -191,8 +198,8 @@ def seek(
         str,
         typer.Option(
             metavar="[start|end|@MS|OFFSET]",
-            help="Commit this position: the start, the end, the first record of a time in ms "
-            "since the epoch, or an offset.",
+            help="Commit this position: the start, the end, the first record at or after a time "
+            "in ms since the epoch, or an offset.",
         ),
     ] = "",
     since: Annotated[
@@ -266,7 +273,7 @@ def seek(
     since_ms = time_ms(since, option="--since") if since else None
     if to.startswith("@"):
         since_ms = int(to[1:])
-    listed = offsets_of_file(from_file) if from_file is not None else {}
+    listed = offsets_of_file(from_file, group) if from_file is not None else {}
 
     def is_chosen(name: TopicPartition) -> bool:
         return (not topic or name.topic in topic) and (
@@ -318,8 +325,11 @@ def seek(
     )
 
 
-def offsets_of_file(path: Path) -> dict[TopicPartition, int]:
-    """Return the offsets of a file that `--from-file` takes; another content ends the command."""
+def offsets_of_file(path: Path, group: str) -> dict[TopicPartition, int]:
+    """Return the offsets of a file that `--from-file` takes; another content ends the command.
+
+    Where lines name a group, only those of this group count.
+    """
     from odradek.partitions import TopicPartition
 
     try:
@@ -337,9 +347,16 @@ def offsets_of_file(path: Path) -> dict[TopicPartition, int]:
                 if row.get(name) is not None
             ]
         else:
-            lines = csv.reader(line for line in text.splitlines() if line.strip())
-            # Kafka's export of several groups has the name of the group as a first column.
-            triples = [(line[-3], line[-2], line[-1]) for line in lines]
+            lines = list(csv.reader(line for line in text.splitlines() if line.strip()))
+            # Kafka's export of several groups has the name of the group as a first column. The groups may have
+            # different offsets of one partition.
+            triples = [
+                (line[-3], line[-2], line[-1])
+                for line in lines
+                if len(line) < _FIELDS_WITH_GROUP or line[0] == group
+            ]
+            if lines and not triples:
+                fail(f"{path} has no offsets of group {group}", status=EXIT_USAGE)
         offsets = {TopicPartition(str(t), int(p)): int(o) for t, p, o in triples}
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         offsets = {}

@@ -3,51 +3,73 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
-from odradek.cli import (
-    access,
-    bench,
-    cluster,
-    connection,
-    consume,
-    group,
-    migration,
-    partition,
-    processes,
-    produce,
-    quorum,
-    quota,
-    storage,
-    top,
-    topic,
-    transaction,
-    why,
-)
+from odradek.cli import connection
 from odradek.cli.output import one_line_errors, printable
 
 QUORUM_PROCESS_OPTIONS = ("--config", "--set", "--insecure")
 """`odradek quorum` followed by one of these options runs a controller; otherwise a command follows it."""
 
-# gRPC would write log lines between the output of a command; our errors say the same. It reads this when imported.
+# gRPC would write log lines between the lines of a command's output, and errors of the SDK say the same. gRPC reads
+# this variable when it is imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
-COMMANDS_BY_TASK: Final = {
-    "Read and write records": ("produce", "consume", "bench"),
-    "Administer a cluster": (
-        *("why", "top", "topic", "partition", "group", "transaction", "cluster", "feature"),
-        *("user", "acl", "quota"),
-    ),
-    "Run a cluster": (
-        *("dev", "demo", "quorum", "broker", "gateway", "pipeline"),
-        *("storage", "tls", "config"),
-    ),
+COMMANDS_BY_TASK: Final[dict[str, dict[str, tuple[str, str]]]] = {
+    "Read and write records": {
+        "produce": (
+            "produce:produce",
+            "Send each line of a file or of standard input as a record.",
+        ),
+        "consume": ("consume:consume", "Print records of topics as they arrive."),
+        "bench": ("bench:bench", "Measure how fast records are produced and consumed."),
+    },
+    "Administer a cluster": {
+        "why": ("why:why", "Explain what is wrong, and show the way out."),
+        "top": ("top:top", "Show brokers, topics and groups with their rates, live."),
+        "topic": ("topic:app", "Create, list, describe, change, trim and delete topics."),
+        "partition": (
+            "partition:app",
+            "List and move partitions, elect leaders, throttle copying.",
+        ),
+        "group": ("group:app", "List, describe, reset and delete consumer groups."),
+        "transaction": ("transaction:app", "List, describe and end transactions."),
+        "cluster": ("cluster:app", "Show brokers and health, change configs, rebalance replicas."),
+        "feature": ("quorum:feature_app", "Show feature levels, and set them after an upgrade."),
+        "user": ("access:user_app", "Create, list, change and delete SCRAM users."),
+        "acl": ("access:acl_app", "Add, list and remove access control entries."),
+        "quota": ("quota:app", "List, set and remove quotas of users and clients."),
+    },
+    "Run a cluster": {
+        "dev": ("processes:dev", "Run a whole cluster in the foreground."),
+        "demo": ("processes:demo", "Write real flight data while processes are killed."),
+        "quorum": ("quorum:quorum_app", "Run a controller, or show the metadata quorum."),
+        "broker": (
+            "processes:broker",
+            "Run a broker in the foreground, or several with --processes.",
+        ),
+        "gateway": ("processes:gateway", "Run a REST gateway in the foreground."),
+        "pipeline": ("processes:pipeline", "Run a Spark pipeline by name."),
+        "storage": ("storage:app", "Format and repair data directories."),
+        "tls": ("storage:tls_app", "Create a certificate authority, and issue certificates."),
+        "config": ("migration:app", "Translate configuration files of Apache Kafka."),
+    },
+}
+"""For each command its module and object in this package, and its line in the help of the program."""
+
+PARSE_ALL_ARGUMENTS: Final = frozenset({"broker", "gateway", "demo", "pipeline"})
+"""Programs that parse all of their arguments themselves, and have a help of their own."""
+_PASS_ON: Final = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "help_option_names": [],
 }
 
 
@@ -122,7 +144,7 @@ SHARED_HELP_LINES: Final = {
     "-h, --help": None,
 }
 """Options that share a line in the help of the program, so that it fits a screen; None: another line has the option."""
-# `click.UsageError`, which is part of typer itself in some releases.
+# This is `click.UsageError`, which some releases of typer contain themselves.
 _UsageError: Any = typer.BadParameter.__mro__[1]
 
 
@@ -136,11 +158,59 @@ def _printable_usage_errors() -> Iterator[None]:
         raise
 
 
+class Commands(Mapping[str, Any]):
+    """The commands of the program by name. A command is imported and built when it is looked up.
+
+    Building all of them takes longer than most of them run.
+    """
+
+    def __init__(self) -> None:
+        self._sources = {
+            name: source
+            for commands in COMMANDS_BY_TASK.values()
+            for name, (source, _) in commands.items()
+        }
+        self._built: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._built:
+            self._built[name] = self._build(name, self._sources[name])
+        return self._built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def _build(self, name: str, source: str) -> Any:
+        module, _, attribute = source.partition(":")
+        found = getattr(importlib.import_module(f"odradek.cli.{module}"), attribute)
+        alone = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+        alone.callback()(lambda: None)  # typer makes a group only of an app that has a callback
+        epilog = _examples(name) if name in EXAMPLES else None
+        if isinstance(found, typer.Typer):
+            alone.add_typer(found, name=name, epilog=epilog)
+        else:
+            settings = _PASS_ON if name in PARSE_ALL_ARGUMENTS else None
+            alone.command(name, epilog=epilog, context_settings=settings)(found)
+        group: Any = typer.main.get_command(alone)
+        return group.commands[name]
+
+
 class CommandsByTask(TyperGroup):
     """Lists the commands in the program's help, grouped by task, so that all of them fit on one screen."""
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = Commands()  # type: ignore[assignment]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
     def format_help_text(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        formatter.write(f"  {self.help}\n")  # no empty line above it: one more command fits
+        # Without an empty line above it, the help has room for one more command.
+        formatter.write(f"  {self.help}\n")
 
     def make_context(self, *arguments: Any, **extra: Any) -> Any:
         """Parse the options of the program itself."""
@@ -153,7 +223,7 @@ class CommandsByTask(TyperGroup):
             return super().invoke(ctx)
 
     def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        # Without the default, range and variable that click adds: each option takes one line.
+        # The default, the range and the variable that click adds are left out, so each option takes one line.
         records = [
             SHARED_HELP_LINES.get(names, (names, text.partition("  [")[0]))
             for parameter in self.get_params(ctx)
@@ -164,16 +234,11 @@ class CommandsByTask(TyperGroup):
         self.format_commands(ctx, formatter)
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        for task, command_names in COMMANDS_BY_TASK.items():
-            commands = [self.commands[name] for name in command_names]
-            width = formatter.width - max(map(len, self.commands)) - 6
+        width = max(map(len, self.commands)) + 2
+        for task, commands in COMMANDS_BY_TASK.items():
             with formatter.section(task):
-                formatter.write_dl(
-                    [(c.name, c.get_short_help_str(width)) for c in commands],
-                    col_spacing=max(map(len, self.commands))
-                    + 2
-                    - max(len(c.name or "") for c in commands),
-                )
+                rows = [(name, summary) for name, (_, summary) in commands.items()]
+                formatter.write_dl(rows, col_spacing=width - max(map(len, commands)))
 
 
 def _examples(command: str) -> str:
@@ -238,34 +303,14 @@ def _options(
     )
 
 
-app.command("why", epilog=_examples("why"))(why.why)
-app.command("top", epilog=_examples("top"))(top.top)
-app.add_typer(topic.app, name="topic", epilog=_examples("topic"))
-app.add_typer(partition.app, name="partition", epilog=_examples("partition"))
-app.add_typer(group.app, name="group", epilog=_examples("group"))
-app.add_typer(transaction.app, name="transaction", epilog=_examples("transaction"))
-app.add_typer(cluster.app, name="cluster", epilog=_examples("cluster"))
-app.add_typer(quorum.feature_app, name="feature", epilog=_examples("feature"))
-app.add_typer(quorum.quorum_app, name="quorum", epilog=_examples("quorum"))
-app.add_typer(storage.app, name="storage", epilog=_examples("storage"))
-app.add_typer(migration.app, name="config", epilog=_examples("config"))
-app.add_typer(access.tls_app, name="tls", epilog=_examples("tls"))
-app.add_typer(access.user_app, name="user", epilog=_examples("user"))
-app.add_typer(access.acl_app, name="acl", epilog=_examples("acl"))
-app.add_typer(quota.app, name="quota", epilog=_examples("quota"))
-app.command("produce", epilog=_examples("produce"))(produce.produce)
-app.command("consume", epilog=_examples("consume"))(consume.consume)
-app.command("dev", epilog=_examples("dev"))(processes.dev)
-app.command("bench", epilog=_examples("bench"))(bench.bench)
-processes.add_commands(app)
-
-
 def main() -> None:
     """Run the command that the arguments name."""
     words = sys.argv[1:]
     with one_line_errors():
         if words[:1] == ["quorum"] and words[1:2] and words[1] in QUORUM_PROCESS_OPTIONS:
-            processes.run_module("odradek_metadata_quorum", "server", words[1:])
+            from odradek.cli.processes import run_module
+
+            run_module("odradek_metadata_quorum", "server", words[1:])
         app(prog_name="odradek")
 
 

@@ -39,7 +39,7 @@ _FILES: Final = {BROKER: "broker.properties", CONTROLLER: "quorum.properties"}
 _PROCESSES: Final = {BROKER: "odradek broker", CONTROLLER: "odradek quorum"}
 _ENTRY: Final = re.compile(r"([^=:\s]+)\s*[=:\s]\s*(.*)")
 
-# Patterns of Kafka's names for what has no counterpart and needs none.
+# Patterns of names of Kafka's settings that have no counterpart here and need none.
 INERT: Final[dict[str, str]] = {
     "num.network.threads": "one event loop serves all connections",
     "num.io.threads": "one event loop serves all requests",
@@ -65,7 +65,7 @@ INERT: Final[dict[str, str]] = {
     "controller.socket.timeout.ms": "controllers are called by gRPC, which has no such setting",
     "controller.quorum.*": "the timers of voters are derived from controller.quorum.election.timeout.ms",
     "request.timeout.ms": "calls between processes have fixed limits",
-    "log.flush.scheduler.interval.ms": "log.durability.default=fsync makes writes durable",
+    "log.flush.scheduler.interval.ms": "log.flush.interval.ms is checked every 100 ms",
     "log.flush.start.offset.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms is for all checkpoints",
     "log.cleaner.threads": "background.threads is the number for all disk work",
     "log.cleaner.dedupe.buffer.size": "the cleaner bounds its own memory",
@@ -100,7 +100,6 @@ INERT: Final[dict[str, str]] = {
     "max.incremental.fetch.session.cache.slots": "fetch sessions are bounded by bytes",
     "delegation.token.*": "there are no delegation tokens",
     "password.encoder.*": "no passwords are stored",
-    "compression.*.level": "batches are stored as their producer compressed them",
     "zookeeper.*": "there is no ZooKeeper",
     "control.plane.listener.name": "controllers have a listener of their own",
     "remote.log.*": "there is no tiered storage",
@@ -113,7 +112,7 @@ INERT: Final[dict[str, str]] = {
     "controller.listener.names": "a controller's listeners are RAFT and CONTROLLER",
 }
 
-# Patterns of Kafka's names for what is missing here, and what to do instead.
+# Patterns of names of Kafka's settings for features that are missing here, and what to do instead.
 _PEM: Final = (
     "key stores and trust stores are not read: export PEM files for"
     " ssl.certificate.location, ssl.key.location and ssl.ca.location"
@@ -142,7 +141,7 @@ UNSUPPORTED: Final[dict[str, str]] = {
     "remote.log.storage.system.enable": "there is no tiered storage",
     "log.dirs": "a broker has one data directory: run one broker for each disk",
 }
-# Values of such settings that ask for nothing: this is how it is here.
+# Values of such settings that need no change, because they ask for what is done here anyway.
 _AS_IT_IS: Final = {
     "delete.topic.enable": "true",
     "log.cleaner.enable": "true",
@@ -155,7 +154,7 @@ _AS_IT_IS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the import did with one setting of the file."""
+    """The result for one setting of the file that is imported."""
 
     name: str
     verdict: str
@@ -229,7 +228,7 @@ class _Import:
         self._plan.files = {role: {} for role in _roles(given)}
 
     def plan(self) -> Plan:
-        """Give every setting a verdict."""
+        """Translate all settings, give each its verdict (as `kept` or `unsupported`), and return the plan."""
         self._translate_controllers()
         self._translate_listeners()
         self._translate_directories()
@@ -251,7 +250,7 @@ class _Import:
         roles = [role for role in self._plan.files if name in self._names[role]]
         config = BROKER_CONFIGS.get(name)
         if config is not None and config.is_cluster_wide and CONTROLLER in roles:
-            roles = [CONTROLLER]  # at its first start it makes them the cluster's
+            roles = [CONTROLLER]  # at its first start, the controller sets them for the cluster
         elif config is not None and config.is_cluster_wide and BROKER in roles and _is_shared(name):
             roles = []
         if config is not None and not roles:

@@ -39,6 +39,7 @@ __all__ = [
     "one_line_errors",
     "print_facts",
     "print_rows",
+    "printable",
     "readable_bytes",
     "say",
     "table_of",
@@ -48,7 +49,7 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_UNHEALTHY = 3
 EXIT_INTERRUPTED = 128 + 2  # what shells report for SIGINT
-EXIT_TERMINATED = 128 + 15  # and for SIGTERM
+EXIT_TERMINATED = 128 + 15  # what shells report for SIGTERM
 
 
 class OutputFormat(StrEnum):
@@ -110,17 +111,26 @@ def print_rows(rows: Sequence[Mapping[str, Any]], output: OutputFormat, *, empty
     console().print(table_of(rows))
 
 
-def table_of(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return a rich table of rows with the same columns."""
+def table_of(rows: Sequence[Mapping[str, Any]], *, is_folded: bool = True) -> Any:
+    """Return a rich table of rows with the same columns. Text that is too wide is folded.
+
+    Without `is_folded`, each row takes one line, headers take two, and only the first column is cut off.
+    """
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in rows[0]:
-        numeric = all(isinstance(row[column], (int, float)) for row in rows)
-        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for number, column in enumerate(rows[0]):
+        # A value that is not known does not move the column.
+        numeric = all(row[column] is None or isinstance(row[column], (int, float)) for row in rows)
+        table.add_column(
+            column if is_folded else Text(column.replace(" ", "\n", 1)),
+            justify="right" if numeric else "left",
+            overflow="fold" if is_folded else "ellipsis",
+            no_wrap=not is_folded and number > 0,  # a table that is too wide takes from the others
+        )
     for row in rows:
-        table.add_row(*(Text(_text(row[column])) for column in rows[0]))
+        table.add_row(*(Text(_text(row[column]), no_wrap=not is_folded) for column in rows[0]))
     return table
 
 
@@ -187,7 +197,7 @@ def fail_on_errors(outcomes: Sequence[PartitionOutcome]) -> None:
 
 
 def readable_bytes(count: float) -> str:
-    """Write a number of bytes with the largest binary unit that leaves at least 1, such as 1.5 GiB."""
+    """Return a number of bytes in the largest binary unit of which it has at least 1, such as 1.5 GiB."""
     if count < 1024:
         return f"{count:.0f} B"
     units = ("KiB", "MiB", "GiB", "TiB")

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from odradek.cli.connection import chosen_partitions, complete_topics, with_client
+from odradek.cli.connection import (
+    chosen_partitions,
+    complete_broker_lists,
+    complete_brokers,
+    complete_topics,
+    with_client,
+)
 from odradek.cli.moves import MovePlan, Wait, move_partitions, wait_for_moves
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
@@ -197,6 +203,7 @@ def move(
         typer.Option(
             metavar="ID,...",
             help="Ids of the brokers that shall have the replicas, the preferred leader first.",
+            autocompletion=complete_broker_lists,
         ),
     ],
     partition: Indexes = None,
@@ -427,7 +434,7 @@ def cancel(
         from odradek_protocol.kafka.error_codes import ErrorCode
 
         outcomes = await client.admin.reassign_partitions(dict.fromkeys(cancelled.after))
-        # A move that has ended meanwhile cannot be cancelled, and there is nothing left to do about it.
+        # A move that has ended in the meantime cannot be cancelled, and there is nothing left to do.
         fail_on_errors(
             [
                 outcome
@@ -462,7 +469,10 @@ def throttle(
     broker: Annotated[
         list[int] | None,
         typer.Option(
-            min=0, metavar="ID", help="Throttle this broker only. Repeatable. [default: all]"
+            min=0,
+            metavar="ID",
+            help="Throttle this broker only. Repeatable. [default: all]",
+            autocompletion=complete_brokers,
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -494,7 +504,7 @@ def throttle(
 
         changed = [str(n) for n in broker] if broker else [""]
         if remove and not broker:
-            # A value of a broker wins over the one for all, so it would stay in force.
+            # The value of one broker has precedence over the default of all brokers, so it would stay in force.
             changed += [str(n) for n in registered]
         for name in changed:
             if rate:

@@ -11,33 +11,18 @@ import shlex
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from odradek.cli.connection import PATIENCE_S
 from odradek.cli.output import EXIT_ERROR, EXIT_USAGE, fail
 from odradek.extras import what_is_missing
 
 if TYPE_CHECKING:
     from odradek.embedded import EmbeddedCluster
-
-
-_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add a command for each program that parses all of its arguments itself."""
-    app.command("broker", context_settings=_PASS_ON)(broker)
-    _add(app, "gateway", "odradek_gateway", "server", "Run a REST gateway in the foreground.")
-    _add(
-        app,
-        "demo",
-        "odradek_demo",
-        "demo",
-        "Write real flight data while processes are killed.",
-    )
-    _add(app, "pipeline", "odradek_pipelines", "spark", "Run a Spark pipeline by name.")
 
 
 def run_module(module: str, extra: str, arguments: list[str]) -> None:
@@ -50,11 +35,19 @@ def run_module(module: str, extra: str, arguments: list[str]) -> None:
     os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
 
 
-def _add(app: typer.Typer, name: str, module: str, extra: str, help_text: str) -> None:
-    def run(context: typer.Context) -> None:
-        run_module(module, extra, context.args)
+def gateway(context: typer.Context) -> None:
+    """Run a REST gateway in the foreground."""
+    run_module("odradek_gateway", "server", context.args)
 
-    app.command(name, help=help_text, context_settings=_PASS_ON)(run)
+
+def demo(context: typer.Context) -> None:
+    """Write real flight data while processes are killed."""
+    run_module("odradek_demo", "demo", context.args)
+
+
+def pipeline(context: typer.Context) -> None:
+    """Run a Spark pipeline by name."""
+    run_module("odradek_pipelines", "spark", context.args)
 
 
 def broker(
@@ -63,7 +56,7 @@ def broker(
     status_port: Annotated[int | None, typer.Option(min=0, max=65_535, metavar="PORT")] = None,
 ) -> None:
     """Run a broker in the foreground, or several with --processes."""
-    # `python -m odradek_broker --help` describes these two options as well: it has the help of all others.
+    # `python -m odradek_broker --help` has the help of all options, and describes these two as well.
     if processes == 1 and status_port is None:
         run_module("odradek_broker", "server", context.args)
     if missing := what_is_missing("odradek_broker", "server"):
@@ -170,7 +163,8 @@ def dev(
         if not as_json:
             _announce(cluster)
         cluster.start()
-        cluster.wait_ready()
+        with contextlib.nullcontext() if as_json else explained(cluster):
+            cluster.wait_ready()
         if as_json:
             print(json.dumps(cluster.describe()), flush=True)
         else:
@@ -178,6 +172,25 @@ def dev(
         if _watch(cluster, stop):
             return
     raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def explained(cluster: EmbeddedCluster) -> Iterator[None]:
+    """Print every few seconds which processes are still starting."""
+    is_done = threading.Event()
+
+    def explain() -> None:
+        while not is_done.wait(PATIENCE_S):
+            if names := cluster.starting():
+                print(f"waiting for {', '.join(names)}", flush=True)
+
+    explaining = threading.Thread(target=explain, daemon=True)
+    explaining.start()
+    try:
+        yield
+    finally:
+        is_done.set()
+        explaining.join()
 
 
 def _watch(cluster: EmbeddedCluster, stop: threading.Event) -> bool:
@@ -203,7 +216,8 @@ def _watch(cluster: EmbeddedCluster, stop: threading.Event) -> bool:
 
 def _stop_at_end_of_input(stop: threading.Event) -> None:
     with contextlib.suppress(OSError):
-        while os.read(0, 4096):  # sys.stdin has a lock, which this thread would hold at exit
+        # This does not use sys.stdin, whose lock this thread would hold at exit.
+        while os.read(0, 4096):
             pass
     stop.set()
 
@@ -226,9 +240,14 @@ def _announce(cluster: EmbeddedCluster) -> None:
     """Print what is being started and where its data goes."""
     plan = cluster.plan
     kept = "deleted at the end; --data-dir DIR keeps it" if cluster.is_temporary else "kept"
+    counts = {
+        "controller": plan.controllers,
+        "broker": plan.brokers,
+        "gateway": plan.gateways,
+    }
+    named = [f"{count} {kind}{'s' if count != 1 else ''}" for kind, count in counts.items()]
     print(
-        f"Starting {plan.controllers} controllers, {plan.brokers} brokers and {plan.gateways} gateways;"
-        f" data in {cluster.data_dir} ({kept})",
+        f"Starting {', '.join(named[:2])} and {named[2]}; data in {cluster.data_dir} ({kept})",
         flush=True,
     )
     if plan.prefers_usual_ports and not cluster.has_usual_ports:

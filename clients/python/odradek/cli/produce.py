@@ -26,11 +26,10 @@ from odradek.cli.output import (
     unescaped,
 )
 from odradek.cli.record_format import InputRecord, InvalidRecord, record_of
-from odradek.errors import InvalidRequest, RecordTooLarge
+from odradek.errors import InvalidRequest, OdradekError, RecordTooLarge
 
 if TYPE_CHECKING:
     from odradek.client import Client
-    from odradek.producer.delivery import DeliveryFuture
     from odradek.producer.producer import Producer
 
 
@@ -68,14 +67,14 @@ async def lines_of(descriptor: int, *, line_bytes_max: int) -> AsyncIterator[lis
             put = chunks.put(chunk)
             try:
                 asyncio.run_coroutine_threadsafe(put, loop).result()
-            except (RuntimeError, CancelledError):  # the loop has ended, or is about to
+            except (RuntimeError, CancelledError):  # the event loop has ended, or is about to end
                 put.close()
                 return
             if not chunk or isinstance(chunk, OSError):
                 return
 
     threading.Thread(target=read, name="read input", daemon=True).start()
-    rest = bytearray()  # the start of a line whose end has not arrived
+    rest = bytearray()  # the beginning of a line whose end has not arrived
     while chunk := await chunks.get():
         if isinstance(chunk, OSError):
             raise chunk
@@ -86,7 +85,8 @@ async def lines_of(descriptor: int, *, line_bytes_max: int) -> AsyncIterator[lis
         if others:
             lines = [bytes(rest), *others[:-1]]
             rest = bytearray(others[-1])
-            yield [line.removesuffix(b"\r") for line in lines]
+            has_returns = b"\r" in chunk or lines[0].endswith(b"\r")
+            yield [line.removesuffix(b"\r") for line in lines] if has_returns else lines
     if rest:
         yield [bytes(rest).removesuffix(b"\r")]
 
@@ -203,6 +203,8 @@ def produce(
     progress = Progress("lines")
 
     async def work(client: Client) -> None:
+        from odradek.producer.delivery import Deliveries
+
         acks_wanted: Literal[0, 1, "all"] = "all" if acks == "all" else (1 if acks == "1" else 0)
         producer = client.producer(
             acks=acks_wanted,
@@ -212,17 +214,25 @@ def produce(
         )
         async with _explained(run, producer):
             async for lines in lines_of(source.fileno(), line_bytes_max=REQUEST_BYTES_MAX):
-                for line in lines:
-                    record = run.record(line)
-                    future = await producer.send(
-                        topic,
-                        record.value,
-                        key=record.key,
-                        headers=(*record.headers, *headers) or None,
-                        partition=record.partition if keeps_partitions else partition,
-                        timestamp_ms=record.timestamp_ms,
-                    )
-                    future.add_done_callback(run.count)
+                if run.has_values_only and not headers:
+                    run.sent += len(lines)
+                    deliveries = Deliveries()
+                    try:
+                        await producer._send_into(deliveries, topic, lines, partition=partition)
+                    finally:
+                        deliveries.add_done_callback(run.count)
+                else:
+                    for line in lines:
+                        record = run.record(line)
+                        future = await producer.send(
+                            topic,
+                            record.value,
+                            key=record.key,
+                            headers=(*record.headers, *headers) or None,
+                            partition=record.partition if keeps_partitions else partition,
+                            timestamp_ms=record.timestamp_ms,
+                        )
+                        future.add_done_callback(lambda done: run.count(1, done.exception()))
                 progress.add(len(lines))
             await producer.flush()
 
@@ -246,6 +256,8 @@ class _Run:
         self._separator = separator
         self._null = null
         self._is_json = is_json
+        self.has_values_only = separator is None and null is None and not is_json
+        """Whether each line is a value, and nothing else."""
         self.sent = 0
         self.acknowledged = 0
         self.failed = 0
@@ -278,13 +290,12 @@ class _Run:
             return InputRecord(key=key, value=None)
         return InputRecord(key=key, value=value)
 
-    def count(self, done: DeliveryFuture) -> None:
-        """Count the outcome of one record."""
-        error = done.exception()
+    def count(self, records: int, error: OdradekError | None) -> None:
+        """Count records that have the same outcome."""
         if error is None:
-            self.acknowledged += 1
+            self.acknowledged += records
         else:
-            self.failed += 1
+            self.failed += records
             self.error = self.error or error
 
     @property
@@ -319,7 +330,7 @@ async def _explained(run: _Run, producer: Producer) -> AsyncIterator[None]:
         yield
         await producer.close()
     except (asyncio.CancelledError, InvalidRequest, RecordTooLarge) as error:
-        # The lines before the interruption, or before the line that is no record, count as read: they are sent.
+        # The lines before the interruption, or before the line that is not a record, were read, so they are sent.
         await producer.close(INTERRUPTED_FLUSH_S_MAX)
         missing = run.sent - run.acknowledged
         if isinstance(error, asyncio.CancelledError) and missing:

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from odradek.cli.connection import with_client
+from odradek.cli.connection import (
+    complete_users,
+    with_client,
+)
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     EXIT_USAGE,
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from odradek.client import Client
 
 DEFAULT: Final = "DEFAULT"
-"""Stands for all users, client ids or addresses that have no quota of their own."""
+"""The name that stands for all users, client ids or addresses without a quota of their own."""
 
 app = typer.Typer(help="List, set and remove quotas of users and clients.", no_args_is_help=True)
 User = Annotated[
@@ -33,6 +36,7 @@ User = Annotated[
     typer.Option(
         metavar="NAME",
         help=f"Name of a user; {DEFAULT} stands for users without a quota of their own.",
+        autocompletion=complete_users,
     ),
 ]
 ClientId = Annotated[
@@ -107,7 +111,7 @@ def set_quota(
 
     --user and --client-id together stand for this client id of this user.
 
-    Who exceeds a quota is delayed, and gets no error.
+    A client that exceeds a quota is delayed, and gets no error.
     """
     values: dict[str, float | None] = {
         "producer_byte_rate": size_bytes(producer_byte_rate, option="--producer-byte-rate")

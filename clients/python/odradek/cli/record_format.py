@@ -7,11 +7,16 @@ import binascii
 import json
 import re
 import struct
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from odradek.cli.output import ESCAPES, EXIT_USAGE, fail
+
+if TYPE_CHECKING:
+    from odradek_protocol.records.columns import Columns
 
 Encoding = Literal["text", "json", "hex", "base64", "int", "double"]
 """How bytes are shown: as they are, as JSON in one line, in hexadecimal digits, in base64, or as Kafka's serializers
@@ -115,6 +120,23 @@ def renderer(form: str, *, key_as: Encoding, value_as: Encoding) -> Callable[[An
     )
 
 
+def rows_before(columns: Columns, stop: int) -> tuple[int, int]:
+    """Return how many records of the columns are before an offset, and the offset of the last record of all."""
+    offsets = memoryview(columns.offset or b"").cast("q")
+    return bisect_left(offsets, stop), offsets[-1]
+
+
+def value_lines(columns: Columns, rows: int) -> bytes:
+    """Return the values of the first records, each with a newline after it; null is an empty line."""
+    if not rows or columns.value is None:
+        return b""
+    data = bytes(columns.value.data)
+    ends = memoryview(columns.value.offsets).cast("i").tolist()[: rows + 1]
+    values = [data[start:end] for start, end in pairwise(ends)]
+    values.append(b"")
+    return b"\n".join(values)
+
+
 def json_renderer(*, key_as: Encoding, value_as: Encoding) -> Callable[[Any], bytes]:
     """Return the function that renders records as lines of JSON, which `record_of` reads.
 
@@ -148,8 +170,8 @@ def json_renderer(*, key_as: Encoding, value_as: Encoding) -> Callable[[Any], by
 def record_of(line: bytes) -> InputRecord:
     """Read a line of `odradek consume -o json`, or of the same form written by hand. Only `value` is required.
 
-    Text stands for its UTF-8 bytes, {"base64": "..."} for other bytes, null for none, and any other JSON for itself.
-    `headers` may also be an object. `topic` and `offset` are not used.
+    A key, value or header value is a string, which is encoded as UTF-8, {"base64": "..."} for other bytes, or null. Any
+    other JSON is written as JSON text. `headers` may also be an object. `topic` and `offset` are ignored.
 
     Raises:
         InvalidRecord: the line is not a JSON object, or a field is not valid.

@@ -1,12 +1,15 @@
-"""`odradek storage`: work on data directories outside of the processes that use them."""
+"""`odradek storage` and `odradek tls`: the files of a node, worked on outside of its process: data directories and
+certificates.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import uuid
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,6 +22,9 @@ from odradek.cli.output import (
     print_rows,
 )
 from odradek.extras import what_is_missing
+
+if TYPE_CHECKING:
+    from odradek.cli.certificate_authority import CertificateAuthority
 
 _STORAGE_COMMANDS = "odradek_broker.log.directory.commands"
 _VOTER = re.compile(r"(\d+)@\S+:\d+")
@@ -173,3 +179,71 @@ def _time(since_ms: int) -> str | None:
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+tls_app = typer.Typer(
+    help="Create a certificate authority, and issue certificates.",
+    no_args_is_help=True,
+)
+Directory = Annotated[Path, typer.Option("--dir", help="Directory of the certificate authority.")]
+
+
+@tls_app.command()
+def init(
+    directory: Directory = Path("tls"),
+    common_name: Annotated[
+        str, typer.Option(metavar="NAME", help="Common name in the authority's own certificate.")
+    ] = "Odradek cluster CA",
+    days: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")
+    ] = 3650,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Create the authority. Give ca.crt to every node, and keep ca.key secret."""
+    path = _authority(directory).create(common_name=common_name, days=days)
+    print_facts({"certificate": path, "key": path.with_suffix(".key")}, output)
+
+
+@tls_app.command()
+def issue(
+    name: Annotated[
+        str,
+        typer.Argument(help="Common name, such as broker-1, controller-2 or a user name."),
+    ],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST", help="Host name or IP address that peers connect to. Repeatable."
+        ),
+    ] = None,
+    directory: Directory = Path("tls"),
+    days: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")
+    ] = 365,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Issue a certificate for an identity. Its alternative names include the hosts."""
+    certificate, key = _authority(directory).issue(name, hosts=host or (), days=days)
+    print_facts({"certificate": certificate, "key": key}, output)
+
+
+@tls_app.command()
+def renew(
+    name: Annotated[str, typer.Argument(help="Common name of the certificate.")],
+    directory: Directory = Path("tls"),
+    days: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Days until the certificate expires.")
+    ] = 365,
+    output: Output = OutputFormat.TABLE,
+) -> None:
+    """Renew a certificate. It keeps its names, and running processes load it without a restart."""
+    certificate, key = _authority(directory).renew(name, days=days)
+    print_facts({"certificate": certificate, "key": key}, output)
+
+
+def _authority(directory: Path) -> CertificateAuthority:
+    if importlib.util.find_spec("cryptography") is None:
+        fail("certificates need the package cryptography: pip install 'odradek[server]'")
+    from odradek.cli.certificate_authority import CertificateAuthority
+
+    return CertificateAuthority(directory)

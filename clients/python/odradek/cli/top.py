@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
 import typer
 
-from odradek.cli.connection import connect_s_max, with_client
-from odradek.cli.group import GROUPS_AT_ONCE
+from odradek.cli.connection import PATIENCE_S, connect_s_max, with_client
+from odradek.cli.group import GROUPS_AT_ONCE, known_lag
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -19,6 +21,7 @@ from odradek.cli.output import (
     OutputFormat,
     console,
     print_facts,
+    printable,
     readable_bytes,
     table_of,
 )
@@ -34,15 +37,14 @@ if TYPE_CHECKING:
     from odradek.client import Client
     from odradek.partitions import TopicPartition
 
-ROWS_MAX: Final = 12
-"""Topics and groups that the live view shows; the busiest ones. A snapshot has all of them."""
-CHROME_LINES: Final = 10
-"""Lines of the live view besides the rows of its tables."""
+SECTIONS: Final = ("brokers", "topics", "groups")
+SECTION_LINES: Final = 3
+"""Lines of a section before its rows: an empty one, and two of the header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """The state of the cluster at one moment. What was not told, because a process is down, is empty or None."""
+    """The state of the cluster at one moment. What is not known, because a process is down, is empty or None."""
 
     at_s: float
     quorum: QuorumDescription | None = None
@@ -50,9 +52,11 @@ class Look:
     topics: Sequence[TopicDescription] = ()
     directories: Sequence[LogDirDescription] = ()
     ends: Mapping[TopicPartition, int] = field(default_factory=dict)
-    groups: Mapping[str, tuple[GroupDescription | None, Mapping[TopicPartition, int]]] = field(
-        default_factory=dict
+    groups: Mapping[str, tuple[GroupDescription | None, Mapping[TopicPartition, int] | None]] = (
+        field(default_factory=dict)
     )
+    problem: str = ""
+    """Why something is not known; empty if everything is."""
 
 
 def top(
@@ -67,37 +71,137 @@ def top(
 ) -> None:
     """Show brokers, topics and groups with their rates, live.
 
-    Ctrl-C ends it. With -o json, each interval prints one line of JSON. Without a terminal, tables are printed one
+    q or Ctrl-C ends it. With -o json, each interval prints one line of JSON. Without a terminal, tables are printed one
     after the other.
     """
     import asyncio
 
     async def work(client: Client) -> None:
         client.admin_timeout_s = connect_s_max()
+        if output is OutputFormat.TABLE and not once and sys.stdout.isatty():
+            with Screen() as screen:
+                await _show(client, screen, interval)
+            return
         previous = await look(client)
-        live = (
-            _live() if output is OutputFormat.TABLE and not once and sys.stdout.isatty() else None
-        )
-        try:
-            while True:
-                await asyncio.sleep(interval)
-                present = await look(client)
-                facts = snapshot(previous, present)
-                previous = present
-                if output is OutputFormat.JSON:
-                    print_facts(facts, output)
-                    sys.stdout.flush()
-                elif live is None:
-                    console().print(_view(facts))
-                else:
-                    live.update(_view(facts, rows_max=_rows_of(live)), refresh=True)
-                if once:
-                    return
-        finally:
-            if live is not None:
-                live.stop()
+        while True:
+            await asyncio.sleep(interval)
+            present = await look(client)
+            facts = snapshot(previous, present)
+            previous = present
+            if output is OutputFormat.JSON:
+                print_facts(facts, output)
+                sys.stdout.flush()
+            else:
+                console().print(_view(facts))
+            if once:
+                return
 
     with_client(bootstrap, work, is_quick=False)
+
+
+async def _show(client: Client, screen: Screen, interval_s: float) -> None:
+    """Show the cluster on the terminal until the user quits. The first view has no rates, and appears at once."""
+    import asyncio
+
+    previous: Look | None = None
+    while True:
+        looking = asyncio.ensure_future(look(client))
+        try:
+            await screen.wait_for(looking, PATIENCE_S)
+            if not looking.done():
+                screen.show(note=f"waiting: {client.explain_waiting()}")
+                await screen.wait_for(looking, None)
+            if screen.is_closing:
+                return
+            present = looking.result()
+        finally:
+            looking.cancel()
+        screen.show(snapshot(previous, present), note=present.problem)
+        previous = present
+        await screen.wait_for(None, interval_s)
+        if screen.is_closing:
+            return
+
+
+class Screen:
+    """The terminal of `odradek top`: draws views on its alternate screen, and reads keys. To be used in an event loop.
+
+    A new size of the terminal draws the last view again.
+    """
+
+    def __init__(self) -> None:
+        from rich.live import Live
+
+        self.is_closing = False
+        self._live = Live(console=console(), screen=True, auto_refresh=False)
+        self._facts: Mapping[str, Any] | None = None
+        self._note = "looking at the cluster"
+        self._restore: list[Callable[[], object]] = []
+        self._wake: Callable[[], None] = lambda: None
+
+    def __enter__(self) -> Self:
+        import asyncio
+
+        self._live.start()
+        self._restore.append(self._live.stop)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGWINCH, self.show)
+        self._restore.append(lambda: loop.remove_signal_handler(signal.SIGWINCH))
+        self._read_keys(loop)
+        self.show()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        while self._restore:
+            self._restore.pop()()
+
+    def _read_keys(self, loop: Any) -> None:
+        """Read single keys, unless the input is not this terminal, or the command runs in the background."""
+        import termios
+        import tty
+
+        keyboard = sys.stdin.fileno()
+        if not os.isatty(keyboard) or os.tcgetpgrp(keyboard) != os.getpgrp():
+            return
+        modes = termios.tcgetattr(keyboard)
+        tty.setcbreak(keyboard, termios.TCSADRAIN)
+        self._restore.append(lambda: termios.tcsetattr(keyboard, termios.TCSADRAIN, modes))
+
+        def read() -> None:
+            keys = os.read(keyboard, 1024)
+            if not keys or b"q" in keys.lower():
+                loop.remove_reader(keyboard)
+                self.is_closing = True
+                self._wake()
+
+        loop.add_reader(keyboard, read)
+        self._restore.append(lambda: loop.remove_reader(keyboard))
+
+    def show(self, facts: Mapping[str, Any] | None = None, *, note: str | None = None) -> None:
+        """Draw the view of `facts`; None draws the last facts again.
+
+        `note` is the line below them: what the client waits for, or a problem. None keeps the last one, "" removes it.
+        """
+        self._facts = facts if facts is not None else self._facts
+        self._note = note if note is not None else self._note
+        height = self._live.console.height
+        self._live.update(_view(self._facts, height=height, note=self._note), refresh=True)
+
+    async def wait_for(self, work: Any, timeout_s: float | None) -> None:
+        """Wait for a future, at most for the time-out, or until the user quits. It is not cancelled."""
+        import asyncio
+
+        quitting = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not quitting.done():
+                quitting.set_result(None)
+
+        self._wake = wake
+        if self.is_closing:
+            return
+        waiting = [quitting] if work is None else [quitting, work]
+        await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def look(client: Client) -> Look:
@@ -108,10 +212,13 @@ async def look(client: Client) -> Look:
 
     admin = client.admin
 
+    problems: list[str] = []
+
     async def seen(call: Any) -> Any:  # Any: the responses of the calls differ
         try:
             return await call
-        except OdradekError:
+        except OdradekError as error:
+            problems.append(str(error))
             return None
 
     quorum, topics, directories, listings = await asyncio.gather(
@@ -123,11 +230,9 @@ async def look(client: Client) -> Look:
     has_controller = quorum is not None and quorum.leader_id >= 0
     turns = asyncio.Semaphore(GROUPS_AT_ONCE)
 
-    async def group(name: str) -> tuple[Any, dict[TopicPartition, int]]:
+    async def group(name: str) -> tuple[Any, Any]:
         async with turns:
-            return await seen(admin.describe_group(name)), await seen(
-                admin.group_offsets(name)
-            ) or {}
+            return await seen(admin.describe_group(name)), await seen(admin.group_offsets(name))
 
     fenced = set()
     cluster = await seen(admin.describe_cluster()) if has_controller else None
@@ -152,21 +257,24 @@ async def look(client: Client) -> Look:
         directories=directories or (),
         ends={name: found.offset for name, found in (ends or {}).items()},
         groups=dict(zip(names, groups, strict=True)),
+        problem=problems[0] if problems else "",
     )
 
 
-def snapshot(before: Look, now: Look) -> dict[str, Any]:
-    """Return rows for brokers, topics and groups; rates count from `before` to `now`. None: not known."""
+def snapshot(earlier: Look | None, now: Look) -> dict[str, Any]:
+    """Return rows for brokers, topics and groups; rates count from `earlier` to `now`. None: not known."""
+    before = earlier if earlier is not None else now
     elapsed_s = max(1e-9, now.at_s - before.at_s)
     bytes_before, bytes_now = _bytes_of(before), _bytes_of(now)
 
     def rate(old: int | None, new: int | None) -> float | None:
-        if old is None or new is None:
+        if earlier is None or old is None or new is None:
             return None
         return round(max(0, new - old) / elapsed_s, 1)
 
     brokers = []
     directories = {d.broker_id: d for d in now.directories}
+    sized_before = {d.broker_id for d in before.directories if d.error is None}
     for broker in now.cluster.brokers if now.cluster is not None else ():
         broker_id = broker.broker_id
         directory = directories.get(broker_id)
@@ -183,13 +291,15 @@ def snapshot(before: Look, now: Look) -> dict[str, Any]:
                     sum(s for (b, _), s in bytes_before.items() if b == broker_id),
                     sum(sizes),
                 )
-                if is_known
+                if is_known and broker_id in sized_before
                 else None,
                 "free bytes": directory.usable_bytes if directory is not None else None,
             }
         )
-    ends_before = _ends_by_topic(before)
-    ends = _ends_by_topic(now)
+    # The end of a partition that had no leader in one of the looks would count as that many records.
+    in_both = before.ends.keys() & now.ends.keys()
+    ends_before = _ends_by_topic(before, in_both)
+    ends = _ends_by_topic(now, in_both)
     topics = [
         {
             "topic": topic.name,
@@ -205,19 +315,19 @@ def snapshot(before: Look, now: Look) -> dict[str, Any]:
     ]
     groups = []
     for name, (description, offsets) in now.groups.items():
-        old = before.groups.get(name, (None, {}))[1]
-        shared = old.keys() & offsets.keys()
+        old = before.groups.get(name, (None, None))[1]
+        shared = (old or {}).keys() & (offsets or {}).keys()
         groups.append(
             {
                 "group": name,
                 "state": description.state if description is not None else None,
                 "members": len(description.members) if description is not None else None,
-                "lag": sum(max(0, now.ends[n] - at) for n, at in offsets.items() if n in now.ends)
-                if description is not None
-                else None,
+                "lag": known_lag(offsets, now.ends),
                 "committed per s": rate(
                     sum(old[n] for n in shared), sum(offsets[n] for n in shared)
-                ),
+                )
+                if old is not None and offsets is not None
+                else None,
             }
         )
     return {
@@ -249,43 +359,61 @@ def _bytes_of(seen: Look) -> dict[tuple[int, tuple[str, int]], int]:
     }
 
 
-def _ends_by_topic(seen: Look) -> dict[str, int]:
+def _ends_by_topic(seen: Look, partitions: Iterable[TopicPartition]) -> dict[str, int]:
     ends: dict[str, int] = {}
-    for name, end in seen.ends.items():
-        ends[name.topic] = ends.get(name.topic, 0) + end
+    for name in partitions:
+        ends[name.topic] = ends.get(name.topic, 0) + seen.ends[name]
     return ends
 
 
-def _live() -> Any:
-    from rich.live import Live
+def rows_that_fit(facts: Mapping[str, Any], height: int) -> dict[str, int]:
+    """Return how many rows of each section the live view has room for: sections get one row each in turn.
 
-    live = Live(console=console(), screen=True, auto_refresh=False)
-    live.start()
-    return live
+    A section whose rows do not all fit has a line with the number of the others.
+    """
+    counts = {name: len(facts[name]) for name in SECTIONS}
+    shown = dict.fromkeys(SECTIONS, 0)
+    rest = height - 2 - sum(count > 0 for count in counts.values())  # the title, the note
+    is_growing = True
+    while is_growing:
+        is_growing = False
+        for name, count in counts.items():
+            header = SECTION_LINES if shown[name] == 0 else 0
+            cost = header + 1 - (shown[name] + 1 == count)
+            if shown[name] < count and cost <= rest:
+                shown[name] += 1
+                rest -= cost
+                is_growing = True
+    return shown
 
 
-def _rows_of(live: Any) -> int:
-    """Return how many topics and groups fit on the terminal."""
-    height: int = live.console.height
-    return max(3, min(ROWS_MAX, (height - CHROME_LINES) // 3))
-
-
-def _view(facts: Mapping[str, Any], *, rows_max: int | None = None) -> Any:
+def _view(facts: Mapping[str, Any] | None, *, height: int | None = None, note: str = "") -> Any:
+    """Return what is printed; with a `height` it fits into that many lines, and each row takes one line."""
     from rich.console import Group
     from rich.text import Text
 
-    leader = facts["active controller"]
-    title = f"cluster {facts['cluster'] or '-'}   active controller "
-    title += "none" if leader is None or leader < 0 else str(leader)
-    parts: list[Any] = [Text(f"{title}   {time.strftime('%H:%M:%S')}", style="bold")]
-    for name in ("brokers", "topics", "groups"):
-        rows = facts[name]
-        if not rows:
-            continue
-        shown = rows if rows_max is None else rows[:rows_max]
-        parts += [Text(), table_of([_readable(row) for row in shown])]
-        if len(shown) < len(rows):
-            parts.append(Text(f"and {len(rows) - len(shown)} more {name}"))
+    parts: list[Any] = []
+    if facts is not None:
+        leader = facts["active controller"]
+        cluster = f"cluster {facts['cluster'] or '-'}"
+        active = "none" if leader is None or leader < 0 else str(leader)
+        parts_of_title = [cluster, f"active controller {active}", time.strftime("%H:%M:%S")]
+        if height is not None:
+            # The id of the cluster is the first to be cut off on a narrow terminal.
+            parts_of_title = [parts_of_title[2], "q: quit", parts_of_title[1], cluster]
+        title = "   ".join(parts_of_title)
+        parts.append(Text(title, style="bold", no_wrap=True, overflow="ellipsis"))
+        fitting = rows_that_fit(facts, height) if height is not None else {}
+        for name in SECTIONS:
+            rows = facts[name]
+            shown = rows[: fitting.get(name, len(rows))]
+            if shown:
+                table = table_of([_readable(row) for row in shown], is_folded=height is None)
+                parts += [Text(), table]
+            if len(shown) < len(rows):
+                parts.append(Text(f"and {len(rows) - len(shown)} more {name}"))
+    if note:
+        parts.append(Text(printable(note), style="bold", no_wrap=True, overflow="ellipsis"))
     return Group(*parts)
 
 

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from odradek.cli.connection import with_client
+from odradek.cli.connection import (
+    complete_topics,
+    complete_transactional_ids,
+    with_client,
+)
 from odradek.cli.output import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -22,7 +26,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, describe and end transactions.", no_args_is_help=True)
 TransactionalId = Annotated[
-    str, typer.Argument(metavar="ID", help="Transactional id of the producer.")
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="Transactional id of the producer.",
+        autocompletion=complete_transactional_ids,
+    ),
 ]
 
 
@@ -128,7 +137,8 @@ def steps(
     query: Annotated[
         str,
         typer.Argument(
-            metavar="QUERY", help="Name of the query that writes in steps (staged writes)."
+            metavar="QUERY",
+            help="Name of the staged writes: of a Spark query, transactionalIdPrefix and its id.",
         ),
     ],
     forget: Annotated[
@@ -177,7 +187,10 @@ def steps(
 
 @app.command()
 def producers(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
+    topic: Annotated[
+        str,
+        typer.Argument(metavar="TOPIC", help="Name of the topic.", autocompletion=complete_topics),
+    ],
     partition: Annotated[
         int | None,
         typer.Argument(metavar="PARTITION", help="Show producers of this partition only."),
@@ -207,7 +220,12 @@ def producers(
 @app.command("find-hanging")
 def find_hanging(
     topic: Annotated[
-        str, typer.Option(metavar="TOPIC", help="Find only transactions in this topic.")
+        str,
+        typer.Option(
+            metavar="TOPIC",
+            help="Find only transactions in this topic.",
+            autocompletion=complete_topics,
+        ),
     ] = "",
     abort: Annotated[
         bool, typer.Option("--abort", help="End the transactions that no coordinator will end.")

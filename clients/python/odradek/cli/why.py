@@ -24,6 +24,7 @@ from odradek.cli.output import (
     print_facts,
     say,
 )
+from odradek_protocol.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from odradek.admin.causes import Cause, GroupLook, Look, PartitionProgress, Probe
@@ -31,16 +32,19 @@ if TYPE_CHECKING:
         BrokerDescription,
         GroupDescription,
         LogDirDescription,
+        Partition,
         QuorumDescription,
         TopicDescription,
     )
+    from odradek.admin.transaction_admin import OldTransaction
+    from odradek.admin.transaction_causes import TransactionLook
     from odradek.client import Client
     from odradek.partitions import TopicPartition
 
 T = TypeVar("T")
 PROBE_S_MAX: Final = 2.0
 TOPICS_MAX: Final = 50
-"""Topics with a fault whose min.insync.replicas one command looks up."""
+"""The most topics with a fault whose min.insync.replicas one command looks up."""
 _CONTROLLER: Final = re.compile(r"controller (\d+) at (\S+:\d+): ")
 """A controller in the message of a broker that reached none."""
 THROTTLE: Final = "follower.replication.throttled.rate"
@@ -50,7 +54,7 @@ def why(
     name: Annotated[
         str,
         typer.Argument(
-            help="A topic, TOPIC/PARTITION, a consumer group or the id of a broker. [default: the cluster]",
+            help="A topic, TOPIC/PARTITION, group, transactional id, or id of a broker. [default: the cluster]",
             show_default=False,
             autocompletion=complete_names,
         ),
@@ -69,7 +73,8 @@ def why(
 ) -> None:
     """Explain what is wrong, and show the way out.
 
-    For example why acks=all is refused, a group is behind, a broker is not ready, or a partition has no leader.
+    For example why acks=all is refused, a group is behind, a transaction does not end, a broker is not ready, or a
+    partition has no leader.
 
     Each line has the causes of the line above it, with what shows them and the way out. The status is 3 if something
     is wrong, and 0 if not.
@@ -116,7 +121,7 @@ def _row(cause: Cause) -> dict[str, Any]:
 
 
 class _Examination:
-    """One look at a cluster, for one name."""
+    """Collects what can be seen of a cluster, for one name."""
 
     def __init__(self, client: Client, sample_s: float) -> None:
         self._client = client
@@ -134,6 +139,7 @@ class _Examination:
             quorum_causes,
             unseen,
         )
+        from odradek.admin.transaction_causes import hanging_causes, transaction_causes
 
         admin = self._client.admin
         quorum = await self._quorum()
@@ -143,21 +149,35 @@ class _Examination:
         group: GroupLook | None = None
         if name and not (partitions and "/" in name):
             group = await self._group(name, is_certain=not partitions and not name.isdecimal())
+        transaction: TransactionLook | None = None
+        if name and not (partitions and "/" in name) and TRANSACTIONS_TOPIC in by_name:
+            is_certain = not partitions and not group and not name.isdecimal()
+            transaction = await self._transaction(name, is_certain=is_certain)
         wanted = [*partitions, *(group.partitions if group is not None else ())]
         if group is not None and group.description is None:
-            wanted += chosen_of("__consumer_offsets", by_name)
+            wanted += chosen_of(OFFSETS_TOPIC, by_name)
+        if transaction is not None:
+            wanted += chosen_of(TRANSACTIONS_TOPIC, by_name)
+            wanted += transaction.partitions
         if not name:
             wanted = [*(n for topic in topics for n in names_of(topic))]
         look = await self._look(quorum, by_name, wanted)
         if not name:
-            return ["the cluster"], cluster_causes(look) + unseen(look)
+            hanging = await self._hanging("") if TRANSACTIONS_TOPIC in by_name else []
+            return ["the cluster"], cluster_causes(look) + hanging_causes(hanging) + unseen(look)
         subjects, causes = [], []
         if partitions:
             subjects.append(f"topic {name}" if name in by_name else f"partition {name}")
             causes += partition_causes(look, partitions)
+            if TRANSACTIONS_TOPIC in by_name:
+                hanging = await self._hanging(partitions[0].topic)
+                causes += hanging_causes(old for old in hanging if old.partition in partitions)
         if group is not None:
             subjects.append(f"group {name}")
             causes += group_causes(look, group)
+        if transaction is not None:
+            subjects.append(f"transactional id {name}")
+            causes += transaction_causes(look, transaction)
         if name.isdecimal() and (
             look.cluster is None or look.registration(int(name)) is not None or not subjects
         ):
@@ -165,11 +185,11 @@ class _Examination:
             causes += broker_causes(look, int(name))
         if not subjects:
             fail(
-                f"there is no topic, group or broker {name}: `odradek topic list`, `odradek group list` and"
-                " `odradek cluster info` list them",
+                f"there is no topic, group, transactional id or broker {name}: `odradek topic list`, `odradek group"
+                " list`, `odradek transaction list` and `odradek cluster info` list them",
                 status=EXIT_USAGE,
             )
-        # A partition may be well while the controllers are not, so that the next failure would stop it.
+        # A partition may be healthy although the controllers are not; then the next failure would stop it.
         causes += [cause for cause in quorum_causes(look) if cause not in _within(causes)]
         return subjects, causes + unseen(look)
 
@@ -185,7 +205,7 @@ class _Examination:
     async def _seen(
         self, call: Callable[[], Awaitable[T]], *, passing: type[Exception] | tuple[()] = ()
     ) -> T | None:
-        """Return the response, or None: what cannot be seen is noted and does not end the look."""
+        """Return the response, or None. What cannot be seen is recorded, and does not end the examination."""
         from odradek.errors import OdradekError
 
         try:
@@ -209,7 +229,7 @@ class _Examination:
         admin = self._client.admin
         has_controller = quorum is not None and quorum.leader_id >= 0
         cluster = await self._seen(admin.describe_cluster) if has_controller else None
-        partitions = {name: topics[name.topic].partitions[name.partition] for name in wanted}
+        partitions = existing(wanted, topics)
         bad = {
             n: p for n, p in partitions.items() if p.leader_id < 0 or len(p.isr) < len(p.replicas)
         }
@@ -291,13 +311,16 @@ class _Examination:
                     [broker.broker_id], endpoint=probe.endpoint
                 )
         except (AuthorizationFailed, UnsupportedOperation):
-            pass  # that is a response
+            pass  # an error is a response, too
         except (OdradekError, TimeoutError):
             return Probe(endpoint=probe.endpoint, reached=Reached.SILENT)
         return probe
 
     async def _group(self, name: str, *, is_certain: bool) -> GroupLook | None:
-        """Look at a group twice; None if there is none of this name. `is_certain`: the name can be nothing else."""
+        """Describe a group, twice with some seconds in between. Returns None if there is none of this name.
+
+        `is_certain` means that the name cannot be that of anything else, so that the absence is an error.
+        """
         import asyncio
         import time
 
@@ -338,6 +361,49 @@ class _Examination:
             seconds=seconds,
         )
 
+    async def _transaction(self, name: str, *, is_certain: bool) -> TransactionLook | None:
+        """Describe a transactional id, twice with some seconds in between. Returns None if there is none of this name.
+
+        `is_certain` means that the name cannot be that of anything else, so that the absence is an error.
+        """
+        import asyncio
+        import time
+
+        from odradek.admin.transaction_causes import TransactionLook
+        from odradek.errors import OdradekError
+
+        transactions = self._client.admin.transactions
+        try:
+            first = second = await transactions.describe(name)
+        except OdradekError as error:
+            is_lost = is_certain and error.retriable
+            return TransactionLook(name=name, error=str(error)) if is_lost else None
+        if first.state.startswith("Prepare"):
+            # Its markers may be written just now.
+            await asyncio.sleep(self._sample_s)
+            second = await self._seen(lambda: transactions.describe(name)) or first
+        hanging = await self._hanging("")
+        return TransactionLook(
+            name=name,
+            description=second,
+            was_decided=first.state.startswith("Prepare"),
+            hanging=tuple(old for old in hanging if old.producer_id == second.producer_id),
+            now_ms=int(time.time() * 1000),
+        )
+
+    async def _hanging(self, topic: str) -> list[OldTransaction]:
+        """Return open transactions of a topic, or of all, that no coordinator will end."""
+        from odradek.errors import AuthorizationFailed, OdradekError, UnsupportedOperation
+
+        try:
+            findings = await self._client.admin.transactions.find_hanging(topic=topic)
+        except (AuthorizationFailed, UnsupportedOperation):
+            return []
+        except OdradekError as error:
+            self._problems.append(str(error))
+            return []
+        return [old for old in findings.transactions if old.hangs]
+
     async def _progress(
         self, name: TopicPartition, *offsets: dict[TopicPartition, int]
     ) -> PartitionProgress:
@@ -355,6 +421,10 @@ class _Examination:
             if open_ones:
                 oldest = min(open_ones, key=lambda p: p.transaction_start_offset or 0)
                 transaction = f"producer {oldest.producer_id} wrote it"
+                listed = await self._seen(lambda: self._client.admin.transactions.list()) or ()
+                for listing in listed:
+                    if listing.producer_id == oldest.producer_id:
+                        transaction += f", with the transactional id {listing.transactional_id}"
         return PartitionProgress(
             start=start,
             end=end,
@@ -402,6 +472,19 @@ def names_of(topic: TopicDescription) -> list[TopicPartition]:
     from odradek.partitions import TopicPartition
 
     return [TopicPartition(topic.name, p.partition) for p in topic.partitions]
+
+
+def existing(
+    names: Iterable[TopicPartition], topics: dict[str, TopicDescription]
+) -> dict[TopicPartition, Partition]:
+    """Return those of these partitions that exist. Groups and transactions may have others: their topics were deleted,
+    or the caller may not describe them.
+    """
+    return {
+        name: topics[name.topic].partitions[name.partition]
+        for name in names
+        if name.topic in topics and name.partition < len(topics[name.topic].partitions)
+    }
 
 
 def chosen_of(name: str, topics: dict[str, TopicDescription]) -> list[TopicPartition]:

@@ -56,6 +56,8 @@ OWN_CHANGES_S_MAX: Final = 5.0
 REFRESH_PAUSE_MS: Final = 100
 WATCH_PAUSE_S: Final = 0.01
 TOPICS_PER_REQUEST: Final = 1_000
+NAMED_TOPICS_MAX: Final = 5_000
+"""A client that needs more topics watches all topics of the cluster: brokers refuse requests that name over 10,000."""
 UNKNOWN_TOPIC_S_MAX: Final = 5.0
 """How long to ask again for a topic that no broker knows: it may just have been created."""
 
@@ -95,7 +97,8 @@ class Cluster:
         self._listeners: list[Callable[[Change], None]] = []
         self._changed: asyncio.Event = asyncio.Event()
         self._watch: Stream[pb.WatchMetadataRequest, pb.WatchMetadataResponse] | None = None
-        self._watch_topics: frozenset[str] = frozenset()
+        self._watched: frozenset[str] | None = frozenset()
+        """The topics that the stream covers; None: all."""
         self._refresh_wanted = asyncio.Event()
         self._rotation = random.randrange(1 << 16)
         self._backoff = Backoff(first_ms=50, most_ms=500)
@@ -159,7 +162,8 @@ class Cluster:
             if isinstance(self.last_error, WrongListener) and (
                 self._endpoints() <= set(self.tried)
             ):
-                raise self.last_error  # waiting does not change what listens there
+                # Waiting would not help: the address is not that of a gRPC listener, or the login was refused.
+                raise self.last_error
             await self._wait_changed(deadline_s, lambda: self.unavailable(timeout_s))
 
     async def topic(
@@ -181,7 +185,7 @@ class Cluster:
         began_s = time.monotonic()
         unknown_s_max = UNKNOWN_TOPIC_S_MAX if unknown_s_max is None else unknown_s_max
         attempts = 0
-        error: OdradekError | None = None  # of the last response about the topic
+        error: OdradekError | None = None  # the error in the last response about the topic
         while True:
             if self.state is LinkState.CLOSED:
                 raise ClientClosed("the client is closed")
@@ -281,8 +285,10 @@ class Cluster:
         *,
         timeout_s: float,
         attempt_s: float = CALL_S_MAX,
+        first: int | None = None,
     ) -> R:
-        """Call one broker after the other until one responds or `timeout_s` has passed.
+        """Call one broker after the other until one responds or `timeout_s` has passed. The broker with the id `first`
+        is called first.
 
         Use it only for calls that may be carried out twice, because an attempt is repeated if its response is lost or
         takes longer than `attempt_s`.
@@ -297,7 +303,7 @@ class Cluster:
         last_error: OdradekError | None = None
         rounds = 0
         while True:
-            for endpoint in self._candidates():
+            for endpoint in self._candidates(first):
                 remaining_s = deadline_s - time.monotonic()
                 if remaining_s <= 0:
                     break
@@ -312,7 +318,7 @@ class Cluster:
                     if not (
                         isinstance(last_error, NoActiveController)
                         and isinstance(explained, RequestTimedOut)
-                    ):  # the last attempt may have been too short to learn the reason
+                    ):  # the last attempt may have been too short to get the reason
                         last_error = explained
                     tried.append(endpoint)
             if isinstance(last_error, WrongListener) and self._endpoints() <= set(tried):
@@ -321,7 +327,8 @@ class Cluster:
             pause_s = self._backoff.after(rounds, random.random()) / 1000
             if time.monotonic() + pause_s >= deadline_s:
                 if isinstance(last_error, NoActiveController | RequestTimedOut):
-                    raise last_error  # brokers are reachable: BrokersUnavailable would mislead
+                    # Brokers did respond, so BrokersUnavailable would be misleading.
+                    raise last_error
                 raise BrokersUnavailable(
                     tried=list(dict.fromkeys(tried)) or self._candidates(),
                     last_error=last_error,
@@ -366,9 +373,14 @@ class Cluster:
         except OdradekError as refused:
             self._note_failure(endpoint, refused)
             return False
-        self._watch, self._watch_topics = stream, frozenset(self._interest)
+        watched = frozenset(self._interest) if len(self._interest) <= NAMED_TOPICS_MAX else None
+        self._watch, self._watched = stream, watched
         try:
-            await stream.send(pb.WatchMetadataRequest(topics=sorted(self._watch_topics)))
+            await stream.send(
+                pb.WatchMetadataRequest(all_topics=True)
+                if watched is None
+                else pb.WatchMetadataRequest(topics=sorted(watched))
+            )
             async with asyncio.timeout(FIRST_UPDATE_S_MAX) as first_update:
                 while (update := await stream.receive()) is not None:
                     first_update.reschedule(None)
@@ -379,7 +391,7 @@ class Cluster:
                 endpoint, OdradekError(f"the broker at {endpoint} sends no metadata")
             )
         except OdradekError as error:
-            if self._watch_topics >= self._interest:
+            if self._covers_interest():
                 self._note_failure(endpoint, error)
             else:
                 has_received = True  # this client ended the stream to watch more topics
@@ -422,35 +434,39 @@ class Cluster:
         _log.debug("Metadata stream from %s ended: %s", endpoint, error)
         self._announce(Change())
 
+    def _covers_interest(self) -> bool:
+        return self._watched is None or self._watched >= self._interest
+
     def _reopen_watch(self) -> None:
-        if self._watch is not None and not self._watch_topics >= self._interest:
+        if self._watch is not None and not self._covers_interest():
             self._watch.cancel()
 
     async def _refresh_when_wanted(self) -> None:
         while True:
             await self._refresh_wanted.wait()
             self._refresh_wanted.clear()
-            if self._interest:
-                with contextlib.suppress(OdradekError):
-                    response = await self.metadata(
-                        pb.MetadataRequest(topics=sorted(self._interest)),
-                        timeout_s=CALL_S_MAX,
-                    )
-                    await self._apply(response)
+            names = sorted(self._interest)
+            with contextlib.suppress(OdradekError):
+                for begin in range(0, len(names), TOPICS_PER_REQUEST):
+                    request = pb.MetadataRequest(topics=names[begin : begin + TOPICS_PER_REQUEST])
+                    await self._apply(await self.metadata(request, timeout_s=CALL_S_MAX))
             await asyncio.sleep(REFRESH_PAUSE_MS / 1000)
 
     def _endpoints(self) -> set[str]:
-        """All endpoints that may be tried."""
+        """Return all endpoints that may be tried."""
         return {*self.cache.endpoints(), *self.bootstrap}
 
-    def _candidates(self) -> list[str]:
-        """Return the endpoints to try, beginning at another one each time. Unconfirmed bootstrap
-        addresses come last.
+    def _candidates(self, first: int | None = None) -> list[str]:
+        """Return the endpoints to try, beginning with that of the broker `first`, or at another one each time.
+        Unconfirmed bootstrap addresses come last.
         """
         self._rotation += 1
         brokers = self.cache.endpoints()
         others = [endpoint for endpoint in self.bootstrap if endpoint not in brokers]
-        return [*_turned(brokers, self._rotation), *_turned(others, self._rotation)]
+        candidates = [*_turned(brokers, self._rotation), *_turned(others, self._rotation)]
+        if first is not None and (broker := self.cache.brokers.get(first)) is not None:
+            candidates.sort(key=lambda endpoint: endpoint != broker.grpc_endpoint)
+        return candidates
 
     def _topic_error(
         self, name: str, partition: int | None, code: int, message: str
@@ -485,7 +501,7 @@ class Cluster:
         if self._on_state is not None:
             try:
                 self._on_state(state)
-            except Exception:  # raised by the program's code; the link must survive it
+            except Exception:  # the program's code raised it; the connection must survive it
                 _log.exception("The program's on_state callback raised an exception")
 
     def _take(self, change: Change) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from odradek.errors import MissingDependency
 from odradek.partitions import TopicPartition
-from odradek_protocol.records.columns import Column, ColumnBuilder
+from odradek_protocol.records.columns import Column, ColumnBuilder, Columns
 
 try:
     import pyarrow as pa
@@ -14,9 +14,9 @@ except ImportError:
 from odradek_protocol.records.columns import to_record_batch
 
 
-def record_batch_of(name: TopicPartition, builder: ColumnBuilder) -> pa.RecordBatch:
-    """The record batch that the builder holds, with topic and partition in each row."""
-    return to_record_batch(builder.finish(), topic=name.topic, partition=name.partition)
+def record_batch_of(name: TopicPartition, columns: Columns) -> pa.RecordBatch:
+    """The record batch of these columns, with topic and partition in each row."""
+    return to_record_batch(columns, topic=name.topic, partition=name.partition)
 
 
 def table_of(batches: list[pa.RecordBatch]) -> pa.Table:
@@ -26,4 +26,4 @@ def table_of(batches: list[pa.RecordBatch]) -> pa.Table:
 
 def empty_table(columns: Column) -> pa.Table:
     """A table with these columns and no rows."""
-    return table_of([record_batch_of(TopicPartition("", 0), ColumnBuilder(columns))])
+    return table_of([record_batch_of(TopicPartition("", 0), ColumnBuilder(columns).finish())])

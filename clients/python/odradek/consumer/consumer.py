@@ -33,7 +33,7 @@ from odradek.partitions import (
     as_partition,
     as_partitions,
 )
-from odradek_protocol.records.columns import ALL_COLUMNS, Column
+from odradek_protocol.records.columns import ALL_COLUMNS, Column, Columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,12 +63,12 @@ class ConsumerArguments(TypedDict, total=False):
 
 
 class Consumer:
-    """Reads records: `async with Consumer("topic", bootstrap="host:9090") as consumer:`.
+    """Reads records of topics: `async with Consumer("topic", bootstrap="host:9090") as consumer:`.
 
-    It reads all partitions of the given topics, or with `group` its share of them. Without topics, it reads the
-    partitions that `assign` names. It belongs to the event loop of its first use. Iterate over it, or call `getmany`
-    or `getarrow`; each continues where the last one ended. It fetches ahead in the background, up to
-    `prefetch_bytes_max`, and follows leaders that move.
+    It reads all partitions of the given topics, or, with `group`, the share of them that the group assigns to it.
+    Without topics, it reads the partitions that `assign` names. Iterate over the consumer, or call `getmany` or
+    `getarrow`; each continues where the last one ended. The consumer belongs to the event loop of its first use. It
+    fetches records ahead in the background, up to `prefetch_bytes_max`, and follows partitions to new leaders.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Consumer:
             await self._cluster.close()
 
     def assign(self, partitions: Iterable[PartitionLike]) -> None:
-        """Read exactly these partitions from now on; those already read keep their position.
+        """Read exactly these partitions from now on. Partitions that were already assigned keep their position.
 
         Raises:
             InvalidRequest: the consumer is a member of a group, which assigns its partitions.
@@ -151,8 +151,8 @@ class Consumer:
         self._use(FixedPartitions(as_partitions(partitions)))
 
     def subscribe(self, *topics: str) -> None:
-        """Read all present and future partitions of these topics from now on; a member of a group reads its share of
-        them.
+        """Read all partitions of these topics from now on, including those that are added later. A member of a group
+        reads its share of them.
         """
         source = WholeTopics(topics)
         if self._member is None:
@@ -162,11 +162,11 @@ class Consumer:
             self._member.subscribe(source.topics)
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read at present."""
+        """Return the partitions that are assigned to this consumer at present."""
         return list(self._planner.partitions)
 
     def seek(self, partition: PartitionLike, offset: int) -> None:
-        """Continue at this offset. Raises NotAssigned."""
+        """Continue to read a partition at this offset. Raises NotAssigned."""
         if offset < 0:
             raise ValueError(
                 f"offset {offset} is negative; use seek_to_beginning or seek_to_end instead"
@@ -176,38 +176,45 @@ class Consumer:
         self._ahead.forget_decoded(name)
 
     def seek_to_beginning(self, *partitions: PartitionLike) -> None:
-        """Continue with the first record in the log of these partitions, or of all."""
+        """Continue with the first record in the log of these partitions; without arguments, of all assigned ones."""
         self._seek_to(EARLIEST, partitions)
 
     def seek_to_end(self, *partitions: PartitionLike) -> None:
-        """Continue with records written from now on to these partitions, or to all."""
+        """Continue with records that are written from now on to these partitions; without arguments, to all assigned
+        ones.
+        """
         self._seek_to(LATEST, partitions)
 
     def seek_to_timestamp(self, timestamp_ms: int, *partitions: PartitionLike) -> None:
-        """Continue with the first record at or after this time, ms since the epoch; at the end if there is none."""
+        """Continue with the first record at or after this time, in ms since the Unix epoch, or at the end if there is
+        no such record. Without partitions, do it for all assigned ones.
+        """
         if timestamp_ms < 0:
             raise ValueError(f"timestamp {timestamp_ms} ms is before 1970")
         self._seek_to(timestamp_ms, partitions)
 
     def pause(self, *partitions: PartitionLike) -> None:
-        """Do not read these partitions, or any, until `resume`; positions are kept."""
+        """Return no records of these partitions until `resume`; without arguments, of all assigned ones. They keep
+        their positions.
+        """
         for name in self._assigned_or_all(partitions):
             self._ahead.withdraw(name)
             self._planner.pause(name)
         self._fetcher.kick()
 
     def resume(self, *partitions: PartitionLike) -> None:
-        """Continue reading these partitions, or all."""
+        """Return records of these partitions again; without arguments, of all assigned ones."""
         for name in self._assigned_or_all(partitions):
             self._planner.resume(name)
         self._fetcher.kick()
 
     def paused(self) -> list[TopicPartition]:
-        """The paused partitions."""
+        """Return the paused partitions."""
         return [name for name, p in self._planner.partitions.items() if p.is_paused]
 
     async def commit(self, offsets: ByPartition[int] | None = None) -> None:
-        """Commit these offsets (of the next records to read), or those after all records returned so far.
+        """Commit these offsets for the group, each the offset of the next record to read. Without `offsets`, commit the
+        positions after all records that were returned so far.
 
         Raises:
             NotAssigned: the consumer has no group.
@@ -223,7 +230,7 @@ class Consumer:
         await member.commit(chosen)
 
     def group_identity(self) -> GroupIdentity:
-        """This member of its group, for `transaction.send_offsets`.
+        """Return the identity of this member of its group, for `transaction.send_offsets`.
 
         Raises:
             NotAssigned: the consumer has no group.
@@ -231,8 +238,8 @@ class Consumer:
         return self._membership().identity()
 
     def leave_commits_to_transactions(self) -> GroupIdentity:
-        """Return this member, and commit no more offsets, because a transactional producer commits them
-        from now on.
+        """Commit no more offsets, because from now on a transactional producer commits them. Returns the identity of
+        this member of its group.
         """
         member = self._membership()
         member.commits_in_transactions = True
@@ -241,12 +248,16 @@ class Consumer:
     async def committed(
         self, partitions: Iterable[PartitionLike] = ()
     ) -> dict[TopicPartition, int | None]:
-        """The group's committed offsets of these partitions, or of those assigned; None if there is none."""
+        """Return the group's committed offset of each of these partitions, by default of those assigned; None for a
+        partition that has none. Raises NotAssigned if the consumer has no group.
+        """
         names = as_partitions(partitions) or list(self._planner.partitions)
         return await self._membership().committed(names) if names else {}
 
     async def lag(self) -> dict[TopicPartition, int]:
-        """The number of records between the position and the end, per assigned partition."""
+        """Return, for each assigned partition, the number of records between the position and the end of
+        the partition.
+        """
         positions = self.positions()
         ends = await self.end_offsets(list(positions))
         return {name: max(0, end - positions[name]) for name, end in ends.items()}
@@ -269,7 +280,7 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        """Return the next record; waits without a limit. Raises what `getmany` raises."""
+        """Return the next record; wait for it without a time limit. Raises what `getmany` raises."""
         decoded, withdrawn = self._decoded, self._withdrawn
         while True:
             while not decoded:
@@ -279,9 +290,9 @@ class Consumer:
                 return record
 
     def next_decoded(self) -> ConsumerRecord | None:
-        """The next record of an iteration, or None if it is not decoded yet; this never waits.
+        """Return the next record of an iteration without waiting; None if none is decoded yet.
 
-        Only one thread may call it.
+        Only one thread at a time may call it.
         """
         return self._ahead.next_decoded()
 
@@ -291,14 +302,14 @@ class Consumer:
         """Return up to `max_records` records: those that were fetched already or, if there are none, the first that
         arrive.
 
-        The result is empty if none arrive within `timeout_ms` (None: no limit). Records of a partition are in
-        order. With `min_bytes` the call waits until batches of that total size have arrived, or until the timeout;
-        more than half of what is fetched ahead from one broker counts as half of it.
+        The result is empty if none arrive within `timeout_ms` (None: no limit). Records of a partition are in order.
+        With `min_bytes` the call waits until batches of that total size have arrived, or until the timeout. It never
+        waits for more than half of the bytes that may be fetched ahead from one broker.
 
         Raises:
-            OffsetOutOfRange: with auto_offset_reset="error".
+            OffsetOutOfRange: the position is not in the log, and auto_offset_reset is "error".
             UnknownTopic, AuthorizationFailed: a partition cannot be read.
-            CorruptRecords: a batch is damaged; reading again fetches it again.
+            CorruptRecords: a batch is damaged; the next read fetches it again.
         """
         if max_records < 1:
             raise ValueError(f"max_records is {max_records}, but must be at least 1")
@@ -314,28 +325,49 @@ class Consumer:
         bytes_max: int = ARROW_BYTES_MAX,
         columns: Column = ALL_COLUMNS,
     ) -> pa.Table:
-        """Return fetched records as one Arrow table, up to about `bytes_max` of batches.
+        """Return fetched records as one Arrow table, with about `bytes_max` bytes of batches at most.
 
-        The columns are topic, partition, offset, timestamp, key, value and headers, as `columns` selects. The
-        table has no rows if none arrive within `timeout_ms`. Deserializers are not applied. Raises what
-        `getmany` raises, and MissingDependency without pyarrow.
+        The columns are topic, partition, offset, timestamp, key, value and headers, or those of them that `columns`
+        selects. The table has no rows if no records arrive within `timeout_ms` (None: no limit). Deserializers are not
+        applied. Raises what `getmany` raises, and MissingDependency if pyarrow is not installed.
         """
-        from odradek.consumer.arrow_tables import empty_table, table_of
+        from odradek.consumer.arrow_tables import empty_table, record_batch_of, table_of
 
+        taken = await self.getcolumns(timeout_ms, bytes_max=bytes_max, columns=columns)
+        if not taken:
+            return empty_table(columns)
+        return table_of([record_batch_of(name, part) for name, part in taken])
+
+    async def getcolumns(
+        self,
+        timeout_ms: int | None = None,
+        *,
+        bytes_max: int = ARROW_BYTES_MAX,
+        columns: Column = ALL_COLUMNS,
+    ) -> list[tuple[TopicPartition, Columns]]:
+        """Return fetched records as the buffers of `getarrow`, by partition and without pyarrow.
+
+        The result is empty if no records arrive within `timeout_ms` (None: no limit). Raises what `getmany` raises.
+        """
         self._ahead.put_back_decoded()
         self._begin_read()
         deadline_s = _deadline_s(timeout_ms)
         while True:
             await self._ready()
-            batches = self._ahead.take_columns(bytes_max, columns)
-            if batches:
+            taken = self._ahead.take_columns(bytes_max, columns)
+            if taken:
                 self._end_read()
-                return table_of(batches)
+                return taken
             if not await self._wait(deadline_s):
-                return empty_table(columns)
+                return []
 
     async def position(self, partition: PartitionLike, timeout_ms: int = 30_000) -> int:
-        """The offset of the next record to read; it is looked up if it is not known yet."""
+        """Return the offset of the next record to read. If it is not known yet, look it up, for at most `timeout_ms`.
+
+        Raises:
+            NotAssigned: the partition is not assigned to this consumer.
+            RequestTimedOut: the offset was not found in time.
+        """
         name = self._assigned(partition)
         deadline_s = _deadline_s(timeout_ms)
         while True:
@@ -349,25 +381,31 @@ class Consumer:
                 )
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The offset of the next record to read, for each assigned partition where it is known."""
+        """Return the offset of the next record to read of each assigned partition. Partitions whose position is not
+        known yet are left out.
+        """
         return {name: offset for name, (offset, _) in self._ahead.handed_out().items()}
 
     async def beginning_offsets(
         self, partitions: Iterable[PartitionLike], timeout_ms: int = 30_000
     ) -> dict[TopicPartition, int]:
-        """The offset of the first record in the log of each partition, assigned or not."""
+        """Return the log start offset of each of these partitions, which need not be assigned."""
         return await self._ends(partitions, EARLIEST, timeout_ms)
 
     async def end_offsets(
         self, partitions: Iterable[PartitionLike], timeout_ms: int = 30_000
     ) -> dict[TopicPartition, int]:
-        """The offset after the last record that may be read of each partition, assigned or not."""
+        """Return the end offset of each of these partitions, which need not be assigned: the high watermark or, with
+        read_committed, the last stable offset.
+        """
         return await self._ends(partitions, LATEST, timeout_ms)
 
     async def offsets_for_times(
         self, timestamps_ms: ByPartition[int], timeout_ms: int = 30_000
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The offset of the first record at or after each time; None if there is none."""
+        """Return the offset of the first record at or after each time, in ms since the Unix epoch; None if there is no
+        such record.
+        """
         found = await look_up_offsets(
             self._cluster,
             {as_partition(p): at for p, at in timestamps_ms.items()},
@@ -377,7 +415,9 @@ class Consumer:
         return {name: at if at.offset >= 0 else None for name, at in found.items()}
 
     def high_watermark(self, partition: PartitionLike) -> int:
-        """The high watermark in the last response of the broker; -1 before the first."""
+        """Return the high watermark of a partition as of the last fetch response; -1 before the first response. Raises
+        NotAssigned.
+        """
         return self._planner.partitions[self._assigned(partition)].high_watermark
 
     async def _read(
@@ -521,7 +561,7 @@ class AssignmentSource(Protocol):
         """The topics whose metadata the source needs."""
 
     def partitions(self, cache: MetadataCache) -> list[TopicPartition]:
-        """The partitions to read, as far as the metadata is known."""
+        """Return the partitions to read, as far as the metadata is known."""
 
 
 class FixedPartitions:

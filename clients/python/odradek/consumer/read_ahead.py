@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from odradek.cluster.cluster import Cluster
 from odradek.consumer.consumer_record import ConsumerRecord, DeserializedRecord
@@ -22,10 +22,7 @@ from odradek.consumer.fetcher import Fetcher
 from odradek.consumer.options import ConsumerOptions
 from odradek.errors import CorruptRecords, OdradekError, SerializationFailed
 from odradek.partitions import TopicPartition
-from odradek_protocol.records.columns import Column, ColumnBuilder
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from odradek_protocol.records.columns import Column, ColumnBuilder, Columns
 
 
 class ReadAhead:
@@ -66,10 +63,8 @@ class ReadAhead:
         self._after_read()
         return self._deserialized(records)
 
-    def take_columns(self, bytes_max: int, columns: Column) -> list[pa.RecordBatch]:
-        """Remove and return the next buffered records, one Arrow batch per partition. Raises CorruptRecords."""
-        from odradek.consumer.arrow_tables import record_batch_of
-
+    def take_columns(self, bytes_max: int, columns: Column) -> list[tuple[TopicPartition, Columns]]:
+        """Remove and return the next buffered records, by partition. Raises CorruptRecords."""
         planner = self.planner
         builders: dict[TopicPartition, ColumnBuilder] = {}
         taken_bytes = 0
@@ -95,11 +90,7 @@ class ReadAhead:
             if progress.is_drained:
                 self.fetcher.kick()
         self._after_read()
-        return [
-            record_batch_of(name, builder)
-            for name, builder in builders.items()
-            if builder.row_count
-        ]
+        return [(name, builder.finish()) for name, builder in builders.items() if builder.row_count]
 
     def decode(self, records: Sequence[ConsumerRecord]) -> None:
         """Decode records and keep them for `next_decoded`, which has returned all earlier ones."""
@@ -108,7 +99,7 @@ class ReadAhead:
         self.decoded.extend(records)
 
     def next_decoded(self) -> ConsumerRecord | None:
-        """The next record that iteration has decoded. One thread at a time may call it."""
+        """Return the next record that iteration has decoded. One thread at a time may call it."""
         decoded, withdrawn = self.decoded, self.withdrawn
         while decoded:
             record = decoded.popleft()
@@ -132,7 +123,7 @@ class ReadAhead:
         return now - before
 
     def position(self, name: TopicPartition) -> int:
-        """Offset of the next record to return; negative while it is unknown."""
+        """Return offset of the next record to return; negative while it is unknown."""
         first = self._first_decoded().get(name)
         return self.planner.partitions[name].position if first is None else first
 
@@ -173,7 +164,7 @@ class ReadAhead:
         self.fetcher.kick()
 
     def handed_out(self) -> dict[TopicPartition, tuple[int, int]]:
-        """The offset after the last returned record, and its leader epoch, per partition with a position."""
+        """Return the offset after the last returned record, and its leader epoch, per partition with a position."""
         handed = {
             name: (progress.position, progress.last_epoch)
             for name, progress in self.planner.partitions.items()
@@ -189,7 +180,7 @@ class ReadAhead:
         self.fetcher.kick()
 
     def _first_decoded(self) -> dict[TopicPartition, int]:
-        """The offset of the first record that iteration has not returned yet, per partition."""
+        """Return the offset of the first record that iteration has not returned yet, per partition."""
         firsts: dict[TopicPartition, int] = {}
         for record in list(self.decoded):  # a copy, because another thread may take some meanwhile
             name = TopicPartition(str(record.topic), record.partition)

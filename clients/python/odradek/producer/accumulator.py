@@ -15,7 +15,8 @@ order and the sequence numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
@@ -123,6 +124,36 @@ class Accumulator:
         self.has_opened = True
         return batch
 
+    def extend(
+        self,
+        batch: ProducerBatch,
+        values: Sequence[bytes | None],
+        start: int,
+        timestamp_ms: int,
+        *,
+        bytes_max: int,
+    ) -> int:
+        """Append records without key and headers to a batch that is being filled, from `values[start]` on, until it has
+        `bytes_max` bytes, the buffer is full, or the next value does not fit or is not bytes. Return how many were
+        appended; `append` refuses the next one with its reason.
+        """
+        before = size_bytes = batch.size_bytes
+        end_bytes = min(bytes_max, before + self._buffer_bytes_max - self.buffered_bytes)
+        append, count = batch.append, 0
+        with suppress(TypeError):
+            for value in islice(values, start, None):
+                if size_bytes >= end_bytes:
+                    break
+                extended_bytes = append(None, value, None, timestamp_ms)
+                if not extended_bytes:
+                    break
+                size_bytes = extended_bytes
+                count += 1
+        self.buffered_bytes += size_bytes - before
+        batch.size_bytes = size_bytes
+        batch.record_count += count
+        return count
+
     def begin_transaction(self, producer_id: int, producer_epoch: int) -> None:
         """Send the next records under this identity. No batch of an earlier transaction is left."""
         assert not self.undone_batches, f"{self.undone_batches} batches of an earlier transaction"
@@ -135,7 +166,7 @@ class Accumulator:
         return self.undone_batches > 0
 
     def undone(self) -> list[ProducerBatch]:
-        """All batches that are neither acknowledged nor failed."""
+        """Return all batches that are neither acknowledged nor failed."""
         return [
             batch
             for queue in self._pending.values()
@@ -183,7 +214,7 @@ class Accumulator:
                 self._pending[queue.name] = queue
 
     def wake_ms(self, now_ms: int) -> int | None:
-        """The next time at which a batch becomes ready or expires, after `now_ms`; None if there is none."""
+        """Return the next time at which a batch becomes ready or expires, after `now_ms`; None if there is none."""
         times: list[int] = []
         for queue in self._pending.values():
             times.append(queue.not_before_ms)

@@ -1,22 +1,25 @@
-"""The result of `send`: a light future per record, which is resolved by the record's batch. A future holds two
-references. An acknowledgement costs nothing per record: the batch keeps its base offset, and each future computes its
-own offset when it is read.
+"""The result of `send`: a small future for each record. It holds references to the record's batch, and costs nothing
+when the batch is acknowledged: the batch keeps its base offset, from which each future computes the offset of its
+record when it is read.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, overload
 
 from odradek.errors import OdradekError
 from odradek.producer.partition_queue import ProducerBatch
 
 
 class RecordMetadata(NamedTuple):
-    """The position of a written record. `offset` is -1 with acks=0, or if the broker recognized a repeat late.
+    """The position of a written record. `offset` is -1 with acks=0, and if the broker recognized a duplicate so old
+    that it no longer knows the offset.
 
-    `log_append_time_ms` is the time of the broker for topics with LogAppendTime, else -1.
+    `log_append_time_ms` is the broker's time of the append for topics with message.timestamp.type=LogAppendTime,
+    otherwise -1.
     """
 
     topic: str
@@ -25,8 +28,71 @@ class RecordMetadata(NamedTuple):
     log_append_time_ms: int
 
 
+class Deliveries(Sequence["DeliveryFuture"]):
+    """The futures of records that were sent together, in their order. They are made when they are asked for."""
+
+    __slots__ = ("_length", "_runs")
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._runs: list[tuple[ProducerBatch, int, int]] = []
+        """(batch, index of the first record in it, number of records)"""
+
+    def add(self, first: DeliveryFuture, count: int) -> None:
+        """Add records that follow each other in one batch."""
+        self._runs.append((first._batch, first._index, count))
+        self._length += count
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[DeliveryFuture]:
+        for batch, index, count in self._runs:
+            for position in range(index, index + count):
+                yield DeliveryFuture(batch, position)
+
+    @overload
+    def __getitem__(self, position: int) -> DeliveryFuture: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[DeliveryFuture]: ...
+    def __getitem__(self, position: int | slice) -> DeliveryFuture | list[DeliveryFuture]:
+        if isinstance(position, slice):
+            return list(self)[position]
+        left = position if position >= 0 else position + self._length
+        if 0 <= left < self._length:
+            for batch, index, count in self._runs:
+                if left < count:
+                    return DeliveryFuture(batch, index + left)
+                left -= count
+        raise IndexError(f"there are {self._length} records, and no record {position}")
+
+    def add_done_callback(self, callback: Callable[[int, OdradekError | None], object]) -> None:
+        """Call `callback(records, error)` on the event loop whenever some of the records are acknowledged (`error` is
+        None) or failed. All calls together count each record once.
+        """
+        for batch, index, count in self._runs:
+            if batch.is_done:
+                loop = asyncio.get_running_loop()
+                loop.call_soon(_report, batch, index, count, callback)
+            else:
+                batch.on_done(partial(_report, batch, index, count, callback))
+
+
+def _report(
+    batch: ProducerBatch,
+    index: int,
+    count: int,
+    callback: Callable[[int, OdradekError | None], object],
+) -> None:
+    if batch.halves is None:
+        callback(count, batch.error)
+        return
+    for position in range(index, index + count):  # the batch was split: its parts may differ
+        callback(1, batch.leaf(position)[0].error)
+
+
 class DeliveryFuture:
-    """An awaitable that returns `RecordMetadata`, or raises the error of the record.
+    """An awaitable for one sent record. It returns `RecordMetadata`, or raises the error of the record.
 
     It is like an asyncio.Future, but it cannot be cancelled, because a record that was sent cannot be recalled.
     """
@@ -43,7 +109,7 @@ class DeliveryFuture:
         return f"<DeliveryFuture {self.exception() or self.result()}>"
 
     def done(self) -> bool:
-        """Whether the record was acknowledged or failed."""
+        """Return whether the record was acknowledged or failed."""
         return self._batch.is_done
 
     def cancelled(self) -> bool:
@@ -53,7 +119,9 @@ class DeliveryFuture:
     def result(self) -> RecordMetadata:
         """Return the position of the record.
 
-        Raises the record's error, or asyncio.InvalidStateError before it is done.
+        Raises:
+            OdradekError: the record failed.
+            asyncio.InvalidStateError: the record is neither acknowledged nor failed yet.
         """
         error = self.exception()
         if error is not None:
@@ -64,14 +132,20 @@ class DeliveryFuture:
         return RecordMetadata(queue.topic, queue.partition, offset, batch.log_append_time_ms)
 
     def exception(self) -> OdradekError | None:
-        """Return the error of the record, or None. Raises asyncio.InvalidStateError before it is done."""
+        """Return the error of the record, or None if it was acknowledged.
+
+        Raises:
+            asyncio.InvalidStateError: the record is neither acknowledged nor failed yet.
+        """
         if not self._batch.is_done:
             raise asyncio.InvalidStateError("the record has no result yet: await it first")
         batch, _ = self._batch.leaf(self._index)
         return batch.error
 
     def add_done_callback(self, callback: Callable[[DeliveryFuture], object]) -> None:
-        """Call `callback(self)` on the loop when the record is done, or soon if it is done already."""
+        """Call `callback(self)` on the event loop when the record is acknowledged or failed, or soon if it
+        is already.
+        """
         if self._batch.is_done:
             asyncio.get_running_loop().call_soon(callback, self)
         else:

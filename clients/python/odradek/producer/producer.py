@@ -23,7 +23,7 @@ from odradek.errors import (
     SerializationFailed,
 )
 from odradek.producer.accumulator import Accumulator, AccumulatorLimits, Headers
-from odradek.producer.delivery import DeliveryFuture, RecordMetadata
+from odradek.producer.delivery import Deliveries, DeliveryFuture, RecordMetadata
 from odradek.producer.options import Acks, ProducerOptions, Serializer
 from odradek.producer.partition_queue import PartitionQueue, ProducerBatch
 from odradek.producer.partitioner import Partitioner, TopicQueues
@@ -65,10 +65,10 @@ class ProducerArguments(TypedDict, total=False):
 
 
 class Producer:
-    """Sends records to topics. Use `async with Producer("host:9090") as producer:`, or `client.producer()`.
+    """Sends records to topics. Create it by `async with Producer("host:9090") as producer:` or `client.producer()`.
 
-    It belongs to the event loop of its first use. Each record is written once, and the records of a partition in the
-    order of their `send`s, unless options change that (see `ProducerOptions`).
+    It belongs to the event loop of its first use. By default, each record is written exactly once, and the records of a
+    partition are written in the order in which they were sent; see `ProducerOptions`.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Producer:
         return self._accumulator.buffered_bytes
 
     def explain_waiting(self) -> str:
-        """Return why the oldest unacknowledged records are not acknowledged yet; "" if there are none."""
+        """Return, in words, why the oldest unacknowledged records are not acknowledged yet; "" if there are none."""
         undone = self._accumulator.undone()
         if not undone:
             return ""
@@ -158,10 +158,11 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> DeliveryFuture:
-        """Buffer one record; waits only for buffer space, and once for the metadata of a topic.
+        """Put one record into the buffer, and return a future for its acknowledgement. The call waits only for buffer
+        space, and for the metadata of a topic at its first use.
 
-        `await` the returned future for the acknowledgement, or keep it, or drop it: failures of records whose
-        futures nothing waits for are logged.
+        You may `await` the future, keep it, or drop it. The producer logs the failure of a record if nothing waits for
+        its future.
 
         Raises:
             UnknownTopic, BrokersUnavailable: the partitions of the topic are not known.
@@ -234,15 +235,52 @@ class Producer:
 
     async def send_many(
         self, topic: str, values: Iterable[Any], *, key: Any = None, partition: int | None = None
-    ) -> list[DeliveryFuture]:
-        """Send several values in order, with the same key and partition if given."""
-        return [await self.send(topic, value, key=key, partition=partition) for value in values]
+    ) -> Deliveries:
+        """Send several values in order, with the same key and partition if given. Returns their futures.
+
+        Values without a key cost a fraction of one `send` for each. Raises what `send` raises for the first value that
+        cannot be sent; those before it are sent.
+        """
+        deliveries = Deliveries()
+        await self._send_into(deliveries, topic, values, key=key, partition=partition)
+        return deliveries
+
+    async def _send_into(
+        self,
+        deliveries: Deliveries,
+        topic: str,
+        values: Iterable[Any],
+        *,
+        key: Any = None,
+        partition: int | None = None,
+    ) -> None:
+        """Do what `send_many` does. If it raises, or is cancelled, `deliveries` has the records that were sent."""
+        if key is not None or self._value_serializer is not None:
+            for value in values:
+                sent = await self.send(topic, value, key=key, partition=partition)
+                deliveries.add(sent, 1)
+            return
+        values = values if isinstance(values, Sequence) else list(values)
+        bytes_max = self._sticky_bytes if partition is None else self.options.batch_bytes_max
+        while len(deliveries) < len(values):
+            sent = await self.send(topic, values[len(deliveries)], partition=partition)
+            batch, count = sent._batch, 1
+            if batch.queue.filling is batch:  # nothing sealed it while `send` gave others a turn
+                count += self._accumulator.extend(
+                    batch,
+                    values,
+                    len(deliveries) + 1,
+                    monotonic_ms() + self._sender.wall_offset_ms,
+                    bytes_max=bytes_max,
+                )
+            deliveries.add(sent, count)
 
     def transaction(self) -> Transaction:
-        """A transaction, for `async with producer.transaction() as transaction:`.
+        """Create a transaction, for `async with producer.transaction() as transaction:`.
 
-        Readers with read_committed see either all records that are sent in the block, to any partitions, or none. The
-        block's end commits, an exception aborts. A producer has one transaction at a time.
+        Consumers with isolation_level="read_committed" see either all records that are sent in the block, to whatever
+        partitions, or none of them. The end of the block commits the transaction; an exception in the block aborts it.
+        A producer has one transaction at a time.
 
         Raises:
             InvalidRequest: the producer has no `transactional_id`.
@@ -252,32 +290,33 @@ class Producer:
     async def run_transaction(
         self, work: Callable[[Transaction], Awaitable[T]], *, attempts: int = 5
     ) -> T:
-        """Run `work(transaction)` in a transaction, and again while the transaction is aborted.
+        """Run `work(transaction)` in a transaction, and return its result. If the transaction is aborted, run it again,
+        `attempts` times in all.
 
         Raises:
-            TransactionAborted: the last of `attempts` was aborted.
+            TransactionAborted: the last attempt was aborted, too.
             OdradekError: the producer is unusable, or `work` raised it.
         """
         return await run_transaction(self.transaction, work, attempts=attempts)
 
     async def init(self) -> None:
-        """Take over the transactional id: fence older producers with this id, and abort their open transaction.
+        """Fence older producers with this transactional id, and abort their open transaction.
 
-        The first transaction does this, too.
+        The first transaction does the same, so a call of this method is optional.
         """
         self._require_open()
         await self._require_transactions().init()
 
     def begin_staged(self, transactional_id: str, identity: ProducerIdentity) -> None:
-        """Send the next records in this slot of a staged write. `StagedWrites` calls it."""
+        """Send all further records in this slot of a staged write. Only `StagedWrites` calls this method."""
         self._require_open()
         self._require_transactions().adopt(transactional_id, identity)
 
     async def finish_staged(self) -> None:
-        """Wait until all records of the slot are acknowledged. `StagedWrites` calls it.
+        """Wait until all records of the slot are acknowledged. Only `StagedWrites` calls this method.
 
         Raises:
-            OdradekError: the first record that failed; this producer must be closed then.
+            OdradekError: a record failed; this is the error of the first one. The producer must then be closed.
         """
         await self._require_transactions().finish()
 
@@ -292,10 +331,10 @@ class Producer:
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every record sent before this call is acknowledged or failed.
 
-        Does not raise for records that failed: their futures do.
+        The call does not raise the errors of records that failed; their futures do.
 
         Raises:
-            FlushTimedOut: some were neither after `timeout_s`; sending them continues.
+            FlushTimedOut: some records were neither after `timeout_s`. The producer continues to send them.
         """
         if self._accumulator.release_all(monotonic_ms()):
             self._sender.kick()
@@ -312,9 +351,9 @@ class Producer:
             ) from None
 
     async def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
-        """Flush for at most `timeout_s`, then fail the other records with ClientClosed. May be called twice.
+        """Send the buffered records for at most `timeout_s`, and fail the rest with ClientClosed. May be called twice.
 
-        It returns in time even if no broker responds.
+        The call returns in time even if no broker responds.
         """
         if self._is_closed:
             return
@@ -346,7 +385,7 @@ class Producer:
             )
 
     async def partitions_for(self, topic: str) -> int:
-        """The number of partitions of a topic."""
+        """Return the number of partitions of a topic."""
         topic_queues = self._topics.get(topic)
         if topic_queues is None or self._is_closed:
             topic_queues = await self._open_topic(topic)

@@ -12,9 +12,9 @@ in one decision. It may be repeated, by another process too: a step that is comp
 does not know the outcome of a step writes and completes it again, and `open` reports early if nothing needs to be
 written. Readers with isolation_level="read_committed" see each step once.
 
-A task that is silent for the cluster's lease (`transaction.staged.lease.ms`) is aborted. Once it is prepared it waits
-longer for its step: for `prepared_timeout_ms` after the last sign of life of any task of the step. Tasks that were
-opened here are kept alive in the background until they are aborted or their step is decided.
+A task that its client does not renew within the cluster's lease (`transaction.staged.lease.ms`) is aborted. Once it is
+prepared it waits longer for its step: for `prepared_timeout_ms` after the last request for any task of the step. This
+client renews the tasks that it opened in the background, until they are aborted or their step is decided.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ R = TypeVar("R", bound=Message)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTask:
-    """A task that has written all its records. It can be pickled, for the process that completes the step."""
+    """A task that has written all its records. It can be pickled and sent to the process that completes the step."""
 
     query: str
     step: int
@@ -79,7 +79,9 @@ class PreparedTask:
 
 
 class StagedTask:
-    """One attempt of a task of a staged write. Leaving its `async with` block without `prepare` aborts it."""
+    """One attempt of a task of a staged write. If its `async with` block ends without a call of `prepare`, the task is
+    aborted.
+    """
 
     def __init__(
         self, writes: StagedWrites, step: int, member: pb.StagedMember, producer: Producer
@@ -117,17 +119,18 @@ class StagedTask:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Coroutine[Any, Any, DeliveryFuture]:
-        """Buffer one record, as `Producer.send`: `await task.send(...)`.
+        """Put one record into the buffer, as `Producer.send` does: `await task.send(...)`.
 
         Raises:
-            TransactionAborted: the cluster aborted this task, because its lease ended or its step was decided.
+            TransactionAborted: the cluster aborted this task, because its lease ended or its step was completed.
         """
         return self._open_producer().send(
             topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
         )
 
     async def prepare(self) -> PreparedTask:
-        """Wait until all records are acknowledged. `complete` then decides whether they are committed.
+        """Wait until all records are acknowledged, and mark the task as prepared. Pass the result to
+        `StagedWrites.complete`, which commits the records.
 
         Raises:
             TransactionAborted: a record failed, or the cluster aborted this task; none of its records take effect.
@@ -155,8 +158,8 @@ class StagedTask:
         )
 
     async def abort(self) -> None:
-        """Abort the task, so that its records do not take effect. If the cluster cannot be reached, the end of the
-        lease aborts it.
+        """Abort the task, so that its records do not take effect. If the cluster cannot be reached, it aborts the task
+        when the lease ends.
         """
         producer, self._producer = self._producer, None
         if producer is not None:
@@ -171,7 +174,7 @@ class StagedTask:
 
 
 class StagedWrites:
-    """The staged writes of one query: `client.staged_writes(query)`. Close it, or use it in `async with`."""
+    """The staged writes of one query: `client.staged_writes(query)`. Close the object, or use it in `async with`."""
 
     def __init__(
         self,
@@ -222,13 +225,13 @@ class StagedWrites:
         return Producer(cluster=self._cluster, **self._arguments)
 
     async def open(self, step: int, name: str) -> StagedTask | None:
-        """Begin to write as one attempt of a task. Returns None if the step is complete, so that nothing needs to be
-        written.
+        """Begin to write as one attempt of a task. Returns None if the step is complete already, so that nothing needs
+        to be written.
 
-        `name` is that of the attempt; no two attempts of a step have the same.
+        `name` identifies the attempt; each attempt of a step needs a name of its own.
 
         Raises:
-            UnsupportedOperation: the cluster has no transactions.
+            UnsupportedOperation: the cluster does not support transactions.
             TransactionFailed: a later step is complete, so the caller's state is older than the cluster's.
         """
         if self._is_closed:
@@ -262,12 +265,14 @@ class StagedWrites:
     async def complete(
         self, step: int, tasks: Iterable[PreparedTask], *, is_final: bool = False
     ) -> bool:
-        """Commit these tasks of a step, and abort all others. Returns False if the step was complete before.
+        """Complete a step: commit these tasks, and abort all other tasks of this step and of earlier ones. Returns
+        False if the step was complete before.
 
-        After an error other than TransactionAborted it is unknown whether the step is complete: repeat the call.
+        After an error other than TransactionAborted it is not known whether the step is complete; call the method
+        again.
 
         Args:
-            is_final: The query has no further step, and the cluster may soon forget it.
+            is_final: The query has no further step, so the cluster need not remember its steps for long.
 
         Raises:
             TransactionAborted: a task is no longer prepared; none of the step's records take effect.
@@ -285,15 +290,15 @@ class StagedWrites:
         return not response.was_completed
 
     async def abort(self, tasks: Iterable[PreparedTask]) -> None:
-        """Abort exactly these tasks; those that are decided stay as they are."""
+        """Abort these tasks and no others. Tasks that are already committed or aborted stay as they are."""
         request = pb.AbortStagedRequest(query=self.query, members=map(_member, tasks))
         await self._call(ABORT_STAGED, request, f"aborting tasks of {self.query!r}")
         self._forget(request.members)
 
     async def abort_step(self, step: int) -> None:
-        """Abort all tasks of a step, also those of other processes, unless the step is complete.
+        """Abort all tasks of a step, including those of other processes, unless the step is complete.
 
-        A task that is opened later can still write: stop the tasks first.
+        A task that is opened later can still write, so stop the tasks first.
         """
         subject = f"aborting step {step} of {self.query!r}"
         described = await self._call(
@@ -398,7 +403,7 @@ class StagedWrites:
             )
         if code is ErrorCode.TRANSACTION_ABORTABLE:
             raise TransactionAborted(
-                f"{subject}: a task was aborted, because nothing was heard of it for too long",
+                f"{subject}: a task was aborted, for example because its client did not renew it in time",
                 code=code,
             )
         raise error_of(code, subject, message)

@@ -60,7 +60,7 @@ CALL_S_MAX: Final = 10.0
 _FENCED: Final = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 _ABORTABLE: Final = (
     ErrorCode.TRANSACTION_ABORTABLE,
-    # The coordinator does not know this producer any more: the id was unused for a long time.
+    # The coordinator has forgotten this producer, because the transactional id was not used for a long time.
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     # The consumer lost its partitions, and with them the right to commit their offsets.
     ErrorCode.ILLEGAL_GENERATION,
@@ -76,10 +76,10 @@ T = TypeVar("T")
 
 
 class Transaction:
-    """One transaction: `async with producer.transaction() as transaction:`.
+    """One transaction of a producer: `async with producer.transaction() as transaction:`.
 
-    The block's end commits; an exception aborts the transaction and is passed on. `commit` and `abort` may be called
-    earlier, and end it.
+    The end of the block commits the transaction; an exception in the block aborts it, and is raised again. `commit` or
+    `abort` may also be called in the block, which ends the transaction there.
     """
 
     def __init__(self, transactions: ProducerTransactions) -> None:
@@ -103,7 +103,7 @@ class Transaction:
         try:
             await self.abort()
         except OdradekError as failure:
-            # The block's own exception says more.
+            # The exception of the block is raised, because it says more.
             _log.warning(
                 "Failed to abort a transaction; it will be aborted when it times out: %s", failure
             )
@@ -115,9 +115,10 @@ class Transaction:
     async def send_offsets(
         self, offsets: ByPartition[int], group: Consumer | GroupIdentity
     ) -> None:
-        """Commit these offsets (of the next records to read) for the consumer's group when the transaction commits.
+        """Add offsets of a consumer's group to the transaction: they are committed when the transaction commits. Each
+        is the offset of the next record to read.
 
-        The consumer does not commit by itself any more: `consumer.commit()` and automatic commits are off.
+        From then on the consumer commits no offsets: `consumer.commit()` and automatic commits are disabled.
 
         Raises:
             TransactionAborted: the consumer lost its partitions, or the transaction timed out.
@@ -125,12 +126,12 @@ class Transaction:
         await self._transactions.send_offsets(self, offsets, group)
 
     async def commit(self) -> None:
-        """Wait until all records are acknowledged, and commit.
+        """Wait until all records are acknowledged, and commit the transaction.
 
         Raises:
-            TransactionAborted: a record failed, or the transaction timed out; nothing of it takes effect.
-            ProducerFenced: another producer has the transactional id now. TransactionOutcomeUnknown: no response came
-            within `commit_timeout_ms`.
+            TransactionAborted: a record failed, or the transaction timed out; none of its records take effect.
+            ProducerFenced: a newer producer uses the transactional id.
+            TransactionOutcomeUnknown: the coordinator did not respond within `commit_timeout_ms`.
         """
         await self._transactions.commit(self)
 
@@ -157,6 +158,7 @@ class ProducerTransactions:
         self._accumulator = accumulator
         self._options = options
         self._identity: pb.ProducerIdentity | None = None
+        self._coordinator_id: int | None = None
         self._needs_init = True
         self._fatal: OdradekError | None = None
         self._batches_before = 0
@@ -191,6 +193,7 @@ class ProducerTransactions:
         if code is not ErrorCode.NONE:
             raise error_of(code, subject)
         self._identity, self._needs_init = response.identity, False
+        self._note_coordinator(response)
 
     async def begin(self, transaction: Transaction) -> None:
         if self.open is not None:
@@ -287,7 +290,7 @@ class ProducerTransactions:
         except OdradekError as failure:
             if self._fatal is not None:
                 raise
-            # Nothing was committed, and the next transaction begins by ending this one.
+            # Nothing was committed, and the next transaction first ends this one.
             _log.warning(
                 "Failed to abort a transaction of %r; the next one begins by aborting it: %s",
                 self._id,
@@ -329,7 +332,7 @@ class ProducerTransactions:
             transactional_id=self._id, identity=self._identity, is_commit=is_commit
         )
         subject = f"{'commit' if is_commit else 'abort'} of a transaction of {self._id!r}"
-        # Until a response says otherwise, only an Init can tell which identity is next.
+        # Without a response, only InitProducer can tell which identity comes next.
         self._needs_init = True
         try:
             response = await self._call(END_TRANSACTION, request, subject, timeout_s)
@@ -344,6 +347,7 @@ class ProducerTransactions:
         code = error_code(response.error_code)
         if code is ErrorCode.NONE:
             self._identity, self._needs_init = response.next_identity, False
+            self._note_coordinator(response)
             return code
         if code in _FENCED:
             raise self._fenced(code, subject)
@@ -351,7 +355,7 @@ class ProducerTransactions:
         if code is ErrorCode.INVALID_PRODUCER_ID_MAPPING:
             self._identity = None
         if code in _ABORTABLE:
-            # The abort that follows gets the next identity, and an Init if it does not.
+            # The abort that follows gets the next identity; if it does not, InitProducer does.
             return code
         self._fatal = error_of(code, subject)
         self.open = None
@@ -364,14 +368,28 @@ class ProducerTransactions:
         self.open = None
         return self._fatal
 
+    def _note_coordinator(
+        self, response: pb.InitProducerResponse | pb.EndTransactionResponse
+    ) -> None:
+        # Older releases do not say who coordinates the id.
+        has_id = response.HasField("coordinator_id")
+        self._coordinator_id = response.coordinator_id if has_id else None
+
     async def _call(self, method: Method[Q, R], request: Q, subject: str, timeout_s: float) -> R:
         return await call_until_decided(
-            self._cluster, self._options, method, request, subject=subject, timeout_s=timeout_s
+            self._cluster,
+            self._options,
+            method,
+            request,
+            subject=subject,
+            timeout_s=timeout_s,
+            first=self._coordinator_id,
         )
 
     def adopt(self, transactional_id: str, identity: pb.ProducerIdentity) -> None:
-        """Begin a transaction in a slot of a staged write. The coordinator gave its identity, and its
-        step ends it.
+        """Begin the transaction of a staged write's task, with the id and epoch that the coordinator returned.
+
+        It ends when the task's step is completed, or the task is aborted.
         """
         assert self.open is None, f"{self.open} is open"
         self._sender.begin_transaction(
@@ -380,7 +398,7 @@ class ProducerTransactions:
         self.open, self._is_ending = Transaction(self), False
 
     async def finish(self) -> None:
-        """Wait until all records of an adopted transaction are acknowledged. Its step then ends it.
+        """Wait until all records of an adopted transaction (`adopt`) are acknowledged. Its step then ends it.
 
         Raises:
             OdradekError: the first record that failed.
@@ -408,8 +426,10 @@ async def call_until_decided(
     *,
     subject: str,
     timeout_s: float,
+    first: int | None = None,
 ) -> R:
-    """Repeat a call until a coordinator has decided it, and return its response.
+    """Repeat a call until a coordinator has decided it, and return its response. The first attempt begins with
+    the broker whose id is `first`.
 
     Raises:
         OdradekError: no coordinator decided in time, or repeating does not help.
@@ -420,7 +440,7 @@ async def call_until_decided(
         left_s = deadline_s - time.monotonic()
         try:
             response = await cluster.call_any(
-                method, request, timeout_s=max(0.001, min(CALL_S_MAX, left_s))
+                method, request, timeout_s=max(0.001, min(CALL_S_MAX, left_s)), first=first
             )
             code = error_code(response.error_code)  # type: ignore[attr-defined]  # each response has it
             if not code.retriable:
@@ -434,6 +454,8 @@ async def call_until_decided(
             raise RequestTimedOut(
                 f"{subject} was not decided within {timeout_s} s; last error: {error}"
             ) from error
+        # The broker that coordinated before may not know yet, or never learn, which broker does now.
+        first = None
         failures += 1
         await asyncio.sleep(backoff.after(failures, random.random()) / 1000)
 

@@ -8,8 +8,8 @@ Every method does what the method of the same name in `odradek` does, and waits 
 threads, except that only one thread at a time may read from a consumer.
 """
 
-from odradek.sync.client import Admin, Client, Consumer
-from odradek.sync.producer import Delivery, Producer
-from odradek.sync.transaction import Transaction
+from odradek.sync.client import Admin, Client
+from odradek.sync.consumer import Consumer
+from odradek.sync.producer import Delivery, Producer, Transaction
 
 __all__ = ["Admin", "Client", "Consumer", "Delivery", "Producer", "Transaction"]

@@ -1,14 +1,11 @@
-"""The synchronous client of a cluster, and its admin and consumers."""
+"""The synchronous client of a cluster, and its admin."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from odradek.admin.admin import Admin as AsyncAdmin
 from odradek.admin.transaction_admin import TransactionAdmin as AsyncTransactionAdmin
@@ -17,11 +14,9 @@ from odradek.client import Client as AsyncClient
 from odradek.cluster.cluster import LinkState
 from odradek.cluster.security import SaslCredentials, TlsOptions
 from odradek.cluster.transport import Transport
-from odradek.consumer.consumer import Consumer as AsyncConsumer
-from odradek.consumer.consumer_record import ConsumerRecord
-from odradek.consumer.options import GroupListener, GroupOptions
-from odradek.partitions import TopicPartition
-from odradek.sync.loop_thread import Facade, LoopThread, calls, waits
+from odradek.consumer.options import GroupOptions
+from odradek.sync.consumer import Consumer, with_listeners_in_threads
+from odradek.sync.loop_thread import Facade, LoopThread, waits
 from odradek.sync.producer import Producer
 
 if TYPE_CHECKING:
@@ -47,7 +42,7 @@ class Admin(Facade[AsyncAdmin]):
 
     @cached_property
     def transactions(self) -> TransactionAdmin:
-        """The transactions of the cluster's producers."""
+        """The part of the admin that lists, describes and aborts transactions."""
         return TransactionAdmin(self._thread, self._core.transactions)
 
     create_topic = waits(AsyncAdmin.create_topic)
@@ -89,94 +84,10 @@ class Admin(Facade[AsyncAdmin]):
     describe_quotas = waits(AsyncAdmin.describe_quotas)
 
 
-class Consumer(Facade[AsyncConsumer]):
-    """The synchronous form of `odradek.Consumer`, without `await`. One thread at a time may read from it."""
-
-    def __init__(self, thread: LoopThread, core: AsyncConsumer) -> None:
-        super().__init__(thread, core)
-        thread.open_parts[self] = None
-
-    def __repr__(self) -> str:
-        return repr(self._core).replace("<odradek.", "<odradek.sync.", 1)
-
-    def __enter__(self) -> Self:
-        self._thread.run(self._core.__aenter__())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._thread.is_usable:
-            self._thread.run(self._core.__aexit__(kind, error, trace))
-        self._thread.open_parts.pop(self, None)
-
-    def close(self) -> None:
-        """Leave the group and stop fetching. May be called twice."""
-        if self._thread.is_usable:
-            self._thread.run(self._core.close())
-        self._thread.open_parts.pop(self, None)
-
-    def close_at_exit(self) -> None:
-        """Leave the group and stop fetching, because the program ended without calling `close`."""
-        self.close()
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> ConsumerRecord:
-        record = self._core.next_decoded()
-        return self._thread.run(self._core.__anext__()) if record is None else record
-
-    assign = calls(AsyncConsumer.assign)
-    subscribe = calls(AsyncConsumer.subscribe)
-    assignment = calls(AsyncConsumer.assignment)
-    seek = calls(AsyncConsumer.seek)
-    seek_to_beginning = calls(AsyncConsumer.seek_to_beginning)
-    seek_to_end = calls(AsyncConsumer.seek_to_end)
-    seek_to_timestamp = calls(AsyncConsumer.seek_to_timestamp)
-    pause = calls(AsyncConsumer.pause)
-    resume = calls(AsyncConsumer.resume)
-    paused = calls(AsyncConsumer.paused)
-    positions = calls(AsyncConsumer.positions)
-    high_watermark = calls(AsyncConsumer.high_watermark)
-    getmany = waits(AsyncConsumer.getmany)
-    getarrow = waits(AsyncConsumer.getarrow)
-    position = waits(AsyncConsumer.position)
-    beginning_offsets = waits(AsyncConsumer.beginning_offsets)
-    end_offsets = waits(AsyncConsumer.end_offsets)
-    commit = waits(AsyncConsumer.commit)
-    committed = waits(AsyncConsumer.committed)
-    lag = waits(AsyncConsumer.lag)
-    group_identity = calls(AsyncConsumer.group_identity)
-    leave_commits_to_transactions = calls(AsyncConsumer.leave_commits_to_transactions)
-    offsets_for_times = waits(AsyncConsumer.offsets_for_times)
-
-
-def with_listeners_in_threads(options: GroupOptions) -> GroupOptions:
-    """Return `options` with listeners that may block: they run in threads, not on the loop."""
-    return replace(
-        options,
-        on_assign=_in_thread(options.on_assign),
-        on_revoke=_in_thread(options.on_revoke),
-        on_lost=_in_thread(options.on_lost),
-    )
-
-
-def _in_thread(listener: GroupListener | None) -> GroupListener | None:
-    if listener is None or inspect.iscoroutinefunction(listener):
-        return listener
-
-    async def call(names: Sequence[TopicPartition]) -> Any:
-        return await asyncio.to_thread(listener, names)
-
-    return call
-
-
 class Client:
-    """The synchronous form of `odradek.Client`, without `await`. It owns the thread that everything runs on."""
+    """The synchronous form of `odradek.Client`, whose methods need no `await`. It owns the thread on which everything
+    runs.
+    """
 
     def __init__(
         self,
@@ -219,15 +130,17 @@ class Client:
         return self._client.cluster_id
 
     def explain_waiting(self) -> str:
-        """Return why no response comes from the cluster, as far as this client can tell."""
+        """Return, in words, why the cluster does not respond, as far as this client can tell."""
         return self._client.explain_waiting()
 
     def connect(self, timeout_s: float = CONNECT_S_MAX) -> None:
-        """Wait until a broker has responded. Raises BrokersUnavailable."""
+        """Wait until a broker has responded, for at most `timeout_s` seconds. Raises BrokersUnavailable."""
         self._thread.run(self._client.connect(timeout_s))
 
     def producer(self, **arguments: Unpack[ProducerArguments]) -> Producer:
-        """A producer that uses the connections of this client. The arguments are the fields of `ProducerOptions`."""
+        """Create a producer that uses the connections of this client. The arguments are the fields of
+        `ProducerOptions`.
+        """
         return Producer(self._thread, self._thread.call(lambda: self._client.producer(**arguments)))
 
     def consumer(
@@ -238,7 +151,7 @@ class Client:
     ) -> Consumer:
         """Create a consumer, as `odradek.Client.consumer` does.
 
-        Listeners of the group run in threads, and may use the consumer.
+        `on_assign`, `on_revoke` and `on_lost` run in threads, and may use the consumer.
         """
         if isinstance(group, GroupOptions):
             group = with_listeners_in_threads(group)

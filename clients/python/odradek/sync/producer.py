@@ -1,8 +1,9 @@
-"""The synchronous producer: it collects records in the caller's thread and passes them to the loop together.
+"""The synchronous producer, and its transactions.
 
-A switch to another thread costs more than sending a record. So `send` appends to a queue, and only the first record
-after the loop has emptied it wakes the loop. The queue is bounded: `send` waits while it is full, which happens while
-the producer's own buffer is full.
+The producer collects records in the caller's thread and passes them to the loop together. A switch to another thread
+costs more than sending a record. So `send` appends to a queue, and only the first record after the loop has emptied
+it wakes the loop. The queue is bounded: `send` waits while it is full, which happens while the producer's own buffer
+is full.
 """
 
 from __future__ import annotations
@@ -17,22 +18,25 @@ from operator import length_hint
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from odradek.consumer.options import GroupIdentity
 from odradek.errors import (
     BufferFull,
     ClientClosed,
     FlushTimedOut,
     NotInTransaction,
+    OdradekError,
     RequestTimedOut,
     TransactionAborted,
 )
+from odradek.partitions import ByPartition
 from odradek.producer.accumulator import Headers
 from odradek.producer.delivery import RecordMetadata
 from odradek.producer.producer import CLOSE_S_MAX
 from odradek.producer.producer import Producer as AsyncProducer
 from odradek.producer.transaction import Transaction as AsyncTransaction
 from odradek.producer.transaction import retry_pauses_s
+from odradek.sync.consumer import Consumer
 from odradek.sync.loop_thread import LoopThread
-from odradek.sync.transaction import Transaction
 
 WAITING_RECORDS_MAX: Final = 10_000
 EXIT_FLUSH_S_MAX: Final = 10.0
@@ -42,7 +46,7 @@ T = TypeVar("T")
 
 
 class Delivery:
-    """The acknowledgement of a record, which any thread can wait for."""
+    """The acknowledgement of a record, for which any thread can wait."""
 
     __slots__ = ("_callbacks", "_error", "_lock", "_metadata", "_waiter")
 
@@ -57,11 +61,13 @@ class Delivery:
         return f"<Delivery {self._error or self._metadata or 'pending'}>"
 
     def done(self) -> bool:
-        """Whether the record was acknowledged or failed."""
+        """Return whether the record was acknowledged or failed."""
         return self._metadata is not None or self._error is not None
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Wait for the acknowledgement and return the record's position. Raises its error, or RequestTimedOut."""
+        """Wait for the acknowledgement and return the record's position. Raises the error of the record, or
+        RequestTimedOut.
+        """
         error = self.exception(timeout_s)
         if error is not None:
             raise error
@@ -69,7 +75,9 @@ class Delivery:
         return self._metadata
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
-        """Wait for the outcome and return the error of the record, or None. Raises RequestTimedOut."""
+        """Wait for the acknowledgement or failure of the record, and return its error, or None. Raises
+        RequestTimedOut.
+        """
         with self._lock:
             if not self.done() and self._waiter is None:
                 self._waiter = threading.Event()
@@ -106,7 +114,7 @@ class Delivery:
     def _call(self, callback: Callable[[Delivery], object]) -> None:
         try:
             callback(self)
-        except Exception:  # raised by the program's code; other records must not suffer
+        except Exception:  # the program's code raised it; other records must not be affected
             _log.exception("The program's delivery callback raised an exception")
 
 
@@ -161,10 +169,11 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Buffer one record; waits only for buffer space. Errors of the record are raised by its delivery.
+        """Put one record into the buffer. The call waits only for buffer space; errors of the record are raised by its
+        delivery.
 
         Raises:
-            BufferFull: no space within `max_block_ms`.
+            BufferFull: the buffer had no space within `max_block_ms`.
             NotInTransaction: the producer is transactional, and no transaction is open.
         """
         delivery = Delivery(self._lock)
@@ -202,15 +211,19 @@ class Producer:
     def send_many(
         self, topic: str, values: Iterable[Any], *, key: Any = None, partition: int | None = None
     ) -> list[Delivery]:
-        """Send several values in order."""
+        """Send several values in order, with the same key and partition if they are given."""
         return [self.send(topic, value, key=key, partition=partition) for value in values]
 
     def transaction(self) -> Transaction:
-        """A transaction, for `with producer.transaction() as transaction:`. See `odradek.Producer.transaction`."""
+        """Create a transaction, for `with producer.transaction() as transaction:`. See
+        `odradek.Producer.transaction`.
+        """
         return Transaction(self, self._producer.transaction())
 
     def run_transaction(self, work: Callable[[Transaction], T], *, attempts: int = 5) -> T:
-        """Run `work(transaction)` in a transaction, and again while the transaction is aborted."""
+        """Run `work(transaction)` in a transaction, and return its result. If the transaction is aborted,
+        run it again.
+        """
         for pause_s in (*retry_pauses_s(attempts), None):
             try:
                 with self.transaction() as transaction:
@@ -222,7 +235,7 @@ class Producer:
         raise AssertionError("unreachable")
 
     def init(self) -> None:
-        """Take over the transactional id: fence older producers with this id, and abort their open transaction."""
+        """Fence older producers with this transactional id, and abort their open transaction."""
         self._thread.run(self._producer.init())
 
     def begin_transaction(self, transaction: AsyncTransaction) -> None:
@@ -265,7 +278,7 @@ class Producer:
         self._thread.run(self._flush(timeout_s))
 
     def close(self, timeout_s: float = CLOSE_S_MAX) -> None:
-        """Flush for at most `timeout_s`, then fail the other records. May be called twice."""
+        """Send the buffered records for at most `timeout_s`, and fail the rest. May be called twice."""
         with self._lock:
             if self._is_closed:
                 return
@@ -288,11 +301,11 @@ class Producer:
             )
 
     def explain_waiting(self) -> str:
-        """Return why the oldest unacknowledged records are not acknowledged yet; "" if there are none."""
+        """Return, in words, why the oldest unacknowledged records are not acknowledged yet; "" if there are none."""
         return self._thread.call(self._producer.explain_waiting)
 
     def partitions_for(self, topic: str) -> int:
-        """The number of partitions of a topic."""
+        """Return the number of partitions of a topic."""
         return self._thread.run(self._producer.partitions_for(topic))
 
     def _wait_for_space(self, topic: str) -> None:
@@ -395,3 +408,55 @@ def _remaining_s(deadline_s: float | None) -> float | None:
     if deadline_s is None:
         return None
     return max(0.0, deadline_s - asyncio.get_running_loop().time())
+
+
+class Transaction:
+    """The synchronous form of `odradek.Transaction`. One thread sends its records and ends it."""
+
+    def __init__(self, producer: Producer, core: AsyncTransaction) -> None:
+        self._producer = producer
+        self._core = core
+
+    def __enter__(self) -> Self:
+        self._producer.begin_transaction(self._core)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self.is_open:
+            return
+        if error is None:
+            self.commit()
+        else:
+            self._producer.end_transaction(self._core.__aexit__(kind, error, trace))
+
+    @property
+    def is_open(self) -> bool:
+        return self._core.is_open
+
+    def send_offsets(self, offsets: ByPartition[int], group: Consumer | GroupIdentity) -> None:
+        """Add offsets of the consumer's group to the transaction: they are committed when the transaction commits."""
+        member = (
+            group if isinstance(group, GroupIdentity) else group.leave_commits_to_transactions()
+        )
+        self._producer.call_in_transaction(self._core.send_offsets(offsets, member))
+
+    def commit(self) -> None:
+        """Wait until all records are acknowledged, and commit. Raises what `odradek.Transaction.commit` raises."""
+        failure = self._producer.drain_transaction()
+        if failure is None:
+            self._producer.end_transaction(self._core.commit())
+            return
+        self._producer.end_transaction(self._core.abort())
+        code = failure.code if isinstance(failure, OdradekError) else None
+        raise TransactionAborted(
+            f"the transaction was aborted, because a record could not be sent: {failure}", code=code
+        ) from failure
+
+    def abort(self) -> None:
+        """Abort the transaction, so that none of its records and offsets take effect."""
+        self._producer.end_transaction(self._core.abort())

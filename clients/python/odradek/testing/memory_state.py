@@ -50,7 +50,11 @@ class MemoryState:
         self.metadata_offset = 0
         self.groups = MemoryGroups(self.topics, self.alive)
         self.transactions = MemoryTransactions(
-            self.topics, self.groups, new_producer_id=self.new_producer_id, wake=self.wake
+            self.topics,
+            self.groups,
+            new_producer_id=self.new_producer_id,
+            wake=self.wake,
+            live_brokers=self.alive,
         )
         self.staged_writes = MemoryStagedWrites(
             self.transactions, new_producer_id=self.new_producer_id
@@ -98,7 +102,7 @@ class MemoryState:
         self.changed()
 
     def partition(self, name: str, index: int) -> MemoryPartition | None:
-        """The partition, if it exists."""
+        """Return the partition, if it exists."""
         topic = self.topics.get(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
@@ -110,7 +114,7 @@ class MemoryState:
         return faults.popleft() if faults else ErrorCode.NONE
 
     def takes_answer_away(self, partition: TopicPartition) -> bool:
-        """Whether the next response must be lost."""
+        """Return whether the next response must be lost."""
         if self._responses_to_lose.get(partition, 0) > 0:
             self._responses_to_lose[partition] -= 1
             return True
@@ -130,7 +134,7 @@ class MemoryState:
         """Wake streams that wait for records, leaders or brokers."""
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
-            # A client of another thread has a loop of its own, which may be closed by now.
+            # A client in another thread has an event loop of its own, which may already be closed.
             with contextlib.suppress(RuntimeError):
                 future.get_loop().call_soon_threadsafe(_end_wait, future)
 
@@ -153,7 +157,7 @@ class MemoryState:
             self._disconnect[broker_id].remove(callback)
 
     def metadata(self, names: list[str] | None) -> pb.MetadataResponse:
-        """The metadata of the cluster and of these topics (None: all)."""
+        """Return the metadata of the cluster and of these topics (None: all)."""
         response = pb.MetadataResponse(
             cluster_id=self.cluster_id, controller_id=1, metadata_offset=self.metadata_offset
         )
@@ -182,7 +186,7 @@ class MemoryState:
         return response
 
     def leader_hint(self, partition: MemoryPartition) -> common_pb2.LeaderHint:
-        """The leader of a partition, to be sent with an error."""
+        """Return the leader of a partition, to be sent with an error."""
         return common_pb2.LeaderHint(
             leader_id=partition.leader_id,
             leader_epoch=partition.leader_epoch,

@@ -7,7 +7,7 @@ transaction (transaction.version 2), so that repeated requests are recognized an
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 
 from odradek.partitions import TopicPartition
@@ -69,6 +69,7 @@ class MemoryTransactions:
         *,
         new_producer_id: Callable[[], int],
         wake: Callable[[], None],
+        live_brokers: Set[int],
     ) -> None:
         self.faults: defaultdict[str, deque[ErrorCode]] = defaultdict(deque)
         """Error codes for the next calls, by the name of the method."""
@@ -78,6 +79,7 @@ class MemoryTransactions:
         self._groups = groups
         self._new_producer_id = new_producer_id
         self._wake = wake
+        self._live_brokers = live_brokers
         self.ids: dict[str, MemoryTransaction] = {}
 
     def take_fault(self, method: str) -> ErrorCode:
@@ -86,7 +88,7 @@ class MemoryTransactions:
         return faults.popleft() if faults else _NONE
 
     def loses_response(self, method: str) -> bool:
-        """Whether the response of this call, which was carried out, must be lost."""
+        """Return whether the response of this call, which was carried out, must be lost."""
         if not self.responses_to_lose[method]:
             return False
         self.responses_to_lose[method] -= 1
@@ -106,7 +108,7 @@ class MemoryTransactions:
         elif request.HasField("identity"):
             present = identity_key(request.identity)
             if present == known.last_identity and not known.is_open:
-                return pb.InitProducerResponse(identity=known.identity)
+                return self._initialized(known)
             if present != (known.producer_id, known.epoch):
                 return pb.InitProducerResponse(error_code=_FENCED)
             if known.is_open:
@@ -120,7 +122,14 @@ class MemoryTransactions:
             known.last_identity = None
         known.timeout_ms = request.transaction_timeout_ms
         known.state = "Empty"
-        return pb.InitProducerResponse(identity=known.identity)
+        return self._initialized(known)
+
+    def _initialized(self, known: MemoryTransaction) -> pb.InitProducerResponse:
+        return pb.InitProducerResponse(identity=known.identity, coordinator_id=self._coordinator_id)
+
+    @property
+    def _coordinator_id(self) -> int:
+        return min(self._live_brokers, default=-1)
 
     def end(self, request: pb.EndTransactionRequest) -> pb.EndTransactionResponse:
         """Commit or abort the transaction that the request names."""
@@ -132,7 +141,9 @@ class MemoryTransactions:
         if code is not _NONE:
             return pb.EndTransactionResponse(error_code=code)
         identity = self.ids[request.transactional_id].identity
-        return pb.EndTransactionResponse(next_identity=identity)
+        return pb.EndTransactionResponse(
+            next_identity=identity, coordinator_id=self._coordinator_id
+        )
 
     def _decide(self, request: pb.EndTransactionRequest) -> ErrorCode:
         known, present = self.ids.get(request.transactional_id), identity_key(request.identity)
@@ -140,7 +151,7 @@ class MemoryTransactions:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
         if present == (known.producer_id, known.epoch):
             if known.task is not None:
-                return ErrorCode.INVALID_TXN_STATE  # its step decides
+                return ErrorCode.INVALID_TXN_STATE  # only its step ends the transaction of a task
             if not request.is_commit:
                 self.drop(known)
                 return _NONE
@@ -181,7 +192,7 @@ class MemoryTransactions:
         try:
             header = read_header(records)
         except CorruptBatch:
-            return _NONE  # the log refuses it
+            return _NONE  # the log refuses the batch
         if not header.is_transactional:
             return _NONE
         code = self._join(transactional_id, (header.producer_id, header.producer_epoch))

@@ -1,0 +1,111 @@
+"""Why a transaction does not end: chains of causes, as in causes.py.
+
+An open transaction that is younger than OPEN_MS is not a fault, and one whose partitions and coordinator are well ends
+by itself: its producer ends it, or the coordinator after the time-out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from odradek.admin.causes import Cause, Look, joined, partition_causes, quorum_causes
+from odradek.admin.transaction_admin import OldTransaction, TransactionDescription
+from odradek.partitions import TopicPartition
+from odradek_protocol.topic_names import TRANSACTIONS_TOPIC
+
+OPEN_MS: Final = 5_000
+"""An open transaction counts as something to explain when it is older than this."""
+_NO_TIMEOUT_MS: Final = (
+    1 << 31
+) - 1  # the time-out of a transaction that its coordinator never aborts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionLook:
+    """What one look at a transactional id found."""
+
+    name: str
+    description: TransactionDescription | None = None
+    error: str = ""
+    """Why no coordinator described it; empty if one did."""
+    was_decided: bool = False
+    """Whether an earlier look had found it decided, too."""
+    hanging: tuple[OldTransaction, ...] = ()
+    """Open transactions of its producer that no coordinator will end."""
+    now_ms: int = 0
+    """Time of the look, ms since the epoch."""
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """The partitions of the open transaction, as far as they are known."""
+        return self.description.partitions if self.description is not None else ()
+
+
+def transaction_causes(look: Look, transaction: TransactionLook) -> list[Cause]:
+    """Return why the transaction of this id does not end; nothing if there is none, or it is young."""
+    name, described = transaction.name, transaction.description
+    if described is None:
+        coordinators = [n for n in look.partitions if n.topic == TRANSACTIONS_TOPIC]
+        lost = partition_causes(look, coordinators, is_stopped=True)
+        return [
+            Cause(
+                what=f"the coordinator of transactional id {name} does not respond",
+                evidence=transaction.error,
+                because=tuple(lost or quorum_causes(look)),
+            )
+        ]
+    causes = hanging_causes(transaction.hanging)
+    partitions = sorted(n for n in described.partitions if n in look.partitions)
+    stopped = tuple(partition_causes(look, partitions, is_stopped=True))
+    producer = f"producer {described.producer_id} with epoch {described.producer_epoch}"
+    if described.state.startswith("Prepare") and transaction.was_decided:
+        outcome = "commit" if "Commit" in described.state else "abort"
+        return [
+            *causes,
+            Cause(
+                what=f"the transaction of {name} is decided, but not complete: readers of committed records wait",
+                evidence=f"its state is {described.state} ({producer}); the marker is missing in {joined(partitions)}",
+                remedy=""
+                if stopped
+                else f"its coordinator repeats the {outcome} until it succeeds; the brokers' logs say why it fails",
+                because=stopped,
+            ),
+        ]
+    if described.state != "Ongoing" or described.started_ms is None:
+        return causes
+    open_ms = transaction.now_ms - described.started_ms
+    if open_ms < OPEN_MS and not stopped:
+        return causes
+    rest_s = max(0, described.timeout_ms - open_ms) / 1000
+    is_endless = described.timeout_ms >= _NO_TIMEOUT_MS
+    late = (
+        "its coordinator never aborts it"
+        if is_endless
+        else f"its coordinator aborts it in {rest_s:.0f} s"
+    )
+    remedy = f"its producer must end it; {late}, `odradek transaction abort {name}` does at once"
+    return [
+        *causes,
+        Cause(
+            what=f"the transaction of {name} is open: readers of committed records wait for it",
+            evidence=f"{producer} began it {open_ms / 1000:.0f} s ago; it has records in {joined(partitions)}",
+            remedy=remedy,
+            because=stopped,
+        ),
+    ]
+
+
+def hanging_causes(hanging: Iterable[OldTransaction]) -> list[Cause]:
+    """Return one cause for each transaction that is open in a partition although no coordinator will end it."""
+    return [
+        Cause(
+            what=f"{old.partition}: readers of committed records wait for a transaction that no coordinator will end",
+            evidence=f"producer {old.producer_id} began it at offset {old.first_offset}; it has been open for"
+            f" {old.open_for_ms / 1000:.0f} s, and the coordinators report it as {old.state.value}",
+            remedy="brokers end it by themselves, unless transaction.hanging.abort.enable is false;"
+            " `odradek transaction find-hanging --abort` does at once",
+        )
+        for old in hanging
+    ]

@@ -1,0 +1,85 @@
+"""The rows of `odradek top` claim nothing that one of its two looks at the cluster did not see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from odradek.admin.descriptions import (
+    BrokerDescription,
+    ClusterDescription,
+    GroupDescription,
+    LogDirDescription,
+    Partition,
+    TopicDescription,
+)
+from odradek.cli.top import Look, snapshot
+from odradek.errors import RequestTimedOut
+from odradek.partitions import TopicPartition
+
+FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
+BILLING = GroupDescription(
+    group="billing",
+    state="Stable",
+    type="consumer",
+    protocol="",
+    epoch=1,
+    coordinator_id=1,
+    members=(),
+)
+
+
+def cluster() -> ClusterDescription:
+    broker = BrokerDescription(
+        broker_id=1,
+        broker_epoch=1,
+        listeners=(),
+        rack="",
+        leader_count=2,
+        is_fenced=False,
+        is_in_shutdown=False,
+    )
+    return ClusterDescription(
+        cluster_id="c",
+        active_controller_id=1,
+        controller_epoch=1,
+        controller_endpoints=(),
+        brokers=(broker,),
+    )
+
+
+def topic() -> TopicDescription:
+    partitions = tuple(
+        Partition(partition=n, leader_id=1, leader_epoch=1, replicas=(1,), isr=(1,)) for n in (0, 1)
+    )
+    return TopicDescription(name="orders", topic_id=b"", is_internal=False, partitions=partitions)
+
+
+def look(at_s: float, **fields: Any) -> Look:
+    return Look(at_s=at_s, cluster=cluster(), topics=(topic(),), **fields)
+
+
+def test_a_partition_that_had_no_leader_before_does_not_count_as_written() -> None:
+    before = look(0.0, ends={FIRST: 100})
+    now = look(2.0, ends={FIRST: 120, SECOND: 1_000_000})
+    assert snapshot(before, now)["topics"][0]["records per s"] == 10.0
+
+
+def test_a_broker_that_was_silent_before_does_not_seem_to_grow() -> None:
+    silent = LogDirDescription(broker_id=1, path="", error=RequestTimedOut("timed out"))
+    sized = LogDirDescription(broker_id=1, path="/data", partition_bytes={FIRST: 1 << 30})
+    (row,) = snapshot(look(0.0, directories=(silent,)), look(2.0, directories=(sized,)))["brokers"]
+    assert (row["bytes"], row["grows per s"]) == (1 << 30, None)
+    (row,) = snapshot(look(0.0, directories=(sized,)), look(2.0, directories=(sized,)))["brokers"]
+    assert row["grows per s"] == 0.0
+
+
+def test_a_group_whose_ends_or_offsets_are_not_known_has_no_lag() -> None:
+    known = look(0.0, ends={FIRST: 100}, groups={"billing": (BILLING, {FIRST: 40})})
+    without_ends = look(2.0, groups={"billing": (BILLING, {FIRST: 40})})
+    without_offsets = look(2.0, ends={FIRST: 100}, groups={"billing": (BILLING, None)})
+    (row,) = snapshot(known, known)["groups"]
+    assert (row["lag"], row["committed per s"]) == (60, 0.0)
+    (row,) = snapshot(known, without_ends)["groups"]
+    assert row["lag"] is None
+    (row,) = snapshot(known, without_offsets)["groups"]
+    assert (row["lag"], row["committed per s"]) == (None, None)
