@@ -20,9 +20,14 @@ class Malformed(ValueError):
 
 def read_uvarint(buffer: ByteBuffer, offset: int) -> tuple[int, int]:
     """Read an unsigned 32-bit number."""
-    # Nearly all lengths, counts and tags take one byte.
-    if offset < len(buffer) and (byte := buffer[offset]) < 0x80:
-        return byte, offset + 1
+    # Nearly all lengths, counts and tags take one byte, and tags of extensions two.
+    size = len(buffer) - offset
+    if size > 0:
+        first = buffer[offset]
+        if first < 0x80:
+            return first, offset + 1
+        if size > 1 and (second := buffer[offset + 1]) < 0x80:
+            return first & 0x7F | second << 7, offset + 2
     return _read(buffer, offset, 32)
 
 
@@ -143,7 +148,9 @@ def read_tagged_fields(buffer: ByteBuffer, offset: int) -> tuple[dict[int, bytes
         end = offset + length
         if end > len(buffer):
             left = len(buffer) - offset
-            raise Malformed(f"length {length} before {offset}, {left} bytes are left")
+            raise Malformed(
+                f"a tagged field at byte {offset} has {length} bytes, but only {left} are left"
+            )
         fields[tag] = bytes(buffer[offset:end])
         previous, offset = tag, end
     return fields, offset

@@ -32,6 +32,7 @@ _NODES: Final = """
 _BROKERS: Final = """
     acks.all.without.controller.enable advertised.listeners authorizer.class.name background.threads
     broker.heartbeat.interval.ms broker.id broker.rack broker.session.timeout.ms cluster.id
+    compression.gzip.level compression.lz4.level compression.type compression.zstd.level
     connections.max.idle.ms connections.max.reauth.ms controlled.shutdown.timeout.ms
     controller.rpc.bootstrap controller.rpc.endpoints delegation.principals fetch.max.bytes
     follower.replication.throttled.rate group.consumer.assignors
@@ -42,6 +43,7 @@ _BROKERS: Final = """
     log.cleaner.backoff.ms log.cleaner.delete.retention.ms log.cleaner.max.compaction.lag.ms
     log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms log.cleanup.policy log.dir
     log.dir.stray.retention.ms log.dirs log.durability.default
+    log.flush.interval.messages log.flush.interval.ms
     log.flush.offset.checkpoint.interval.ms log.index.interval.bytes log.index.size.max.bytes
     log.message.timestamp.after.max.ms log.message.timestamp.before.max.ms
     log.message.timestamp.type log.retention.bytes log.retention.check.interval.ms

@@ -19,8 +19,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from odradek.embedded import ClusterPlan, EmbeddedCluster
-from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
-from odradek_protocol.kafka.request_decoding import ITEMS_MAX
+from odradek_protocol.kafka.api_keys import ITEMS_MAX, SUPPORTED, ApiKey
 from odradek_protocol.primitives import write_compact_array_count
 from tests.unit.kafka.foreign_messages import every_version, foreign_bytes, some
 from tests.unit.kafka.test_frames import mutated

@@ -1,7 +1,7 @@
 """The largest legal requests of every API, generated from its schema.
 
 Each begins as the valid request of `requests_to_everything`; then one of its arrays is filled until
-the request has `request_decoding.ITEMS_MAX` items. There is one request for each array. Names and
+the request has `api_keys.ITEMS_MAX` items. There is one request for each array. Names and
 indexes differ, so that no items are merged.
 """
 
@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from odradek_protocol.kafka import messages
-from odradek_protocol.kafka.api_keys import ApiKey
-from odradek_protocol.kafka.request_decoding import ITEMS_MAX
+from odradek_protocol.kafka.api_keys import ITEMS_MAX, ApiKey
 from odradek_protocol.kafka.response_encoding import encode_message
 from odradek_protocol.records.builder import BatchBuilder
 from tests.unit.kafka.requests_to_everything import HIGHEST, RIGHTS, message_of

@@ -77,9 +77,9 @@ def test_a_group_has_its_own_value_or_the_brokers() -> None:
 
 def test_configs_without_effect_are_described_where_they_are_set() -> None:
     image_ = image()
-    name = "compression.zstd.level"
+    name = "message.format.version"
     assert name not in {config.name for config in describe_topic(settings(), image_, "orders")}
-    image_.configs[ConfigResourceType.TOPIC, "orders"] = {name: "5"}
+    image_.configs[ConfigResourceType.TOPIC, "orders"] = {name: "2.8-IV1"}
     found = {config.name: config for config in describe_topic(settings(), image_, "orders")}
-    assert found[name].value == "5"
+    assert found[name].value == "2.8-IV1"
     assert found[name].documentation.startswith(WITHOUT_EFFECT)

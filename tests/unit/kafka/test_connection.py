@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Sequence
 
 import pytest
 
 from odradek_broker.kafka import connection_times
+from odradek_broker.kafka.response_line import ResponseBuffer, ResponseWriter
 from odradek_broker.kafka.services import LEAST_BYTES, UnsentResponses
 from odradek_protocol.identity import TopicName
 from odradek_protocol.kafka import messages
@@ -48,6 +50,34 @@ async def test_answers_come_in_the_order_of_the_requests() -> None:
             * 10
         ]
         assert [(await client.receive())[0] for _ in sent] == sent
+
+
+async def test_the_responses_to_requests_that_arrived_together_are_one_send(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sends: list[int] = []
+    write = ResponseWriter.write
+
+    def counted(writer: ResponseWriter, buffers: Sequence[ResponseBuffer]) -> None:
+        sends.append(len(buffers))
+        write(writer, buffers)
+
+    monkeypatch.setattr(ResponseWriter, "write", counted)
+    async with listening() as server:
+        client = await server.connect()
+        sent = [client.send(ApiKey.PRODUCE, 3, PRODUCE_3) for _ in range(7)]
+        assert [(await client.receive())[0] for _ in sent] == sent
+    # A head and a body for each; no more than five requests are in progress.
+    assert sends == [10, 4]
+
+
+async def test_responses_that_wait_for_their_turn_are_sent_before_the_connection_closes() -> None:
+    async with listening() as server:
+        client = await server.connect()
+        sent = [client.send(ApiKey.PRODUCE, 3, PRODUCE_3) for _ in range(2)]
+        client.send(ApiKey.PRODUCE, 99, PRODUCE_3)
+        assert [(await client.receive())[0] for _ in sent] == sent
+        assert await client.is_closed()
 
 
 async def test_produces_are_begun_before_those_ahead_of_them_are_answered() -> None:

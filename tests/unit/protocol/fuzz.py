@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from odradek_protocol.kafka import frames, group_messages, produce
+from odradek_protocol.kafka import fetch, frames, group_messages, produce
 from odradek_protocol.kafka.request_decoding import all_steps
 from odradek_protocol.records import (
     Compression,
@@ -36,6 +36,7 @@ from odradek_protocol.records import (
 )
 from odradek_protocol.records.batch_reader import append_time_ms, expanded_records
 from tests.unit.protocol.codecs import PYTHON, C, _codec, columns_of, read_all, with_crc
+from tests.unit.protocol.fetch_requests import fetch_body
 from tests.unit.protocol.produce_requests import damaged, produce_body
 
 BYTES_EXPANDED_MAX = 1 << 20
@@ -47,6 +48,7 @@ SHAPES = [
         group_messages.HEARTBEAT_SHAPES,
         group_messages.CONSUMER_HEARTBEAT_SHAPES,
         group_messages.CONSUMER_BEATEN_SHAPES,
+        fetch.FETCH_SHAPES,
     )
     for shape in shapes.values()
 ]
@@ -238,7 +240,18 @@ def _requests_agree(draw: random.Random, batch: bytes) -> bool:
         if header is not None and header != frames.read_request_header(data):
             return False
     _codec.usual_batch(batch)
-    return _shapes_agree(draw, batch)
+    return _fetches_agree(draw) and _shapes_agree(draw, batch)
+
+
+def _fetches_agree(draw: random.Random) -> bool:
+    """Pass a drawn Fetch request to the C code; return whether Python agrees with what C accepts."""
+    version = draw.choice(list(fetch.FETCH_SHAPES))
+    body = damaged(draw, fetch_body(draw, version))
+    fields = _codec.usual_message(fetch.FETCH_SHAPES[version], body)
+    if fields is None:
+        return True
+    steps = fetch.decode_fetch_steps(version, body)
+    return bool(fetch.request_of(version, fields) == all_steps(steps))
 
 
 def _shapes_agree(draw: random.Random, batch: bytes) -> bool:

@@ -10,6 +10,7 @@ import os
 import struct
 import subprocess
 import sys
+from typing import Any
 
 import cramjam
 import lz4.frame
@@ -29,6 +30,7 @@ from odradek_protocol.records import (
 )
 from odradek_protocol.records.compression import (
     LEVELS,
+    LZ4_PIECE_BYTES,
     compress,
     expand,
     lz4_bytes_max,
@@ -60,6 +62,32 @@ def test_the_cap_is_exact(codec: Compression) -> None:
         assert expand(packed, codec, len(data)) == data
         with pytest.raises(ExpandedTooLarge, match="expand to more than"):
             expand(packed, codec, len(data) - 1)
+
+
+def test_lz4_lets_other_threads_run_within_a_large_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[int] = []
+
+    class Compressor:
+        def __init__(self, **options: Any) -> None:
+            self._frame = whole(**options)
+
+        def compress(self, data: bytes) -> int:
+            pieces.append(len(data))
+            return int(self._frame.compress(data))
+
+        def finish(self) -> Any:
+            return self._frame.finish()
+
+    whole: Any = cramjam.lz4.Compressor
+    monkeypatch.setattr(cramjam.lz4, "Compressor", Compressor)
+    data = MIXED * 4
+    packed = compress(data, Compression.LZ4)
+    assert expand(packed, Compression.LZ4) == data
+    assert sum(pieces) == len(data)
+    assert max(pieces) <= LZ4_PIECE_BYTES
+    frame = whole(level=0, content_checksum=False, block_linked=False)
+    frame.compress(data)
+    assert packed == bytes(frame.finish())
 
 
 @pytest.mark.parametrize("codec", LEVELS)

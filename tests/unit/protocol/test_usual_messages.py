@@ -13,9 +13,9 @@ import pytest
 from odradek_broker.log.log_config import LogConfig
 from odradek_broker.replication import batch_checks
 from odradek_protocol.kafka import frames, group_messages, messages, produce
-from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
+from odradek_protocol.kafka.api_keys import ITEMS_MAX, SUPPORTED, ApiKey
 from odradek_protocol.kafka.leader_hints import CurrentLeader
-from odradek_protocol.kafka.request_decoding import ITEMS_MAX, all_steps
+from odradek_protocol.kafka.request_decoding import all_steps
 from odradek_protocol.kafka.response_encoding import encode_message
 from odradek_protocol.primitives import Malformed, write_string
 from odradek_protocol.records import Record, encode_batch

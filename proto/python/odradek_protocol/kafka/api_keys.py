@@ -10,6 +10,11 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+ITEMS_MAX: Final = 10_000
+"""The most array elements of a request. Clients split larger requests, or never need one: Kafka recommends up to 4,000
+partitions for a broker.
+"""
+
 
 class ApiKey(IntEnum):
     """The kinds of requests, with Kafka's numbers."""

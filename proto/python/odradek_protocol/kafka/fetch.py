@@ -17,19 +17,19 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Sequence, Sized
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from msgspec import Struct
 
 from odradek_protocol.identity import NO_TOPIC_ID, TOPIC_NAME_BYTES_MAX, TopicId, TopicName
-from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.api_keys import ITEMS_MAX, ApiKey
 from odradek_protocol.kafka.leader_hints import (
     CurrentLeader,
     NodeEndpoint,
     write_current_leader,
     write_node_endpoints,
 )
-from odradek_protocol.kafka.request_decoding import ITEMS_MAX, STRING_BYTES_MAX, all_steps
+from odradek_protocol.kafka.request_decoding import STRING_BYTES_MAX, all_steps
 from odradek_protocol.primitives import (
     ByteBuffer,
     Malformed,
@@ -41,6 +41,7 @@ from odradek_protocol.primitives import (
     write_string,
     write_uvarint,
 )
+from odradek_protocol.records.codec import usual_message
 
 WITH_SESSIONS: Final = 7
 WITH_EPOCHS: Final = 9
@@ -52,12 +53,27 @@ WITH_ENDPOINTS: Final = 16
 PARTITIONS_MAX: Final = ITEMS_MAX
 PARTITIONS_A_STEP: Final = 64
 
+FETCH_SHAPES: Final = {
+    11: b"iiiibii(n(iiqqi))(n(i))s",
+    12: b"iiiibii[m[iiqiqi0]0][m[i]0]c0",
+    13: b"iiiibii[u[iiqiqi0]0][u[i]0]c0",
+    14: b"iiiibii[u[iiqiqi0]0][u[i]0]c0",
+    15: b"iiibii[u[iiqiqi0]0][u[i]0]c0",
+    16: b"iiibii[u[iiqiqi0]0][u[i]0]c0",
+    17: b"iiibii[u[iiqiqi0]0][u[i]0]c0",
+    18: b"iiibii[u[iiqiqi0]0][u[i]0]c0",
+}
+"""Shapes of Fetch requests, by version, as `usual_message` takes them; older clients are decoded in Python."""
+
 _LENGTH_BYTES_MAX: Final = 5
 _INT32: Final = struct.Struct(">i")
 _WAIT_BYTES_ISOLATION: Final = struct.Struct(">iiib")
 _SESSION: Final = struct.Struct(">ii")
 _DIVERGING: Final = struct.Struct(">iqb")
 _ABORTED: Final = struct.Struct(">qq")
+_HEAD: Final = struct.Struct(">ihi")
+_PARTITION: Final = struct.Struct(">ihqqqBi")
+_COUNTS: Final = tuple([bytes([count + 1]) for count in range(127)])
 
 
 class FetchPartition(NamedTuple):
@@ -87,7 +103,7 @@ class ForgottenTopic(NamedTuple):
     partitions: list[int]
 
 
-class FetchRequest(Struct, frozen=True, kw_only=True, gc=False):
+class FetchRequest(Struct, frozen=True, gc=False):
     """A Fetch request. `replica_id` is -1 for consumers.
 
     Session epoch -1 stands for a request without a session, 0 for one that begins a session.
@@ -136,7 +152,38 @@ class TopicData(NamedTuple):
 
 def decode_fetch(version: int, body: ByteBuffer) -> FetchRequest:
     """Decode a Fetch request, which must fill `body`. Raises Malformed."""
-    return all_steps(decode_fetch_steps(version, body))
+    shape = FETCH_SHAPES.get(version)
+    fields = usual_message(shape, body) if shape is not None else None
+    if fields is None:
+        return all_steps(decode_fetch_steps(version, body))
+    return request_of(version, fields)
+
+
+def request_of(version: int, fields: tuple[Any, ...]) -> FetchRequest:
+    """Return the request whose fields `usual_message` returned for its shape."""
+    if version >= WITH_REPLICA_STATE:
+        fields = (-1, *fields)
+    *numbers, named, named_forgotten, rack = fields
+    topics = []
+    for topic, items in named:
+        if version >= FLEXIBLE:
+            partitions = [FetchPartition(*item) for item in items]
+        else:
+            partitions = [
+                FetchPartition(index, epoch, offset, -1, log_start, bytes_max)
+                for index, epoch, offset, log_start, bytes_max in items
+            ]
+        topics.append(FetchTopic(*_named(version, topic), partitions))
+    forgotten = [
+        ForgottenTopic(*_named(version, topic), [index for (index,) in indexes])
+        for topic, indexes in named_forgotten
+    ]
+    message: tuple[Any, ...] = (*numbers, topics, forgotten, rack)
+    return FetchRequest(*message)
+
+
+def _named(version: int, topic: Any) -> tuple[TopicName | None, TopicId]:
+    return (None, topic) if version >= WITH_TOPIC_IDS else (topic, NO_TOPIC_ID)
 
 
 def decode_fetch_steps(version: int, body: ByteBuffer) -> Generator[None, None, FetchRequest]:
@@ -331,6 +378,10 @@ def encode_fetch_steps(
     partitions.
     """
     flexible = version >= FLEXIBLE
+    if flexible and not endpoints:
+        usual = _usual_response(version, topics, throttle_ms, error_code, session_id)
+        if usual is not None:
+            return usual
     buffers: list[Sized] = []
     size = since_step = 0
     out = bytearray(_INT32.pack(throttle_ms))
@@ -369,6 +420,77 @@ def encode_fetch_steps(
     if out:
         buffers.append(out)
     return buffers, size + len(out)
+
+
+def _usual_response(
+    version: int,
+    topics: Sequence[TopicData],
+    throttle_ms: int,
+    error_code: int,
+    session_id: int,
+) -> tuple[list[Sized], int] | None:
+    """Encode a short response in which no partition has a tagged field or an aborted transaction; None for others."""
+    parts = [_HEAD.pack(throttle_ms, error_code, session_id), _compact_count(len(topics))]
+    buffers: list[Sized] = []
+    size = count = 0
+    for name, topic_id, partitions in topics:
+        count += len(partitions)
+        if count >= PARTITIONS_A_STEP:
+            return None
+        if version >= WITH_TOPIC_IDS:
+            parts.append(topic_id)
+        else:
+            compact = bytearray()
+            write_compact_string(compact, name)
+            parts.append(compact)
+        parts.append(_compact_count(len(partitions)))
+        for (
+            index,
+            error,
+            high_watermark,
+            last_stable_offset,
+            log_start_offset,
+            aborted,
+            preferred,
+            records,
+            size_bytes,
+            leader,
+            diverging,
+        ) in partitions:
+            if aborted is not None or leader is not None or diverging is not None:
+                return None
+            parts.append(
+                _PARTITION.pack(
+                    index,
+                    error,
+                    high_watermark,
+                    last_stable_offset,
+                    log_start_offset,
+                    0,
+                    preferred,
+                )
+            )
+            parts.append(_compact_count(size_bytes))
+            if size_bytes:
+                before = b"".join(parts)
+                buffers.append(before)
+                buffers.extend(records)
+                size += len(before) + size_bytes
+                parts = []
+            parts.append(b"\0")
+        parts.append(b"\0")
+    parts.append(b"\0")
+    rest = b"".join(parts)
+    buffers.append(rest)
+    return buffers, size + len(rest)
+
+
+def _compact_count(count: int) -> bytes | bytearray:
+    if count < 127:
+        return _COUNTS[count]
+    out = bytearray()
+    write_uvarint(out, count + 1)
+    return out
 
 
 def _write_partition(out: bytearray, version: int, partition: PartitionData) -> None:

@@ -32,7 +32,7 @@ def _version_table() -> bytes:
     table = bytearray()
     for key in range(max(SUPPORTED) + 1):
         versions = SUPPORTED[ApiKey(key)] if key in SUPPORTED else None
-        # The header of a request that is not supported is read as one without tagged fields.
+        # If a version is not supported, the header is read as one without tagged fields.
         flexible, highest = (
             (_NEVER, 0) if versions is None else (versions.flexible, versions.highest)
         )
@@ -41,7 +41,7 @@ def _version_table() -> bytes:
 
 
 _VERSIONS: Final = _version_table()
-"""What `usual_header` takes: for each API key the lowest flexible and the highest version."""
+"""The argument of `usual_header`: for each API key the lowest flexible version and the highest version."""
 
 
 class RequestHeader(NamedTuple):
@@ -81,7 +81,9 @@ def read_request_header(frame: ByteBuffer) -> RequestHeader:
         except UnicodeDecodeError:
             raise Malformed("the client id is not UTF-8") from None
     elif length != -1:
-        raise Malformed(f"the length of the client id is {length}")
+        raise Malformed(
+            f"the length of the client id is {length}: less than -1, which stands for null"
+        )
     versions = SUPPORTED.get(api_key)
     if versions is not None and versions.flexible <= version <= versions.highest:
         if end < len(frame) and frame[end] == 0:
@@ -92,7 +94,7 @@ def read_request_header(frame: ByteBuffer) -> RequestHeader:
 
 
 def response_head(key: int, version: int, correlation_id: int, body_bytes: int) -> bytes:
-    """Encode size and header of a response whose message has `body_bytes` bytes."""
+    """Encode the size and the header of a response whose message has `body_bytes` bytes."""
     if version >= _VERSIONS[2 * key] and key != ApiKey.API_VERSIONS:
         return _RESPONSE_FLEXIBLE.pack(body_bytes + 5, correlation_id, 0)
     return _RESPONSE.pack(body_bytes + 4, correlation_id)

@@ -14,14 +14,14 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, cast
 from msgspec import Struct
 
 from odradek_protocol.identity import NO_TOPIC_ID, TOPIC_NAME_BYTES_MAX, TopicId, TopicName
-from odradek_protocol.kafka.api_keys import ApiKey
+from odradek_protocol.kafka.api_keys import ITEMS_MAX, ApiKey
 from odradek_protocol.kafka.leader_hints import (
     CurrentLeader,
     NodeEndpoint,
     write_current_leader,
     write_node_endpoints,
 )
-from odradek_protocol.kafka.request_decoding import ITEMS_MAX, STRING_BYTES_MAX, all_steps
+from odradek_protocol.kafka.request_decoding import STRING_BYTES_MAX, all_steps
 from odradek_protocol.primitives import (
     ByteBuffer,
     Malformed,
@@ -116,7 +116,7 @@ def decode_produce(version: int, body: memoryview) -> ProduceRequest:
     """Decode a Produce request, which must fill `body`. Raises Malformed."""
     usual = usual_produce(version, body)
     if usual is not None:
-        # Any: the codec makes plain strings and bytes, of which names and ids are subtypes only for the type checker.
+        # Any, because the codec creates plain strings and bytes; names and ids are subtypes only for the type checker.
         return ProduceRequest(*cast("Any", usual))
     return all_steps(decode_produce_steps(version, body))
 
@@ -315,7 +315,7 @@ def encode_produce_steps(
                     write_uvarint(out, len(partition.invalid_records) + 1)
                     for index in partition.invalid_records:
                         out += _INT32.pack(index)
-                        # The record has no message of its own, and no tags.
+                        # The record has neither a message of its own nor tags.
                         out += b"\0\0"
                 else:
                     out.append(1)

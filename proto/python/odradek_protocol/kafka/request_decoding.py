@@ -25,13 +25,11 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Final, TypeVar
 
 from odradek_protocol.identity import TOPIC_NAME_BYTES_MAX
-from odradek_protocol.kafka.api_keys import ApiKey, is_flexible
+from odradek_protocol.kafka.api_keys import ITEMS_MAX, ApiKey, is_flexible
 from odradek_protocol.kafka.messages import MESSAGES, Message
 from odradek_protocol.primitives import ByteBuffer, Malformed, read_uvarint
 
 T = TypeVar("T")
-ITEMS_MAX: Final = 10_000
-"""Clients split larger requests, or never need one: Kafka recommends up to 4,000 partitions for a broker."""
 STRING_BYTES_MAX: Final = 32_767
 TRAILING_BYTES_MAX: Final = 8
 RequestDecoder = Callable[[ByteBuffer], Message]
@@ -358,7 +356,7 @@ class _Source:
         )
 
     def _least(self, field: Any) -> int:
-        """Return the smallest number of bytes that an element can have."""
+        """Return the smallest number of bytes that one element can have."""
         kind = field._type_str
         if field.is_struct():
             fields = field.untagged_fields(self._version)

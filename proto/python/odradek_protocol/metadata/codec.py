@@ -47,7 +47,8 @@ __all__ = [
 BATCH_FORMAT: Final = 1
 
 _pack: Final = msgspec.msgpack.Encoder().encode
-# In msgspec's error for a struct with more fields than the class has; `Endpoint` is the one struct inside records.
+# A part of msgspec's error for a struct with more fields than the class has. `Endpoint` is the only struct inside
+# records.
 _MORE_FIELDS: Final = "of at most length"
 _BYTES: Final = (bytes,)
 _RECORDS_PER_STEP: Final = 1000
@@ -75,7 +76,7 @@ def batch_steps(payload: bytes | memoryview) -> Generator[None, None, MetadataBa
     """
     value = _unpacked(payload)
     if not isinstance(value, tuple) or len(value) < 3:
-        raise MetadataDecodeError("a batch is not an array of three parts")
+        raise MetadataDecodeError("a batch is not an array of three elements")
     batch_format, controller_epoch, rows = value[:3]
     if type(batch_format) is not int or batch_format < BATCH_FORMAT:
         raise MetadataDecodeError(f"batch format {batch_format!r} is not {BATCH_FORMAT}")
@@ -195,7 +196,7 @@ def _rows(records: Iterable[MetadataRecord], level: int) -> list[tuple[object, .
     return rows
 
 
-def _record(row: Any) -> MetadataRecord:  # Any: what msgpack returns
+def _record(row: Any) -> MetadataRecord:  # Any, because it is what msgpack returns
     if type(row) is tuple and len(row) >= 2 and type(row[0]) is type(row[1]) is int:
         layout = _BY_TYPE_ID.get(row[0])
         if layout is not None and 0 <= row[1] <= layout.newest and len(row) <= layout.length_max:

@@ -68,7 +68,7 @@ _VALUE_CHARACTERS_MAX: Final = 32_767
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDefinition:
-    """One config. `minimum` and `maximum` are inclusive; `choices` empty means any."""
+    """One config. `minimum` and `maximum` are inclusive; `choices` empty means any. The default is always allowed."""
 
     name: str
     type: ConfigType
@@ -77,9 +77,11 @@ class ConfigDefinition:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
-    broker_name: str | None = None  # of a topic or group config: its name as the default of all
+    # For a config of topics or groups: the name of its default for all brokers.
+    broker_name: str | None = None
     is_sensitive: bool = False
-    is_cluster_wide: bool = False  # of a broker config: makes no sense for a single broker
+    # For a config of brokers: whether it cannot be set for a single broker.
+    is_cluster_wide: bool = False
 
     @property
     def default_name(self) -> str:
@@ -119,7 +121,9 @@ class ConfigDefinition:
         kind = "a number" if self.type is ConfigType.DOUBLE else "a whole number"
         low = "" if self.minimum is None else f" from {self.minimum:.15g}"
         high = "" if self.maximum is None else f" up to {self.maximum:.15g}"
-        return f"{kind}{low}{high}"
+        is_default_outside = self.minimum is not None and float(self.default) < self.minimum
+        default = f", or {self.default}" if is_default_outside else ""
+        return f"{kind}{low}{high}{default}"
 
     def _refuse(self, text: object) -> ConfigError:
         shown = "the value" if self.is_sensitive else repr(text)
@@ -155,6 +159,8 @@ class ConfigDefinition:
         return number
 
     def _ranged(self, number: int | float) -> int | float:
+        if str(number) == self.default:
+            return number
         too_low = self.minimum is not None and number < self.minimum
         if too_low or (self.maximum is not None and number > self.maximum):
             raise self._refuse(number)
@@ -170,19 +176,26 @@ def unknown_config(kind: str, name: str, known: Iterable[str]) -> ConfigError:
 
 _COMPRESSIONS: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _HOUR_MS: Final = 3_600_000
-# A batch is replicated whole, in a message of at most 64 MiB.
+# A batch is replicated in one message, which has at most 64 MiB.
 _MESSAGE_BYTES_MAX: Final = 48 << 20
 WITHOUT_EFFECT: Final = "Without effect here"
 
 
 def _topic(
     name: str, type_: ConfigType, default: object, documentation: str, **more: Any
-) -> ConfigDefinition:  # Any: the fields of ConfigDefinition
+) -> ConfigDefinition:  # Any, because these are the fields of ConfigDefinition
     text = str(default).lower() if isinstance(default, bool) else str(default)
     more.setdefault("broker_name", f"log.{name}")
     return ConfigDefinition(
         name=name, type=type_, default=text, documentation=documentation, **more
     )
+
+
+def _level(codec: str, default: int, lowest: int, highest: int, note: str) -> ConfigDefinition:
+    name = f"compression.{codec}.level"
+    what = f"The level at which the leader compresses batches of another codec to {codec}"
+    bounds = {"minimum": lowest, "maximum": highest, "broker_name": name}
+    return _topic(name, ConfigType.INT, default, f"{what} (compression.type). {note}", **bounds)
 
 
 TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
@@ -205,6 +218,9 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             choices=_COMPRESSIONS,
             broker_name="compression.type",
         ),
+        _level("gzip", -1, 1, 9, "-1 means 6."),
+        _level("lz4", 9, 1, 17, "As in Kafka, 9 is the fast variant. Levels above 12 count as 12."),
+        _level("zstd", 3, -131_072, 22, "Levels outside -100 to 19 count as the nearest of these."),
         _topic(
             "delete.retention.ms",
             ConfigType.LONG,
@@ -243,7 +259,8 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
             "flush.ms",
             ConfigType.LONG,
             LONG_MAX,
-            f"{WITHOUT_EFFECT}: durability=fsync syncs each batch before it acknowledges acks=all.",
+            "Each replica syncs its log to disk when a record has not been synced for this long, in ms (checked every "
+            "100 ms). acks=all does not wait for it. Logs are always synced after a minute at the latest.",
             minimum=0,
             broker_name="log.flush.interval.ms",
         ),
@@ -387,7 +404,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
 
 def _inert(
     name: str, type_: ConfigType, default: str, reason: str, **more: Any
-) -> ConfigDefinition:  # Any: the fields of ConfigDefinition
+) -> ConfigDefinition:  # Any, because these are the fields of ConfigDefinition
     return ConfigDefinition(
         name=name,
         type=type_,
@@ -403,9 +420,6 @@ _CURRENT_FORMAT: Final = "batches have Kafka's current format"
 INERT_TOPIC_CONFIGS: Final[dict[str, ConfigDefinition]] = {
     definition.name: definition
     for definition in (
-        _inert("compression.gzip.level", ConfigType.INT, "-1", "batches are not compressed again"),
-        _inert("compression.lz4.level", ConfigType.INT, "9", "batches are not compressed again"),
-        _inert("compression.zstd.level", ConfigType.INT, "3", "batches are not compressed again"),
         _inert("follower.replication.throttled.replicas", ConfigType.LIST, "", _THROTTLED),
         _inert("leader.replication.throttled.replicas", ConfigType.LIST, "", _THROTTLED),
         _inert("local.retention.bytes", ConfigType.LONG, "-2", _NOT_TIERED, minimum=-2),
@@ -448,7 +462,7 @@ GROUP_CONFIGS: Final[dict[str, ConfigDefinition]] = {
 
 def _cluster(
     name: str, type_: ConfigType, default: object, documentation: str, **more: Any
-) -> ConfigDefinition:  # Any: the fields of ConfigDefinition
+) -> ConfigDefinition:  # Any, because these are the fields of ConfigDefinition
     text = str(default).lower() if isinstance(default, bool) else str(default)
     return ConfigDefinition(
         name=name,

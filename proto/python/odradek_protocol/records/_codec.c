@@ -1754,7 +1754,7 @@ static PyObject *codec_usual_batch(PyObject *module, PyObject *buffer) {
  *
  * A shape has a byte for each field of a message in one version:
  *
- *     h i q      an int16, int32, int64
+ *     b h i q    an int8, int16, int32, int64
  *     u          16 bytes
  *     s S n      a string; S may be null; n is a topic's name
  *     c C m      the same three in their compact forms
@@ -1813,7 +1813,7 @@ static int shape_open(PyObject *bytes, Shape *shape) {
         } else if (*at == ')' || *at == ']') {
             is_valid = depth > 0 && open[--depth] == *at;
         } else {
-            is_valid = *at != '\0' && strchr("hiqusSncCm-!0", *at) != NULL;
+            is_valid = *at != '\0' && strchr("bhiqusSncCm-!0", *at) != NULL;
         }
     }
     if (!is_valid || depth != 0) {
@@ -1846,7 +1846,8 @@ static PyObject *shaped_number(Wire *wire, int bytes) {
     if (wire_left(wire) < bytes) return NULL;
     uint64_t value = load_big(wire->at, bytes);
     wire->at += bytes;
-    return PyLong_FromLongLong(bytes == 2 ? (int16_t)value : bytes == 4 ? (int32_t)value : (int64_t)value);
+    int unused_bits = 64 - 8 * bytes;
+    return PyLong_FromLongLong((int64_t)(value << unused_bits) >> unused_bits);
 }
 
 /* Returns a field that has a value, or NULL: the bytes are unusual, or memory is short and there is an exception. */
@@ -1854,6 +1855,7 @@ static PyObject *shaped_field(Wire *wire, Shape *shape, char field, int64_t *ite
     int is_compact = shape_is_compact(field);
     int64_t length;
     switch (field) {
+    case 'b': return shaped_number(wire, 1);
     case 'h': return shaped_number(wire, 2);
     case 'i': return shaped_number(wire, 4);
     case 'q': return shaped_number(wire, 8);
@@ -1967,6 +1969,7 @@ static int shape_write_text(Room *room, PyObject *text, char field) {
 
 static int shape_write_field(Room *room, Shape *shape, char field, PyObject *value) {
     switch (field) {
+    case 'b': return shape_write_number(room, value, 1);
     case 'h': return shape_write_number(room, value, 2);
     case 'i': return shape_write_number(room, value, 4);
     case 'q': return shape_write_number(room, value, 8);

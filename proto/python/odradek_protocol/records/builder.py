@@ -116,13 +116,16 @@ def recompressed_batch(
     header: BatchHeader,
     compression: Compression,
     bytes_expanded_max: int,
+    *,
+    level: int | None = None,
 ) -> tuple[bytes, int]:
     """Return the batch at `position` with its records in another codec, and the size of its expanded records.
 
-    The records themselves are not read. Raises ExpandedTooLarge, and CorruptBatch if they cannot be expanded.
+    `level` is that of `compress`. The records themselves are not read. Raises ExpandedTooLarge, and CorruptBatch if
+    they cannot be expanded.
     """
     expanded = expanded_records(buffer, position, header, bytes_expanded_max=bytes_expanded_max)
-    records = compress(bytes(expanded), compression) if expanded else b""
+    records = compress(bytes(expanded), compression, level) if expanded else b""
     head = bytearray(memoryview(buffer)[position : position + HEADER_BYTES])
     _BATCH_LENGTH.pack_into(head, BATCH_LENGTH_AT, BATCH_LENGTH_MIN + len(records))
     (attributes,) = _ATTRIBUTES.unpack_from(head, ATTRIBUTES_AT)

@@ -55,16 +55,16 @@ from odradek_runtime.tls import ANONYMOUS
 
 UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 4 * 1024
 TOKEN_FRAME_BYTES_MAX: Final = 20 * 1024
-"""The limit once a mechanism is chosen: a token of OAUTHBEARER has up to 16 KiB."""
+"""The size limit once a mechanism is chosen: a token of OAUTHBEARER has up to 16 KiB."""
 IN_FLIGHT_MAX: Final = 5
 REQUEST_BYTES_MAX: Final = 16 << 20
-"""The limit of every request but Produce, which alone carries records."""
+"""The size limit of every request except Produce, which contains records."""
 LONG_RESPONSE_ITEMS_MIN: Final = 256
-"""A response with as many items is encoded in turns."""
+"""A response with this many items is encoded in turns with other work."""
 _WAITS_FOR_OTHERS: Final = frozenset(
     {ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_HEARTBEAT}
 )
-"""Requests that wait for records or members. Sessions and groups bound what they keep meanwhile."""
+"""Requests that wait for records or for other members. Fetch sessions and groups bound what they hold."""
 _LOGIN_KEYS: Final = frozenset(
     {ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 )
@@ -73,7 +73,7 @@ _audit = event_log("odradek_broker.audit")
 
 
 class KafkaConnection(asyncio.BufferedProtocol):
-    """One connection of a Kafka client. Used only on the event loop."""
+    """One connection of a Kafka client. It is used only on the event loop."""
 
     def __init__(self, owner: ConnectionOwner, now_ms: int) -> None:
         self._owner = owner
@@ -93,12 +93,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._is_closing = False
         self._times = ConnectionTimes(now_ms)
         self._has_spoken = False
-        self._has_held = False  # whether bytes were held when reading was regulated last
+        self._has_held = False  # whether bytes were held back when reading was last regulated
         self._takes_raw_tokens = False
         self._file: FrameFile | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        stream = cast("asyncio.Transport", transport)  # uvloop's transports are no subclass
+        # The transports of uvloop are not a subclass of it.
+        stream = cast("asyncio.Transport", transport)
         self._transport = stream
         self._line.opened(stream, self._written)
         try:
@@ -154,16 +155,25 @@ class KafkaConnection(asyncio.BufferedProtocol):
             return
         self._is_advancing = True
         try:
-            while self._has_room() and (frame := self._frames.next_frame()) is not None:
+            while self._has_room() or self._flush_together():
+                if (frame := self._frames.next_frame()) is None:
+                    break
                 self._begin(frame)
+            self._flush_together()
             if not self._is_closing:
                 self._frames.settle()
         except FrameRefused as refused:
             self._refuse_frame(refused)
         finally:
             self._is_advancing = False
-        if not self._is_closing:
-            self._regulate()
+        self._regulate()
+
+    def _flush_together(self) -> bool:
+        """Send the responses of requests that began together in one send; return whether there is room for more."""
+        if self._is_closing or not self._slots or self._slots[0].buffers is None:
+            return False
+        self._flush()
+        return self._has_room()
 
     def _has_room(self) -> bool:
         return (
@@ -177,10 +187,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def _regulate(self) -> None:
         held = self._frames.held_bytes
-        if not held and not self._has_held and self._is_reading:
-            return  # as after nearly every request
+        if self._is_closing or (not held and not self._has_held and self._is_reading):
+            return  # this is so after nearly every request
         self._has_held = held > 0
-        # A connection without a whole request reads on: otherwise it would not notice that the client disconnected.
+        # A connection that has no whole request continues to read; otherwise it would not notice a disconnect of the
+        # client.
         wants = self._has_room() or not held
         arriving = self._owner.arriving
         arriving.hold(self, held)
@@ -220,13 +231,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def read_on(self) -> None:
         """Resume reading, because there is memory for large frames again."""
-        if not self._is_closing:
-            self._regulate()
+        self._regulate()
 
     def give_up(self, reason: str) -> None:
         """Close the connection, and discard the bytes that were received."""
-        if not self._is_closing:
-            self._close(reason)
+        self._close(reason)
 
     def _begin(self, frame: bytearray) -> None:
         session = self._session
@@ -240,7 +249,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         try:
             api_key, version, correlation_id, client_id, body_at = request_fields(view)
             handler = self._owner.registry.find(api_key, version)
-            if session.sasl is not None:  # or else there is no login
+            if session.sasl is not None:  # None: this listener has no login
                 self._require_login(session, api_key)
             slot = Slot(api_key, version, correlation_id, client_id)
             if handler is None:
@@ -379,7 +388,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
         body = encode_message(unknown_version(), 0)
         self._slots.append(slot)
         self._line.fill(slot, [body], len(body))
-        self._flush()
 
     async def _finish(self, slot: Slot, result: Awaitable[Response]) -> None:
         """Run an asynchronous request. This is the outermost function of its task."""
@@ -404,7 +412,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._respond(slot, done.result())
 
     def _respond(self, slot: Slot, result: Response) -> None:
-        """Encode a response, put it into the line, and send what is at the head of the line."""
+        """Encode a response, put it into the line, and send the responses at the head of the line."""
         request = slot.request
         if self._is_closing or request is None:
             return
@@ -449,12 +457,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._owner.counters.latencies[request.key].observe(perf_counter() - slot.began)
         if request.key in _LOGIN_KEYS:
             self._login_advanced()
-        self._flush()
+        if not self._is_advancing:
+            self._flush()
         if request.closes_connection:
             self._close("the login failed")
             return
         if request.throttle_ms:
-            self._mute_for(request.throttle_ms)
+            self.mute_for(request.throttle_ms)
         self._advance()
 
     def _flush(self) -> None:
@@ -470,7 +479,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         )
         request.throttle_ms = max(request.throttle_ms, wait_ms)
 
-    def _mute_for(self, wait_ms: int) -> None:
+    def mute_for(self, wait_ms: int) -> None:
+        """Begin no request for `wait_ms` (quotas)."""
         self._owner.counters.throttled_ms += wait_ms
         if self._mute is not None:
             self._mute.cancel()
@@ -479,10 +489,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _unmute(self) -> None:
         self._mute = None
         self._advance()
-
-    def mute_for(self, wait_ms: int) -> None:
-        """Begin no request for `wait_ms` (connection quotas)."""
-        self._mute_for(wait_ms)
 
     def _login_advanced(self) -> None:
         session = self._session
@@ -552,12 +558,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         elif times.rests(self._owner.idle_ms_max, now_ms):
             self._close("")
 
-    def abort(self) -> None:
-        """Close the connection now (the listener stops)."""
-        self._close("")
-
     def _fail(self, slot: Slot, error: BaseException) -> None:
-        """Close the connection after an internal error: there is no response that fits, and the client retries."""
+        """Close the connection after an internal error: no response would be right, and the client tries again."""
         self._owner.counters.failures += 1
         _log.error(
             "Request failed on an internal error; closing its connection",
@@ -591,7 +593,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             transport.abort()
         else:
             self._line.write_rest()
-            transport.close()  # earlier responses are still sent
+            transport.close()  # responses in the buffer are still sent
 
 
 def _now_ms() -> int:

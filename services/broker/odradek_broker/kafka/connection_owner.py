@@ -14,7 +14,7 @@ from odradek_broker.kafka.request import ClientSession
 
 
 class Connection(Protocol):
-    """One connection, as its listener uses it."""
+    """The methods of a connection that its listener uses."""
 
     def mute_for(self, wait_ms: int) -> None:
         """Begin no request for `wait_ms` (connection quotas)."""
@@ -25,12 +25,12 @@ class Connection(Protocol):
     def check(self, now_ms: int) -> None:
         """Close the connection if it is too slow or idle for too long. The listener calls this every second."""
 
-    def abort(self) -> None:
-        """Close the connection now (the listener stops)."""
+    def give_up(self, reason: str) -> None:
+        """Close the connection now. The reason is logged; "" if the listener stops."""
 
 
 class ConnectionOwner(Protocol):
-    """The listener, as its connections use it."""
+    """The methods of a listener that its connections use."""
 
     registry: Registry
     counters: KafkaCounters
@@ -44,7 +44,9 @@ class ConnectionOwner(Protocol):
         """Count a connection and return its session. Raises CloseConnection if there are too many."""
 
     def advice_for(self, protocol: str) -> str:
-        """Return a text for a client of another protocol: what this listener is, and where that protocol is served."""
+        """Return a text for a client that speaks another protocol: what this listener is, and which listener has that
+        protocol.
+        """
 
     def hold_early(self, connection: Connection, size_bytes: int) -> str | None:
         """Count the bytes of a frame that a client holds before its login. Return why it may not hold them, or None

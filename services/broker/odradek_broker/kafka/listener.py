@@ -96,14 +96,14 @@ class KafkaListeners:
         return self.counters.connections.total()
 
     def close(self) -> None:
-        """Release the ports; harmless after `serve`."""
+        """Release the ports. It may also be called after `serve`."""
         for socket_ in self._sockets.values():
             socket_.close()
 
     async def serve(self, registry: Registry, ready: asyncio.Event | None = None) -> None:
         """Accept connections until cancelled; `ready` is set once they are accepted.
 
-        The caller runs `warm_up` meanwhile: the first requests are slow otherwise.
+        The caller should run `warm_up` at the same time, because the first requests would be slow otherwise.
         """
         async with asyncio.TaskGroup() as tasks:
             listeners = [
@@ -316,7 +316,7 @@ class _Listener:
     def close(self) -> None:
         """Close all connections."""
         for connection in tuple(self._connections):
-            connection.abort()
+            connection.give_up("")
 
     def _now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)

@@ -12,6 +12,7 @@ in each turn of the event loop, and the next ones when the transport has sent mo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
@@ -42,7 +43,7 @@ class Slot(Struct, eq=False):
     correlation_id: int
     client_id: str | None = None
     request: AnyRequest | None = None
-    is_unordered: bool = False  # no request after it begins before it has its response
+    is_unordered: bool = False  # later requests begin only after this one has its response
     buffers: Sequence[ResponseBuffer] | None = None  # None: there is no response yet
     work: asyncio.Future[None] | asyncio.Future[Response] | None = None
     began: float = 0.0
@@ -59,14 +60,14 @@ class ResponseLine:
         self._writer: ResponseWriter | None = None
 
     def opened(self, transport: asyncio.Transport, on_written: Callable[[], None]) -> None:
-        """Set the transport on which responses are sent from now on; see `ResponseWriter`."""
+        """Set the transport on which responses are sent from now on (see `ResponseWriter`)."""
         self._writer = ResponseWriter(transport, on_written)
 
     def fill(self, slot: Slot, buffers: Iterable[object], size_bytes: int) -> None:
-        """Put the response of a request, without its head, into its slot; `size_bytes` is its size in all."""
+        """Put the response of a request, without the header, into its slot; `size_bytes` is its total size."""
         head = response_head(slot.api_key, slot.version, slot.correlation_id, size_bytes)
         filled = [head, *cast("Iterable[ResponseBuffer]", buffers)]
-        # A response that waits in line must not refer to files: they may be truncated before its turn.
+        # A response that waits behind others must not refer to files, because they may be truncated before it is sent.
         if slot is self.slots[0]:
             slot.buffers = filled
         else:
@@ -103,7 +104,9 @@ class ResponseLine:
             self._writer.write_on()
 
     def write_rest(self) -> None:
-        """Pass all waiting bytes to the transport, which is about to close."""
+        """Pass all responses at the head of the line to the transport, which is about to close."""
+        with contextlib.suppress(OSError):  # a slice of a log file can no longer be read
+            self.flush()
         if self._writer is not None:
             self._writer.write_rest()
 
@@ -128,7 +131,7 @@ class ResponseLine:
 
 
 class ResponseWriter:
-    """Writes the responses of one connection, past its transport where that is possible."""
+    """Writes the responses of one connection, directly to its socket where that is possible."""
 
     __slots__ = ("_is_due", "_on_written", "_socket_fd", "_transport", "_waiting", "waiting_bytes")
 
@@ -138,7 +141,7 @@ class ResponseWriter:
         self._on_written = on_written
         self._waiting: deque[ByteBuffer] = deque()
         self.waiting_bytes = 0
-        self._is_due = False  # a piece is written in the next turn of the loop
+        self._is_due = False  # whether a piece will be written in the next turn of the event loop
         self._socket_fd = -1
         plain_socket = transport.get_extra_info("socket")
         if plain_socket is not None and transport.get_extra_info("ssl_object") is None:
@@ -189,7 +192,7 @@ class ResponseWriter:
         transport.writelines(piece)
         if not waiting:
             self._on_written()
-        # With more in its buffer the transport calls `resume_writing` later.
+        # Otherwise the transport calls `resume_writing` when its buffer is emptier.
         elif transport.get_write_buffer_size() <= WRITE_BUFFER_BYTES_MAX:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self.write_on)
@@ -206,12 +209,12 @@ class ResponseWriter:
         self.drop()
 
     def drop(self) -> None:
-        """Discard the waiting bytes."""
+        """Discard the bytes of responses that were not passed on yet."""
         self._waiting.clear()
         self.waiting_bytes = 0
 
     def _write_past_the_transport(self, buffers: Sequence[ResponseBuffer]) -> list[ByteBuffer]:
-        """Write as much as the socket accepts; return the rest, read from its files, for the transport."""
+        """Write as much as the socket accepts. Return the rest, which is read from its files, for the transport."""
         transport = self._transport
         is_free = (
             self._socket_fd >= 0

@@ -34,6 +34,7 @@ from odradek_protocol.kafka.fetch import (
     FetchRequest,
     PartitionData,
     TopicData,
+    decode_fetch,
     decode_fetch_steps,
     encode_fetch_steps,
 )
@@ -43,16 +44,16 @@ from odradek_runtime.clock import monotonic_ms
 
 WAIT_MS_MAX: Final = 60_000
 PARTITIONS_AT_ONCE: Final = 256
-"""A longer fetch is served in turns with other work."""
+"""A fetch with more partitions is served in turns with other work."""
 _READ_COMMITTED: Final = 1
 _NOT_ALLOWED: Final = ReadOutcome(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 _UNKNOWN_TOPIC_ID: Final = ReadOutcome(ErrorCode.UNKNOWN_TOPIC_ID)
 _INCONSISTENT: Final = ReadOutcome(ErrorCode.INVALID_REQUEST)
 
 
-@handles(FetchRequest, decode_in_steps=decode_fetch_steps)
+@handles(FetchRequest, decode=decode_fetch, decode_in_steps=decode_fetch_steps)
 async def fetch(request: Request[FetchRequest]) -> Encoded:
-    """Read the partitions, wait if there are too few records, and return the records that are there after the wait."""
+    """Read the partitions. If there are too few records, wait, and read again."""
     message = request.message
     services = request.services
     beginning = services.fetch_sessions.begin_steps(
@@ -88,7 +89,7 @@ async def fetch(request: Request[FetchRequest]) -> Encoded:
         bytes_max = services.unsent.room_for(bytes_max)
     wait_ms = max(0, min(message.wait_ms_max, WAIT_MS_MAX))
     if len(wants) < len(outcomes):
-        wait_ms = 0  # an error is reported at once
+        wait_ms = 0  # do not wait: an error is reported at once
     read = (
         await services.partitions.fetch(
             wants,
@@ -97,7 +98,7 @@ async def fetch(request: Request[FetchRequest]) -> Encoded:
             wait_ms_max=wait_ms,
             read_committed=message.isolation_level == _READ_COMMITTED,
             client_rack=message.rack,
-            # Slices of files must be sent as soon as they have passed the gate; a long response is not.
+            # Slices of files must be sent at once after the check of the lease, and a long response is not.
             may_send_files=not request.session.is_encrypted and not is_long,
             pace=request.pace if is_long else None,
         )
@@ -134,7 +135,7 @@ def _refused(request: AnyRequest, wanted: Wanted) -> ReadOutcome | None:
             return _UNKNOWN_TOPIC_ID
         name = topic.name
         if not request.allows_topic(Operation.READ, name):
-            # A caller that may not even see the topic gets the error of a topic that does not exist.
+            # A caller that may not describe the topic gets the same error as for a topic that does not exist.
             return (
                 _NOT_ALLOWED
                 if request.sees(Operation.DESCRIBE, ResourceType.TOPIC, name)
