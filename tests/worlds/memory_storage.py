@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+from odradek_broker.log.open_files import OpenFiles
 from odradek_broker.log.storage import failed_sync
 from odradek_protocol.records.batch_header import ByteBuffer
 
@@ -31,9 +32,19 @@ class Inode:
         self.durable = b""
         self.changes: list[tuple[int, bytes | None]] = []  # (position, bytes), or a new size
         self.locked_by: MemoryFile | None = None
+        self.handles: set[MemoryFile] = set()  # those that are open
+        self.is_lossy = False  # changes were not written back, and no sync writes them any more
 
     def sync(self) -> None:
-        self.durable = bytes(self.data)
+        if self.is_lossy:
+            durable = bytearray(self.durable)
+            for position, written in self.changes:
+                _resize(durable, position if written is None else max(len(durable), position))
+                if written is not None:
+                    durable[position : position + len(written)] = written
+            self.durable = bytes(durable)
+        else:
+            self.durable = bytes(self.data)
         self.changes = []
 
     def lose_power(self, random: Random | None, _changes_kept: int) -> None:
@@ -51,6 +62,7 @@ class Inode:
                 _resize(data, position)
             data[position : position + len(kept)] = kept
         self.data = data
+        self.is_lossy = False
         self.sync()
         self.locked_by = None
 
@@ -116,6 +128,8 @@ class MemoryFile:
         self._inode = inode
         self._path = path
         self.is_open = True
+        self.failed_write_back = False  # the next sync reports it, once
+        inode.handles.add(self)
         storage.handles += 1
 
     def pwrite(self, data: ByteBuffer, position: int) -> int:
@@ -153,6 +167,9 @@ class MemoryFile:
         except OSError as error:
             raise failed_sync(error) from error
         assert self.is_open
+        if self.failed_write_back:
+            self.failed_write_back = False
+            raise failed_sync(OSError(errno.EIO, "write-back failed"))
         self._inode.sync()
 
     def sync(self) -> None:
@@ -164,11 +181,14 @@ class MemoryFile:
     def duplicate(self) -> MemoryFile:
         assert self.is_open
         self._storage.ask("open", self._path)
-        return MemoryFile(self._storage, self._inode, self._path)
+        duplicate = MemoryFile(self._storage, self._inode, self._path)
+        duplicate.failed_write_back = self.failed_write_back
+        return duplicate
 
     def close(self) -> None:
         assert self.is_open
         self.is_open = False
+        self._inode.handles.discard(self)
         self._storage.handles -= 1
         if self._inode.locked_by is self:
             self._inode.locked_by = None
@@ -185,6 +205,8 @@ class MemoryStorage:
         self.root = MemoryDirectory()
         self.fault: Fault | None = None
         self.handles = 0
+        self.log_files_max = 3  # so few that logs close and open their files all the time
+        self.open_files = OpenFiles(lambda: self.log_files_max)
         self.is_hot = True
         self.now_ms = 0
         self.operations = 0
@@ -195,9 +217,22 @@ class MemoryStorage:
             self.operations += 1
         return self.fault(operation, path) if self.fault is not None else None
 
+    def fail_write_back(self, path: Path) -> None:
+        """Let the kernel fail to write a file's unsynced changes, and then drop the inode from memory.
+
+        The descriptors that are open learn of it at their next sync, later ones never do.
+        """
+        inode = self.inode(path)
+        if inode.changes:
+            inode.changes = []
+            inode.is_lossy = True
+            for file in inode.handles:
+                file.failed_write_back = True
+
     def kill_process(self) -> None:
         """Close all handles, as the end of the process does; the page cache keeps all writes."""
         self.handles = 0
+        self.open_files = OpenFiles(lambda: self.log_files_max)
         self.fault = None
         self._unlock(self.root)
 

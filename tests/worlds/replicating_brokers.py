@@ -202,6 +202,7 @@ class MemoryBroker:
                 credit_bytes=1 << 20,
             ),
             endpoint_of=lambda leader: ("memory", leader),
+            is_live=lambda peer: self.image.brokers[peer].is_live,
             dial=cluster.dial,
         )
         self.table.links = self.links

@@ -10,7 +10,9 @@ from odradek_broker.log.log_config import (
     LogConfig,
     TimestampKind,
     cleanup_policies,
+    compression_of,
 )
+from odradek_protocol.metadata.config_definitions import BROKER_CONFIGS
 from odradek_runtime.settings import NodeSettings, setting
 
 _HOUR_MS: Final = 3_600_000
@@ -21,6 +23,10 @@ def _policies(text: str) -> str:
     if not cleanup_policies(text) <= {"delete", "compact"}:
         raise ValueError(f"{text!r} is not delete, compact, both, or empty")
     return text
+
+
+def _gzip_level(text: str) -> int:
+    return int(BROKER_CONFIGS["compression.gzip.level"].parse(text))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +192,45 @@ class LogSettings(NodeSettings):
         default="replicated",
         choices=("replicated", "fsync"),
     )
+    log_flush_interval_messages: int = setting(
+        "log.flush.interval.messages",
+        "A replica syncs its log to disk when so many records are not synced yet. With 1, acks=all waits for the sync.",
+        default=_INT64_MAX,
+        minimum=1,
+    )
+    log_flush_interval_ms: int = setting(
+        "log.flush.interval.ms",
+        "A replica syncs its log to disk when a record has not been synced for this long.",
+        default=_INT64_MAX,
+        unit="ms",
+        minimum=0,
+    )
+    compression_type: str = setting(
+        "compression.type",
+        "The codec in which a leader stores batches. producer: as their producer compressed them.",
+        default="producer",
+        choices=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    )
+    compression_gzip_level: int = setting(
+        "compression.gzip.level",
+        "The level at which a leader compresses with gzip, 1 to 9. -1: 6.",
+        default=-1,
+        parse=_gzip_level,
+    )
+    compression_lz4_level: int = setting(
+        "compression.lz4.level",
+        "The level at which a leader compresses with lz4. 9 is the fast variant; levels above 12 count as 12.",
+        default=9,
+        minimum=1,
+        maximum=17,
+    )
+    compression_zstd_level: int = setting(
+        "compression.zstd.level",
+        "The level at which a leader compresses with zstd. Levels outside -100 to 19 count as the nearest of these.",
+        default=3,
+        minimum=-131_072,
+        maximum=22,
+    )
     log_checkpoint_interval_ms: int = setting(
         "log.flush.offset.checkpoint.interval.ms",
         "Time between two writes of the offset checkpoint files.",
@@ -203,7 +248,7 @@ class LogSettings(NodeSettings):
     )
 
     def retention_ms(self) -> int:
-        """The retention time in force. As in Kafka, ms takes precedence over minutes, and minutes over hours."""
+        """The retention time that applies. As in Kafka, ms takes precedence over minutes, and minutes over hours."""
         if self.log_retention_ms != -2:
             return self.log_retention_ms
         if self.log_retention_minutes != -2:
@@ -232,4 +277,10 @@ class LogSettings(NodeSettings):
             timestamp_before_max_ms=self.log_message_timestamp_before_max_ms,
             timestamp_after_max_ms=self.log_message_timestamp_after_max_ms,
             durability=Durability(self.log_durability_default),
+            flush_messages=self.log_flush_interval_messages,
+            flush_ms=self.log_flush_interval_ms,
+            compression=compression_of(self.compression_type),
+            gzip_level=self.compression_gzip_level,
+            lz4_level=self.compression_lz4_level,
+            zstd_level=self.compression_zstd_level,
         )

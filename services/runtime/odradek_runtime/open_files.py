@@ -1,7 +1,7 @@
 """The limit of open files and connections of a process.
 
 Shells and systemd start programs with a limit of 1,024 unless they raise it; most systems allow half a
-million. A broker has a file open for each partition and one for each connection.
+million. A broker has a file open for each connection and, up to a bound, for each partition in use.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import resource
 from typing import Final
 
 _CONNECTIONS_OF_UNLIMITED: Final = 10_000
+_LOG_FILES_OF_UNLIMITED: Final = 100_000
 
 
 def raise_open_files_limit() -> int:
@@ -18,7 +19,7 @@ def raise_open_files_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):  # macOS reports no hard limit, and refuses this one
+    except (OSError, ValueError):  # macOS reports no hard limit, and refuses this value
         return soft
     return hard
 
@@ -48,6 +49,15 @@ def grpc_connections_max(listeners: int) -> int:
     return max(limit // 4 // max(listeners, 1), 1)
 
 
+def log_files_max() -> int:
+    """Return how many files the logs of a process may keep open between uses: three eighths of the limit.
+
+    With a quarter for gRPC connections, that leaves as much for Kafka's connections, syncs and responses.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return _LOG_FILES_OF_UNLIMITED if limit == resource.RLIM_INFINITY else limit * 3 // 8
+
+
 def has_room_for_partitions(descriptor: int) -> bool:
     """Return whether a new partition may keep a descriptor of this number.
 
@@ -57,8 +67,8 @@ def has_room_for_partitions(descriptor: int) -> bool:
 
 
 def descriptors_wanted(*, partitions: int, connections_max: int) -> int:
-    """Return the limit of open files that so many partitions and connections need."""
-    return max((partitions + 100) * 4 // 3, partitions + connections_max + 200)
+    """Return the limit with which so many partitions keep their files open and so many connections are accepted."""
+    return max((partitions + 100) * 8 // 3, partitions + connections_max + 200)
 
 
 class DescriptorReserve:

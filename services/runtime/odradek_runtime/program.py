@@ -64,7 +64,7 @@ def parse_arguments(
     parser.add_argument(
         "--check", action="store_true", help="check the settings, report errors, and exit"
     )
-    # For `odradek config import`, which must not import a service.
+    # The option is for `odradek config import`, which must not import a service.
     parser.add_argument("--list-settings", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
         "--exit-with-parent",
@@ -96,7 +96,7 @@ def parse_arguments(
         parser.error(f"--processes and --status-port are options of the command `{program}`")
     if parsed.help:
         example = f"Example: {program} --config FILE --set log.level=DEBUG"
-        print(f"{parser.format_help()}\n{example}\n\n{settings_help()}")
+        _print_page(f"{parser.format_help()}\n{example}\n\n{settings_help()}")
         parser.exit()
     return Arguments(
         config_file=parsed.config,
@@ -116,7 +116,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 _UMASK: Final = 0o027
 """Files and directories of a service are closed to other users: segments hold the records of all clients."""
-_M_TRIM_THRESHOLD: Final = -1  # malloc.h
+_M_TRIM_THRESHOLD: Final = -1  # the value of this constant in malloc.h
 _M_TOP_PAD: Final = -2
 _M_MMAP_THRESHOLD: Final = -3
 KEPT_BYTES_MAX: Final = 32 << 20
@@ -136,6 +136,14 @@ class ProcessSettings(Protocol):
 
 S = TypeVar("S", bound=ProcessSettings)
 Run = Callable[[StopRequest], Coroutine[Any, Any, None]]
+
+
+def _print_page(text: str) -> None:
+    """Print a long text whose reader may exit before its end, as `head` does."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run_program(

@@ -165,10 +165,13 @@ class Broker:
         return data
 
     def sync(self, *, full: bool = False) -> None:
-        job = self.log.begin_sync(full=full)
+        self.sync_log(self.log, full=full)
+
+    def sync_log(self, log: PartitionLog, *, full: bool = False) -> None:
+        job = log.begin_sync(full=full)
         if job is not None:
             job.run()
-            self.log.finish(job)
+            log.finish(job)
 
     def checkpoint(self) -> None:
         """Sync everything and write the offset checkpoints, as the periodic upkeep does."""

@@ -352,6 +352,8 @@ def test_a_flush_that_a_cut_overtakes_is_due_again() -> None:
 
 def test_all_logs_together_have_a_bound_and_the_neediest_go_first() -> None:
     broker = memory_broker(LogConfig(segment_bytes=1 << 30))
+    assert isinstance(broker.storage, MemoryStorage)
+    broker.storage.log_files_max = 100
     directory = broker.directory
     logs = []
     for number in range(4):

@@ -13,6 +13,7 @@ import pytest
 
 from odradek_broker.log import compaction, log_directory, log_jobs, partition_log, recovery, storage
 from odradek_broker.log.compaction import CompactJob
+from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.log.partition_log import PartitionLog
 from odradek_broker.log.segments import swap
 from odradek_broker.log.segments.batch_walk import walk_headers
@@ -26,6 +27,7 @@ from tests.unit.log import (
     test_compaction_crashes,
     test_errors_of_the_process,
     test_lives,
+    test_open_files,
     test_recovery,
     test_storage_faults,
     test_transactions,
@@ -126,6 +128,22 @@ def log_start_left_to_the_checkpoint(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(partition_log, "write_log_start", lambda *args: None)
 
 
+def dirty_file_closed_without_a_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Segment, "sync", lambda segment: None)
+
+
+def failed_sync_kept_from_the_directory(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogDirectory, "__init__", _without_hook(LogDirectory.__init__))
+
+
+def _without_hook(original: Callable[..., None]) -> Callable[..., None]:
+    def init(self: LogDirectory, **kwargs: Any) -> None:
+        original(self, **kwargs)
+        kwargs["storage"].open_files.on_sync_failed = None
+
+    return init
+
+
 def every_error_counts_as_the_disks(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(storage, "error_class", lambda error: ErrorClass.DISK)
 
@@ -206,6 +224,14 @@ NAMED += [
 
 
 NAMED += [
+    (
+        dirty_file_closed_without_a_sync,
+        test_open_files.test_no_descriptor_of_unsynced_bytes_is_closed_before_a_sync,
+    ),
+    (
+        failed_sync_kept_from_the_directory,
+        test_open_files.test_a_read_that_needs_the_descriptor_hides_no_error_of_writing_back,
+    ),
     (every_error_counts_as_the_disks, read_without_a_descriptor),
     (every_error_counts_as_the_disks, call_without_a_descriptor),
 ]

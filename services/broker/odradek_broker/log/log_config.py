@@ -8,16 +8,19 @@ from enum import Enum
 from typing import Any, Final
 
 from odradek_protocol.records.batch_header import Compression
+from odradek_protocol.records.compression import LEVELS
 
 _DAY_MS: Final = 24 * 60 * 60 * 1000
 _INT64_MAX: Final = (1 << 63) - 1
+LZ4_LEVEL_DEFAULT: Final = 9
 
 
 class Durability(Enum):
     """The moment from which a broker counts an append as stored."""
 
-    REPLICATED = "replicated"  # write(2) returned; the background flush follows
-    FSYNC = "fsync"  # fdatasync returned
+    # Records are stored when write(2) has returned; a background task syncs them later.
+    REPLICATED = "replicated"
+    FSYNC = "fsync"  # records are stored when fdatasync has returned
 
 
 class TimestampKind(Enum):
@@ -38,21 +41,21 @@ class LogConfig:
     segment_index_bytes: int = 10 << 20
     """`segment.index.bytes`: the size at which an index is full, which closes the segment."""
     index_interval_bytes: int = 4096
-    """`index.interval.bytes`: the least number of log bytes between two index entries."""
+    """`index.interval.bytes`: the minimum number of log bytes between two index entries."""
     retention_ms: int = 7 * _DAY_MS
-    """`retention.ms`: age at which a closed segment is deleted; -1 = never."""
+    """`retention.ms`: the age at which a closed segment is deleted; -1: never."""
     retention_bytes: int = -1
-    """`retention.bytes`: size above which the oldest segments are deleted; -1 = no bound."""
+    """`retention.bytes`: the size of a log above which its oldest segments are deleted; -1: no limit."""
     max_message_bytes: int = (1 << 20) + 12
     """`max.message.bytes`: the largest batch that a leader accepts from a client."""
     cleanup_delete: bool = True
-    """`cleanup.policy` contains `delete`."""
+    """Whether `cleanup.policy` contains `delete`."""
     cleanup_compact: bool = False
-    """`cleanup.policy` contains `compact`."""
+    """Whether `cleanup.policy` contains `compact`."""
     min_cleanable_dirty_ratio: float = 0.5
-    """`min.cleanable.dirty.ratio`: share of uncleaned bytes from which compaction starts."""
+    """`min.cleanable.dirty.ratio`: the share of bytes not compacted yet from which a log is compacted."""
     min_compaction_lag_ms: int = 0
-    """`min.compaction.lag.ms`: records younger than this stay uncompacted."""
+    """`min.compaction.lag.ms`: records younger than this are not compacted."""
     max_compaction_lag_ms: int = _INT64_MAX
     """`max.compaction.lag.ms`: age at which a record is compacted regardless of the dirty ratio. A segment
     of a compacted topic is closed by then, because the active one is never compacted."""
@@ -61,17 +64,46 @@ class LogConfig:
     file_delete_delay_ms: int = 60_000
     """`file.delete.delay.ms`: how long after its removal from the log a file is deleted."""
     timestamp_kind: TimestampKind = TimestampKind.CREATE_TIME
-    """`message.timestamp.type`."""
+    """`message.timestamp.type`: whether records have the time of the producer or of the broker."""
     timestamp_before_max_ms: int = _INT64_MAX
     """`message.timestamp.before.max.ms`: how far behind the broker's clock a record may be."""
     timestamp_after_max_ms: int = 3_600_000
     """`message.timestamp.after.max.ms`: how far ahead of the broker's clock a record may be."""
     durability: Durability = Durability.REPLICATED
-    """`durability`: Odradek's own; internal topics default to fsync."""
+    """`durability`, which Kafka does not have: when an append counts as stored. Internal topics have fsync by
+    default.
+    """
     flush_messages: int = _INT64_MAX
-    """`flush.messages`: each replica starts a sync when so many records are not synced yet."""
+    """`flush.messages`: each replica starts a sync when this many records are not synced."""
+    flush_ms: int = _INT64_MAX
+    """`flush.ms`: each replica starts a sync when a record has not been synced for this long."""
     compression: Compression | None = None
-    """`compression.type`: the codec in which a leader stores batches; None (producer): as they came."""
+    """`compression.type`: the codec in which a leader stores batches. None (the value producer): they are stored as
+    they arrive.
+    """
+    gzip_level: int = -1
+    """`compression.gzip.level`: 1 to 9; -1 is the codec's default."""
+    lz4_level: int = LZ4_LEVEL_DEFAULT
+    """`compression.lz4.level`: 1 to 17, in Kafka's scale."""
+    zstd_level: int = 3
+    """`compression.zstd.level`: -131072 to 22."""
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level of `compression`, in the scale of `compress`; None: the codec has no levels, or its default is
+        meant.
+        """
+        match self.compression:
+            case Compression.GZIP if self.gzip_level > 0:
+                return self.gzip_level
+            # As in Kafka, the default is the fast variant, although the levels around it are of the slow one.
+            case Compression.LZ4 if self.lz4_level != LZ4_LEVEL_DEFAULT:
+                return min(self.lz4_level, LEVELS[Compression.LZ4][2])
+            case Compression.ZSTD:
+                least, _, greatest = LEVELS[Compression.ZSTD]
+                return max(least, min(self.zstd_level, greatest))
+            case _:
+                return None
 
     @property
     def is_fsync(self) -> bool:
@@ -113,11 +145,12 @@ class LogConfig:
 
 
 def cleanup_policies(text: str) -> set[str]:
-    """Return the items of a `cleanup.policy`. Without any, nothing is deleted or compacted."""
+    """Return the items of a `cleanup.policy`. If there are none, nothing is deleted or compacted."""
     return {item.strip() for item in text.split(",") if item.strip()}
 
 
-def _compression(text: str) -> Compression | None:
+def compression_of(text: str) -> Compression | None:
+    """Parse a `compression.type`. None: batches stay as they came. Raises ValueError."""
     if text == "producer":
         return None
     if text == "uncompressed":
@@ -146,5 +179,9 @@ _PARSERS: Final[dict[str, tuple[str, Callable[[str], object]]]] = {
     "message.timestamp.after.max.ms": ("timestamp_after_max_ms", int),
     "durability": ("durability", Durability),
     "flush.messages": ("flush_messages", int),
-    "compression.type": ("compression", _compression),
+    "flush.ms": ("flush_ms", int),
+    "compression.type": ("compression", compression_of),
+    "compression.gzip.level": ("gzip_level", int),
+    "compression.lz4.level": ("lz4_level", int),
+    "compression.zstd.level": ("zstd_level", int),
 }

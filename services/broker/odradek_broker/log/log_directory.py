@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Final
@@ -60,6 +61,7 @@ from odradek_broker.log.storage import (
     StorageFull,
     error_class,
 )
+from odradek_broker.log.sync_progress import UpkeepDue
 from odradek_protocol.identity import (
     BrokerEpoch,
     BrokerId,
@@ -77,7 +79,7 @@ from odradek_protocol.identity import (
 __all__ = ["DirectoryRefused", "LoadReport", "LogDirectory", "RestartClass"]
 
 SYNCS_AT_CLOSE_MAX: Final = 8
-ROOM_BYTES_MIN: Final = 8 << 20  # free space from which a full directory is written again
+ROOM_BYTES_MIN: Final = 8 << 20  # a full directory is written again from this much free space on
 BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -97,14 +99,17 @@ class LogDirectory:
         self.path = path
         self.cluster_id = meta.cluster_id
         self.directory_id = meta.directory_id
-        self.metadata_incarnation_id = meta.metadata_incarnation_id  # the followed metadata log
+        # Id of the metadata log that this broker follows.
+        self.metadata_incarnation_id = meta.metadata_incarnation_id
         self.restart_class = RestartClass.POWER
-        self.previous_broker_epoch = BrokerEpoch(-1)  # from the clean marker, if there was one
+        # The epoch in the marker of a clean stop; -1 without a marker.
+        self.previous_broker_epoch = BrokerEpoch(-1)
         self.recent = RecentAppends(recent_bytes_max)
         self.health = DirectoryHealth()
         self.flush_total_bytes_max = FLUSH_TOTAL_BYTES_MAX
         self.on_failure: Callable[[StorageFailed], None] | None = None
         self.room_bytes_min = ROOM_BYTES_MIN
+        self.due = UpkeepDue()
         self._storage = storage
         self._lock: File | None = lock
         self._boot_id = boot_id
@@ -118,6 +123,7 @@ class LogDirectory:
         # Stray files of logs that were restored, which are needed until the next checkpoint.
         self._returned: list[Path] = []
         self.health.on_failure = self._failed
+        storage.open_files.on_sync_failed = partial(self.health.fail, f"syncing a log in {path}")
 
     @staticmethod
     def format(
@@ -186,7 +192,8 @@ class LogDirectory:
             return error
         marks, self._damage_marks = self._damage_marks, []
         for mark in marks:
-            with contextlib.suppress(OSError):  # the next start verifies that log again
+            # If this fails, the next start verifies the log again.
+            with contextlib.suppress(OSError):
                 self._storage.remove(mark)
         return None
 
@@ -229,7 +236,8 @@ class LogDirectory:
         def add(location: FoundPartition, loaded: LoadedLog) -> None:
             end = Offset(loaded.segments[-1].end_offset)
             if log_starts.get(location.id, 0) > end:
-                # The deleted tail was lost. Records that take its offsets must survive the next start.
+                # The records at the end of the log were lost. The checkpoints are lowered so that the next start keeps
+                # the records that will get their offsets.
                 self._lower_checkpoints(location.id, end)
             # Unless the last stop was clean, a partition's directory may never have been synced.
             self._add(
@@ -274,14 +282,16 @@ class LogDirectory:
             loaded=loaded,
             lower_checkpoints=self._checkpoints.lower,
             is_new=is_new,
+            due=self.due,
             cleaned_offset=cleaned_offset,
         )
+        self.due.checkpoint = True
         self._logs[log.topic_id, log.partition] = log
         return log
 
     @property
     def failure(self) -> StorageFailed | None:
-        """The error that took the directory offline; None while it is online."""
+        """The error that took the directory offline; None if it is online."""
         return self.health.failure
 
     def get(self, topic_id: TopicId, partition: PartitionIndex) -> PartitionLog | None:
@@ -366,11 +376,12 @@ class LogDirectory:
     def delete(self, topic_id: TopicId, partition: PartitionIndex) -> None:
         """Delete a partition: its directory is renamed, and `take_removals` returns it for removal later.
 
-        Its log must not be used any more. No error if there is none. Raises StorageFailed if the disk fails;
-        after any other error of the rename the partition is deleted all the same.
+        Its log must not be used after that. It is no error if there is none. Raises StorageFailed if the disk fails;
+        after any other error of the rename the partition is deleted nevertheless.
         """
         self.health.check()
         log = self._logs.pop((topic_id, partition), None)
+        self.due.checkpoint = True
         if log is None:
             return
         log.retire_all()
@@ -380,13 +391,14 @@ class LogDirectory:
     def put_aside(
         self, topic_id: TopicId, partition: PartitionIndex, *, reason: str, now_ms: int
     ) -> Stray | None:
-        """Rename the log of a partition that the metadata does not know, and keep it for an operator.
+        """Rename the log of a partition that the metadata does not contain, and keep it for an operator.
 
-        Otherwise like `delete`; directory/strays.py has the details. None if there is no such log. The
-        caller has to run `strays.sync` with the result on a disk thread.
+        Apart from that it does the same as `delete`; directory/strays.py has the details. Returns None if there is no
+        such log. The caller has to run `strays.sync` with the result on a disk thread.
         """
         self.health.check()
         log = self._logs.pop((topic_id, partition), None)
+        self.due.checkpoint = True
         if log is None:
             return None
         log.retire_all()
@@ -453,7 +465,7 @@ class LogDirectory:
 
     @property
     def full(self) -> StorageFull | None:
-        """The error because of which the directory is read-only; None while there is space."""
+        """The error because of which the directory is read-only; None if it is not."""
         return self.health.full
 
     def look_for_room(self) -> bool:
@@ -470,30 +482,44 @@ class LogDirectory:
         It may not be called before the registration that reports `LoadReport.power_loss` was accepted:
         until then the old files have to show the loss to the next start.
         """
+        self.due.checkpoint = False
         return self._checkpoints.begin(list(self._logs.values()))
 
     def finish_checkpoint(self, job: CheckpointJob) -> None:
         """Complete a checkpoint job that ran. Raises StorageFailed if the job failed."""
+        if job.error is not None or job.is_outdated:
+            self.due.checkpoint = True
         if job.error is not None:
             what = f"writing checkpoints of {self.path}"
             raise self.health.fail_to_write(what, job.error) from job.error
         returned, self._returned = self._returned, []
         for path in returned:
-            with contextlib.suppress(OSError):  # the next start removes it
+            # If this fails, the next start removes the directory.
+            with contextlib.suppress(OSError):
                 self._storage.remove(path)
 
     def due_flushes(self, *, now_ms: int) -> Generator[None, None, list[PartitionLog]]:
         """Return the logs of this directory that need a full sync, as the function `due_flushes` does.
 
-        It yields after every `LOGS_PER_STEP` logs, so that the caller can let the event loop turn.
+        While most of the files that logs keep open are not synced (`is_crowded`), all unsynced logs are due. It yields
+        after every `LOGS_PER_STEP` logs, so that the caller can let the event loop turn.
         """
         unsynced: list[tuple[int, PartitionLog]] = []
-        for number, log in enumerate(list(self._logs.values()), 1):
-            if log.recovery_point < log.stored_end_offset:
+        for number, key in enumerate(list(self.due.unflushed), 1):
+            log = self._logs.get((key.topic_id, key.partition))
+            if log is not None and log.recovery_point < log.stored_end_offset:
                 unsynced.append((log.unsynced_bytes, log))
+            elif log is None or log.unsynced_since_ms is None:
+                self.due.unflushed.pop(key, None)
             if number % LOGS_PER_STEP == 0:
                 yield
-        return due_flushes(unsynced, now_ms=now_ms, total_bytes_max=self.flush_total_bytes_max)
+        total_bytes_max = 0 if self.is_crowded else self.flush_total_bytes_max
+        return due_flushes(unsynced, now_ms=now_ms, total_bytes_max=total_bytes_max)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether most of the files that logs may keep open have unsynced bytes, so that logs wait for syncs."""
+        return self._storage.open_files.is_crowded
 
     def close(self, *, broker_epoch: BrokerEpoch | None) -> bool:
         """Sync everything, write checkpoints and, with a broker epoch, the clean marker last.
@@ -540,9 +566,10 @@ class LogDirectory:
             self.on_failure(failure)
 
 
-FLUSH_BYTES_MAX: Final = 64 << 20  # unsynced bytes of one log
+FLUSH_BYTES_MAX: Final = 64 << 20  # most unsynced bytes of one log before a sync starts
 FLUSH_AGE_MS_MAX: Final = 60_000
-FLUSH_TOTAL_BYTES_MAX: Final = 2 << 30  # unsynced bytes of all logs; bounds what a restart scans
+# Most unsynced bytes of all logs, which bounds what a restart scans.
+FLUSH_TOTAL_BYTES_MAX: Final = 2 << 30
 FLUSHES_AT_ONCE_MAX: Final = 64
 LOGS_PER_STEP: Final = 500
 

@@ -41,7 +41,7 @@ class StorageJob:
     directory: Path
     lock: threading.Lock
     is_current: Callable[[], bool]
-    error: Exception | None = None  # an OSError, or a bug
+    error: Exception | None = None  # an OSError, or the exception of an internal error
 
     def run(self) -> None:
         """Run the job once, in any thread. An error is stored for `finish`."""
@@ -94,11 +94,13 @@ class SyncJob(StorageJob):
     end_offset: Offset
     size_bytes: int
     files: list[File]
+    covered: list[tuple[Segment, int]]  # the segment and the size of each file
     sync_directory: bool
     directory_changes: int  # the count of directory changes that this sync makes durable
-    is_new: bool  # the partition's own directory was never synced
+    is_new: bool  # whether the partition's own directory was never synced
     full: bool = False
-    since_ms: int | None = None  # time of the oldest append that a full sync covers
+    # Time of the oldest append that this sync makes durable, if it is a full one.
+    since_ms: int | None = None
     closed: list[Segment] = field(default_factory=list)
     active: Segment | None = None
     recovery_point: Offset = NO_OFFSET
@@ -154,7 +156,7 @@ class TruncateJob(StorageJob):
     offset: Offset
     high_watermark: Offset
     segments: list[Segment]  # all segments of the log, oldest first
-    epochs: LeaderEpochs  # a copy, which this job truncates
+    epochs: LeaderEpochs  # a copy of the log's epochs, which this job truncates
     lower_checkpoints: Callable[[Offset], None]
     active: Segment | None = None
     end_offset: Offset = NO_OFFSET
@@ -181,7 +183,7 @@ class TruncateJob(StorageJob):
                 if segment.base_offset > victim.base_offset:
                     segment.is_retired = True
                     segment.remove_files()
-            # `active` replaces the victim. A thread that still reads the victim may see the truncated file.
+            # `active` replaces this segment. A thread that still reads the old one may see the truncated file.
             victim.is_retired = True
             file.truncate(position)
             file.sync()

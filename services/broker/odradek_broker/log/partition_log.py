@@ -52,7 +52,7 @@ from odradek_broker.log.storage import (
     StorageRefused,
     error_class,
 )
-from odradek_broker.log.sync_progress import SyncProgress
+from odradek_broker.log.sync_progress import SyncProgress, UpkeepDue
 from odradek_protocol.identity import (
     LeaderEpoch,
     Offset,
@@ -119,48 +119,46 @@ class PartitionLog:
         loaded: LoadedLog,
         lower_checkpoints: Callable[[TopicIdPartition, Offset], None],
         is_new: bool,
+        due: UpkeepDue,
         cleaned_offset: Offset = Offset(0),
     ) -> None:
         self._storage = storage
         self._health = health
         self._recent = recent
         self._tail: Tail = {}
-        self.damage: tuple[int, int] | None = None  # offsets of a batch that no reader may get
-        self._segments = SegmentList(loaded.segments)
-        self._progress = SyncProgress(self._segments, loaded, is_new=is_new)
+        self.damage: tuple[int, int] | None = None  # the offsets of a damaged batch
+        self._segments = SegmentList(loaded.segments, storage.open_files)
+        self.id = TopicIdPartition(topic_id, partition)
+        self._progress = SyncProgress(self._segments, loaded, self.id, due, is_new=is_new)
         self.directory = directory
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
-        self.id = TopicIdPartition(topic_id, partition)
         self.epochs = loaded.epochs
         self.producers = loaded.producers
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = Offset(self._segments.active.end_offset)
         self.high_watermark = loaded.high_watermark
         self._lower_checkpoints = lower_checkpoints
-        self._jobs_lock = threading.Lock()  # one job of this log at a time
+        self._jobs_lock = threading.Lock()  # only one job of this log runs at a time
         self._generation = 0  # rises with each truncation: jobs begun before it are stale
         self._is_truncating = False
         self.cut_limits: tuple[Offset, Offset] | None = None
-        """Upper bounds of the recovery point and of the log start that a checkpoint may contain while a
-        truncation runs. The files are truncated before the offsets of this object follow."""
+        """Upper bounds of recovery point and log start in a checkpoint while a truncation cuts the files."""
         self.config = config
-        self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted below it
+        self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted to here
         self.is_intact = True  # false: a truncation failed half-way; the log must be reopened
-        self.is_trusted = (
-            True  # false after an internal error: the next start trusts only the files
-        )
+        self.is_trusted = True  # false after an internal error: the next start trusts only files
 
     def append(self, batches: ByteBuffer, *, now_ms: int, retain: bool = True) -> AppendInfo:
         """Write complete, validated batches with their final offsets at the end: write(2) without a sync.
 
-        Leaders (which assign offsets from `log_end_offset` and their epoch) and followers call it alike:
-        offsets rise from `log_end_offset` on (compaction leaves gaps), epochs never fall. The caller may
-        not change the buffer afterwards, because it is kept for readers of the tail unless `retain` is
-        false. Rolls segments and records leader epochs, producers and transactions. After StorageFailed
-        the append does not count (after StorageRefused the files are unchanged, too, if `is_intact`).
-        Raises CorruptBatch, before any write, if `batches` does not contain valid batches.
+        Leaders (which assign offsets from `log_end_offset` and their epoch) and followers call it alike: offsets rise
+        from `log_end_offset` on (compaction leaves gaps), epochs never fall. The caller may not change the buffer
+        afterwards, because it is kept for readers of the tail unless `retain` is false. Rolls segments and records
+        leader epochs, producers and transactions. After StorageFailed the append does not count (after StorageRefused
+        the files are unchanged, too, if `is_intact`). Raises CorruptBatch, before any write, if `batches` does not
+        contain valid batches.
         """
         self._health.check_room()
         assert not self._is_truncating, self.id
@@ -175,7 +173,7 @@ class PartitionLog:
                 self._undo_append(end_before)
             raise failure from error
         if self._progress.since_ms is None:
-            self._progress.since_ms = now_ms
+            self._progress.begin_age(now_ms)
         if retain:
             kept = batches if isinstance(batches, bytes) else memoryview(batches).toreadonly()
             self._recent.keep(self._tail, base_offset, self.log_end_offset, kept)
@@ -244,9 +242,9 @@ class PartitionLog:
     def begin_sync(self, *, full: bool = False) -> SyncJob | None:
         """Return a job that makes all bytes up to the present log end durable.
 
-        None if nothing is unsynced, or if a sync is running: the caller begins the next one after `finish`
-        (group commit without a timer). A `full` sync also writes indexes, epochs and a producer snapshot
-        and moves the recovery point; if it is requested while a sync runs, the next sync is a full one.
+        None if nothing is unsynced, or if a sync is running: the caller begins the next one after `finish` (group
+        commit without a timer). A `full` sync also writes indexes, epochs and a producer snapshot and moves the
+        recovery point; if it is requested while a sync runs, the next sync is a full one.
         """
         self._health.check()
         progress = self._progress
@@ -266,6 +264,7 @@ class PartitionLog:
             end_offset=self.log_end_offset,
             size_bytes=self._segments.active.size_bytes,
             files=files,
+            covered=[(segment, segment.size_bytes) for segment in segments],
             sync_directory=progress.is_directory_dirty,
             directory_changes=progress.directory_changes,
             is_new=progress.is_new,
@@ -283,7 +282,8 @@ class PartitionLog:
             return
         self._is_truncating = False
         self._finish(job)
-        self.cut_limits = None  # last: a thread may be gathering the offsets for a checkpoint
+        # This comes last, because a thread may be collecting the offsets for a checkpoint.
+        self.cut_limits = None
 
     def _finish(self, job: StorageJob) -> None:
         is_sync = isinstance(job, SyncJob)
@@ -301,9 +301,7 @@ class PartitionLog:
             what = f"syncing {self.directory}"
             raise self._health.fail_to_write(what, job.error) from job.error
         if isinstance(job, SyncJob):
-            if (
-                job.refused is not None
-            ):  # only the indexes were not written; the batches are durable
+            if job.refused is not None:  # this failed only for the indexes; the batches are durable
                 self._health.fail_to_write(f"writing indexes in {self.directory}", job.refused)
             if job.is_current():
                 self._progress.synced(job)
@@ -337,8 +335,8 @@ class PartitionLog:
     def begin_truncate(self, offset: Offset) -> StorageJob:
         """Return a job that truncates the log, its epochs and its producer state to `offset`, synced (rule R4).
 
-        No append is allowed until `finish`. A batch that contains `offset` is removed whole. Truncating
-        to the log end offset removes epochs without data. An offset below the first segment is a reset.
+        No append is allowed until `finish`. A batch that contains `offset` is removed whole. Truncating to the log
+        end offset removes epochs without data. An offset below the first segment is a reset.
         """
         if offset < self._segments.first_offset:
             return self.begin_reset(offset)
@@ -400,19 +398,20 @@ class PartitionLog:
         self.cleaned_offset = min(self.cleaned_offset, end_offset)
 
     def set_high_watermark(self, offset: Offset) -> None:
-        """Store the replica's high watermark, which bounds retention and the last stable offset."""
+        """Store the replica's high watermark, which limits retention and the last stable offset."""
         assert offset <= self.log_end_offset, (offset, self.log_end_offset)
         self.high_watermark = offset
+        self._progress.due.checkpoint = True
 
     def advance_log_start(self, offset: Offset) -> None:
         """Raise the log start offset, at most to the log end (DeleteRecords, or a leader's response).
 
-        The change survives a kill, and after the next checkpoint a power loss, too. The next retention
-        run deletes the segments below it."""
+        The change survives a kill, and after the next checkpoint a power loss, too. The next retention run deletes
+        the segments below it."""
         if self._move_log_start(offset) and not self._is_truncating:
             try:
                 write_log_start(self._storage, self.directory, offset)
-            except OSError as error:  # the next checkpoint stores the log start anyway
+            except OSError as error:  # if this fails, the next checkpoint stores the log start
                 if error_class(error) is ErrorClass.DISK:
                     self._health.fail(f"writing {self.directory}", error)
 
@@ -420,6 +419,7 @@ class PartitionLog:
         assert offset <= self.log_end_offset, (offset, self.log_end_offset)
         is_higher = offset > self.log_start_offset
         if is_higher:
+            self._progress.due.checkpoint = True
             self.log_start_offset = offset
             self.high_watermark = max(self.high_watermark, offset)
             self.epochs.truncate_from_start(offset)
@@ -428,8 +428,7 @@ class PartitionLog:
     def apply_retention(self, *, now_ms: int) -> int:
         """Remove segments from the log by age, size and log start offset; returns how many. Does not wait.
 
-        `now_ms` is wall-clock time, because record timestamps are. The segments' files are only renamed
-        here; the caller of `take_retired` deletes them later.
+        `now_ms` is wall-clock time, as in records. Files are only renamed: `take_retired` returns them for deletion.
         """
         self._health.check()
         if self._is_truncating:
@@ -463,8 +462,8 @@ class PartitionLog:
         return count
 
     def take_retired(self, *, now_ms: int) -> list[Segment]:
-        """Return retired segments whose delete delay is over; the caller runs `remove_files` of each in the
-        pool. `now_ms` is a monotonic clock, the same one in all calls of this method."""
+        """Return retired segments whose delete delay is over; the caller runs `remove_files` of each in the pool.
+        `now_ms` is a monotonic clock, the same one in all calls of this method."""
         return self._segments.take_retired(now_ms=now_ms)
 
     def begin_compaction(self, *, now_ms: int) -> CompactJob | None:
@@ -487,6 +486,7 @@ class PartitionLog:
                 self._recent.forget(self._tail)
         self._progress.forget_segments()
         if job.is_done:
+            self._progress.due.checkpoint = True
             self.cleaned_offset = max(self.cleaned_offset, job.end_offset)
 
     def mark_damaged(self, reason: str) -> None:
@@ -520,7 +520,7 @@ class PartitionLog:
 
     @property
     def unsynced_bytes(self) -> int:
-        """An upper bound of the bytes that a restart would scan if the process died now."""
+        """An upper bound of the bytes that the next start would have to scan if the process died now."""
         return self._progress.unsynced_bytes
 
     @property
@@ -530,8 +530,8 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> Offset:
-        """The first offset of the oldest transaction that is open or whose marker is not below the high
-        watermark yet; without one, the high watermark. Never below the log start."""
+        """The first offset of the oldest transaction that is open or whose marker is not below the high watermark
+        yet; without one, the high watermark. Never below the log start."""
         first = self.producers.first_unstable_offset(self.high_watermark)
         if first is None or first >= self.high_watermark:
             return self.high_watermark
@@ -539,8 +539,8 @@ class PartitionLog:
 
     @property
     def stored_end_offset(self) -> Offset:
-        """The end of the last batch, which a restart would take as the log end. The log end offset is
-        higher after a truncation to an offset inside a gap that compaction left."""
+        """The end of the last batch, which a restart would take as the log end. The log end offset is higher after a
+        truncation to an offset inside a gap that compaction left."""
         return Offset(self._segments.active.end_offset)
 
     @property
@@ -557,9 +557,9 @@ class PartitionLog:
     ) -> ReadPlan:
         """Plan to read complete batches, at least one, beginning with the one that contains `start_offset`.
 
-        No batch that reaches past `end_offset` (exclusive) is included. A plan that `is_hot` must
-        run at once. With `verify`, batches from a file are read on a disk thread and their CRCs are checked;
-        a wrong CRC raises LogDamaged from the read. Raises OffsetOutOfRange.
+        No batch that reaches past `end_offset` (exclusive) is included. A plan that `is_hot` must run at once. With
+        `verify`, batches from a file are read on a disk thread and their CRCs are checked; a wrong CRC raises
+        LogDamaged from the read. Raises OffsetOutOfRange.
         """
         if not self.log_start_offset <= start_offset <= self.log_end_offset:
             raise OffsetOutOfRange(

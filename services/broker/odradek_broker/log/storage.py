@@ -37,12 +37,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
+from odradek_broker.log.open_files import OpenFiles
 from odradek_protocol.records.batch_header import ByteBuffer
-from odradek_runtime.open_files import DescriptorReserve, has_room_for_partitions
+from odradek_runtime.open_files import DescriptorReserve, has_room_for_partitions, log_files_max
 
 
 class ErrorClass(Enum):
-    """The cause of an OSError, which decides how far its consequences reach."""
+    """The cause of an OSError, which determines whether a call, a log or the whole directory is affected."""
 
     DISK = "disk"
     FULL = "full"
@@ -73,7 +74,7 @@ OF_THE_DISK: Final = frozenset(
         errno.ENOMEDIUM,
         errno.EMEDIUMTYPE,
         errno.EREMOTEIO,
-        errno.ESTALE,  # a network file system lost the file
+        errno.ESTALE,  # a network file system no longer knows the file
         errno.ETIMEDOUT,
         errno.ENOLINK,
         errno.EHOSTDOWN,
@@ -98,8 +99,7 @@ def error_class(error: OSError) -> ErrorClass:
 
 
 _WAYS_OUT: Final = {
-    errno.EMFILE: "raise the process's limit of open files above the number of partitions"
-    " (ulimit -n, or LimitNOFILE of systemd)",
+    errno.EMFILE: "raise the process's limit of open files (ulimit -n, or LimitNOFILE of systemd)",
     errno.ENFILE: "raise the system's limit of open files (sysctl fs.file-max)",
 }
 
@@ -184,6 +184,8 @@ class File(Protocol):
 class Storage(Protocol):
     """The file system operations that a log needs."""
 
+    open_files: OpenFiles  # the descriptors that its logs keep between uses
+
     def open(self, path: Path, *, create: bool = False) -> File:
         """Open for reading and writing; with `create`, create the file if it does not exist."""
 
@@ -246,8 +248,8 @@ class DiskFile:
         return os.sendfile(socket_fd, self._fd, position, size_bytes)
 
     def is_resident(self, position: int, size_bytes: int) -> bool:
-        # Probe both ends with one-byte reads that do not wait. The kernel reads ahead in order, so if
-        # both ends are cached, the middle nearly always is, too.
+        # Probe the first and the last byte with reads that do not wait. The kernel reads ahead in order, so if both are
+        # cached, the bytes between them nearly always are, too.
         try:
             probe = bytearray(1)
             os.preadv(self._fd, (probe,), position, _NOWAIT)
@@ -283,7 +285,10 @@ class DiskFile:
 class DiskStorage:
     """The operating system's file system."""
 
-    __slots__ = ()
+    __slots__ = ("open_files",)
+
+    def __init__(self) -> None:
+        self.open_files = OpenFiles(log_files_max)
 
     def open(self, path: Path, *, create: bool = False) -> DiskFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -408,7 +413,7 @@ def replace_file(storage: Storage, path: Path, content: bytes) -> None:
         file.sync()
     except OSError:
         with contextlib.suppress(OSError):
-            file.truncate(0)  # free the space in case the disk is full
+            file.truncate(0)  # frees the space, because the disk may be full
         raise
     finally:
         file.close()
@@ -441,13 +446,13 @@ class DirectoryHealth:
             raise self.failure
 
     def check_room(self) -> None:
-        """Like `check`, for operations that need disk space: raises StorageFull, too."""
+        """Do the same as `check`, for operations that need disk space: raise StorageFull, too."""
         self.check()
         if self.full is not None:
             raise self.full
 
     def has_room_again(self) -> None:
-        """Leave the FULL state: the caller found free space, so writes may be tried again."""
+        """Leave the FULL state, because the caller found free space, so that writes are tried again."""
         self.full = None
 
     def fail(self, what: str, error: OSError) -> StorageFailed:

@@ -17,9 +17,23 @@ from odradek_broker.log.producer_state import ProducerStates
 from odradek_broker.log.recovery import LoadedLog
 from odradek_broker.log.segments.segment import Segment
 from odradek_broker.log.segments.segment_list import SegmentList
-from odradek_protocol.identity import Offset
+from odradek_protocol.identity import Offset, TopicIdPartition
 
 SNAPSHOTS_BETWEEN_ROLLS_MAX = 2
+
+
+class UpkeepDue:
+    """What the periodic work on the logs of one directory has to look at, so that idle logs cost it nothing.
+
+    `unflushed` are logs that were appended to since their last full sync, and perhaps others. `checkpoint` is whether
+    an offset of any log may have changed since the last checkpoint.
+    """
+
+    __slots__ = ("checkpoint", "unflushed")
+
+    def __init__(self) -> None:
+        self.unflushed: dict[TopicIdPartition, None] = {}
+        self.checkpoint = True
 
 
 class SyncProgress:
@@ -31,6 +45,7 @@ class SyncProgress:
     __slots__ = (
         "_directory_synced",
         "_epochs_written",
+        "_id",
         "_mark",
         "_roll_snapshots",
         "_segments",
@@ -38,6 +53,7 @@ class SyncProgress:
         "_unindexed",
         "_unsynced",
         "directory_changes",
+        "due",
         "durable_end",
         "is_full_wanted",
         "is_new",
@@ -46,22 +62,41 @@ class SyncProgress:
         "since_ms",
     )
 
-    def __init__(self, segments: SegmentList, loaded: LoadedLog, *, is_new: bool) -> None:
+    def __init__(
+        self,
+        segments: SegmentList,
+        loaded: LoadedLog,
+        id_: TopicIdPartition,
+        due: UpkeepDue,
+        *,
+        is_new: bool,
+    ) -> None:
         self._segments = segments
+        self._id = id_
+        self.due = due
         self.durable_end = self.recovery_point = recovery_point = loaded.recovery_point
-        self._mark = (segments.active, loaded.recovery_position)  # where the last full sync ended
+        # (segment, position) at which the last full sync ended.
+        self._mark = (segments.active, loaded.recovery_position)
         self._snapshot_offsets = loaded.snapshot_offsets
         self._roll_snapshots: list[Snapshot] = []
         self._unsynced = [s for s in segments.all[:-1] if s.end_offset > recovery_point]
         self._unindexed = list(self._unsynced)
         self._epochs_written = -1 if loaded.epochs.changes else 0
         self.is_new = is_new  # the partition's directory itself may not be durable
-        # Counts new segments. It begins at 1, because at an opening the directory may be unsynced.
+        # Rises when a segment file is created. It begins at 1, because when a log is opened its directory may not be
+        # synced.
         self.directory_changes = 1
         self._directory_synced = 0
         self.is_under_way = False
         self.is_full_wanted = False
-        self.since_ms: int | None = 0 if segments.active.end_offset > recovery_point else None
+        self.since_ms: int | None = None
+        if segments.active.end_offset > recovery_point:
+            self.begin_age(0)
+
+    def begin_age(self, now_ms: int) -> None:
+        """Record the time of the first append that no full sync covers."""
+        self.since_ms = now_ms
+        self.due.unflushed[self._id] = None
 
     @property
     def is_directory_dirty(self) -> bool:
@@ -94,7 +129,7 @@ class SyncProgress:
         return [*self._unsynced, self._segments.active]
 
     def lacks_companions(self, epochs: LeaderEpochs) -> bool:
-        """Return whether a full sync would write indexes, epochs or a snapshot, besides the batches."""
+        """Return whether a full sync would write indexes, epochs or a snapshot, in addition to the batches."""
         end = self._segments.active.end_offset
         return (
             self.recovery_point < end
@@ -104,7 +139,9 @@ class SyncProgress:
         )
 
     def add_companions(self, job: SyncJob, epochs: LeaderEpochs, producers: ProducerStates) -> None:
-        """Make the job a full sync: add all that moves the recovery point to the present end."""
+        """Make the job a full sync: add the indexes, the epochs and the snapshot that move the recovery point to the
+        present end.
+        """
         active = self._segments.active
         end = Offset(active.end_offset)
         job.full = True
@@ -122,16 +159,19 @@ class SyncProgress:
 
     def synced(self, job: SyncJob) -> None:
         """Record that a current job of this log succeeded."""
+        for segment, size_bytes in job.covered:
+            segment.was_synced(size_bytes)
         self.is_new = False
         self._directory_synced = job.directory_changes
         self.durable_end = max(self.durable_end, job.end_offset)
         self._unsynced = [s for s in self._unsynced if s.end_offset > job.end_offset]
         if not job.full:
-            if job.since_ms is not None:  # it began as a full sync, which was refused
+            if job.since_ms is not None:  # the job was begun as a full sync, but was refused
                 self.since_ms = job.since_ms
             return
         assert job.active is not None, job
         self.recovery_point = max(self.recovery_point, job.recovery_point)
+        self.due.checkpoint = True
         self._mark = (job.active, job.size_bytes)
         self._unindexed = [s for s in self._unindexed if s not in job.closed]
         self._epochs_written = job.epochs_changes
@@ -139,6 +179,7 @@ class SyncProgress:
         self._roll_snapshots = [s for s in self._roll_snapshots if s[0] not in written]
         kept = set(self._snapshot_offsets) - set(job.stale_snapshots)
         self._snapshot_offsets = sorted(kept | written)
+        self._segments.close_unused(may_drop=self.may_drop)
 
     def was_refused(self, job: SyncJob) -> None:
         """Record that a job failed, so that the next sync does its work."""
@@ -158,7 +199,11 @@ class SyncProgress:
         self.durable_end = min(self.durable_end, log_end)
         self.recovery_point = min(self.recovery_point, end)
         self._mark = (self._segments.active, 0)
-        self.since_ms = None if self.recovery_point == end else self.since_ms or 0
+        self.due.checkpoint = True
+        if self.recovery_point == end:
+            self.since_ms = None
+        else:
+            self.begin_age(self.since_ms or 0)
 
     def restarted(self, start: Offset) -> None:
         """Record that the log was reset and begins at `start`."""

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from odradek_protocol.kafka.request_decoding import ITEMS_MAX
+from odradek_protocol.kafka.api_keys import ITEMS_MAX
 from odradek_runtime.budget.loop_turns import LoopTurns
 from odradek_runtime.budget.refusals import FailedLogins, RefusalLines
 from odradek_runtime.budget.shares import Shares
@@ -23,10 +23,10 @@ _Line = deque[tuple["asyncio.Future[None]", int]]
 
 
 class ShareLines:
-    """A pool of a resource whose callers wait while it has no room. Used only on the event loop.
+    """A pool of a resource. Callers wait if it has no room. It is used only on the event loop.
 
-    Each owner has a line of its own, first come, first served. Lines are served in turn, so an owner whose share
-    is used up delays no other.
+    The callers of each owner wait in a line of their own. The lines are served in turn, so an owner whose share is used
+    up does not delay others.
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -79,7 +79,7 @@ class ShareLines:
                 line.popleft()
             if not line:
                 del self._lines[owner]
-                # The next grant begins with another owner.
+                # The next grant begins with another client.
             else:
                 self._lines[owner] = self._lines.pop(owner)
 
@@ -89,7 +89,7 @@ __all__ = ["ITEMS_MAX", "LONG_REQUEST_BYTES_MIN", "ClientBudget", "decoded_bytes
 LONG_REQUEST_BYTES_MIN: Final = 4096
 """Requests from this size on are decoded, handled and encoded in turns."""
 DECODED_FACTOR: Final = 50
-"""Bytes of objects that a byte of a request may become, if it names many small things."""
+"""How many bytes of objects one byte of a request may become, if the request has many small items."""
 _ITEM_BYTES: Final = 500
 
 
@@ -99,7 +99,7 @@ def decoded_bytes(request_bytes: int) -> int:
 
 
 class ClientBudget:
-    """The limits that all listeners of one process share. Used only on the event loop."""
+    """The limits that all listeners of one process share. It is used only on the event loop."""
 
     def __init__(
         self,

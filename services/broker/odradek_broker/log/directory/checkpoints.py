@@ -88,7 +88,7 @@ class OffsetCheckpoint:
             return self._offsets.get(partition)
 
     def ticket(self) -> int:
-        """Return a ticket for `write`, to be taken before the offsets are gathered."""
+        """Return a ticket for `write`. The caller must get it before it collects the offsets."""
         return self._ticket
 
     def write(self, offsets: dict[TopicIdPartition, Offset], ticket: int) -> bool:
@@ -150,7 +150,7 @@ class CheckpointJob:
     that time may have lowered the file already: `cut_limits` of the log applies until it is finished.
     """
 
-    __slots__ = ("_checkpoints", "_logs", "_tickets", "error")
+    __slots__ = ("_checkpoints", "_logs", "_tickets", "error", "is_outdated")
 
     def __init__(self, logs: list[PartitionLog], files: Checkpoints) -> None:
         self._logs = logs
@@ -162,6 +162,7 @@ class CheckpointJob:
         )
         self._tickets = [checkpoint.ticket() for checkpoint in self._checkpoints]
         self.error: OSError | None = None
+        self.is_outdated = False  # a file was not written, because it was lowered meanwhile
 
     def run(self) -> None:
         """Run the job once. An error is stored for `LogDirectory.finish_checkpoint`."""
@@ -176,13 +177,13 @@ class CheckpointJob:
             for checkpoint, offsets, ticket in zip(
                 self._checkpoints, gathered, self._tickets, strict=True
             ):
-                checkpoint.write(offsets, ticket)
+                self.is_outdated |= not checkpoint.write(offsets, ticket)
         except OSError as error:
             self.error = error
 
 
 def _recovery_point(log: PartitionLog) -> Offset:
-    # Read before the recovery point: a truncation that ends in between has lowered the recovery point.
+    # This is read before the recovery point. A truncation that ends in between has then already lowered that.
     limits = log.cut_limits
     point = log.recovery_point
     return point if limits is None else min(point, limits[0])

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.open_files import OpenFiles
 from odradek_broker.log.segments.batch_walk import Header, header_at, walk_headers
 from odradek_broker.log.segments.indexes import (
     OFFSET_ENTRY_BYTES,
@@ -93,7 +94,9 @@ class Segment:
         "is_retired",
         "max_timestamp_ms",
         "max_timestamp_offset",
+        "open_files",
         "size_bytes",
+        "synced_bytes",
     )
 
     def __init__(
@@ -103,16 +106,19 @@ class Segment:
         self._directory = directory
         self._mark = mark  # ".cleaned" while compaction writes it
         self._file: File | None = None
+        self.open_files: OpenFiles | None = None  # it counts the descriptor once a log owns it
         self._index_lock = threading.Lock()
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
         self._aborted: list[AbortedTransaction] | None = None
         self._aborted_synced = -1  # durable entries of the transaction index; -1: unknown
-        self._indexes_written = (0, 0)  # entries in the files of the offset and the time index
+        # Number of entries in the files of the offset index and the time index.
+        self._indexes_written = (0, 0)
         self._since_entry_bytes = 0
         self.base_offset = base_offset
         self.end_offset = base_offset
         self.size_bytes = 0
+        self.synced_bytes = 0  # the size that the last sync covered
         self.first_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_ms = NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
@@ -140,22 +146,69 @@ class Segment:
         self._aborted_synced = 0
 
     def file(self) -> File:
-        """Return the `.log` file, opening it if needed."""
-        if self._file is None:
-            self._file = self._storage.open(self.path(Suffix.LOG))
-        return self._file
+        """Return the `.log` file, opening it if needed. Raises OSError."""
+        file = self._file
+        if file is None:
+            open_files = self.open_files
+            if open_files is None:
+                file = self._file = self._open()
+            elif self.is_retired:
+                # The name may belong to the segment's successor, or to a new topic of the same name.
+                raise FileNotFoundError(errno.ENOENT, "the segment was removed from the log")
+            else:
+                file = self._file = open_files.open(self._open)
+                open_files.opened(self)
+        return file
+
+    def _open(self) -> File:
+        return self._storage.open(self.path(Suffix.LOG))
+
+    def be_counted(self, open_files: OpenFiles) -> None:
+        """Count the descriptor with those of all logs from now on, so that it may be closed between uses.
+
+        The recovery, truncation or compaction that created the segment has synced it, or closed its descriptors.
+        """
+        self.synced_bytes = self.size_bytes
+        self.open_files = open_files
+        if self._file is not None:
+            open_files.opened(self)
 
     def handle(self) -> File:
         """Return a separate handle of the `.log` file for a job, which has to close it."""
-        if self._file is None:
-            return self._storage.open(self.path(Suffix.LOG))
-        return self._file.duplicate()
+        if self.open_files is None:
+            return self._open() if self._file is None else self._file.duplicate()
+        with self.open_files.lock:  # a log may be synced on a disk thread at the end of the process
+            return self._open() if self._file is None else self._file.duplicate()
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether the `.log` file has bytes that were not synced. Its descriptor must stay open until they are."""
+        return self.size_bytes > self.synced_bytes
+
+    def sync(self) -> None:
+        """Sync the `.log` file in this thread. Raises OSError."""
+        self.file().datasync()
+        self.was_synced(self.size_bytes)
+
+    def was_synced(self, size_bytes: int) -> None:
+        """Record that a sync covered the first `size_bytes` of the file."""
+        self.synced_bytes = max(self.synced_bytes, size_bytes)
+        if self.open_files is not None and not self.is_dirty:
+            self.open_files.synced(self)
 
     def close(self) -> None:
         """Close the descriptor; the next use opens the file again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        open_files = self.open_files
+        if open_files is None:
+            file, self._file = self._file, None
+        else:
+            # A log may be closed on a disk thread while the event loop makes room for another log's file. A
+            # descriptor that is closed twice would be that of another file the second time.
+            with open_files.lock:
+                file, self._file = self._file, None
+                open_files.closed(self)
+        if file is not None:
+            file.close()
 
     def drop_indexes(self) -> None:
         """Remove a closed segment's indexes from memory if their files are complete."""
@@ -170,7 +223,11 @@ class Segment:
     def write(self, data: ByteBuffer) -> None:
         """Write complete batches at the end of the file. The caller must then call `note` for each batch."""
         file = self._file
-        write_all(self.file() if file is None else file, data, self.size_bytes)
+        if file is None:
+            file = self.file()
+        if self.size_bytes == self.synced_bytes and self.open_files is not None:
+            self.open_files.written(self)
+        write_all(file, data, self.size_bytes)
 
     def undo_write(self) -> None:
         """Truncate the file to the end of the last batch for which `note` was called."""
@@ -273,7 +330,7 @@ class Segment:
         return aborted
 
     def trust_aborted(self) -> None:
-        """Treat the transaction index's file as durable, because it is covered by the recovery point."""
+        """Treat the file of the transaction index as durable, because it is from before the recovery point."""
         self._aborted_synced = len(self.aborted())
 
     def replace_aborted(self, aborted: list[AbortedTransaction]) -> None:
@@ -291,7 +348,7 @@ class Segment:
         with self._index_lock:
             if self._offsets is not None and self._times is not None:
                 return self._offsets, self._times
-            # This may be a disk thread, which must not share the owner's descriptor.
+            # This may run in a disk thread, which must not share the owner's descriptor.
             file = self._storage.open(self.path(Suffix.LOG))
             try:
                 if self.is_retired:
@@ -335,7 +392,7 @@ class Segment:
     def _rebuilt_indexes(self, file: File) -> tuple[OffsetIndex, TimeIndex]:
         fresh = Segment(self._storage, self._directory, self.base_offset)
         offsets, times = fresh._offsets, fresh._times = OffsetIndex(), TimeIndex()
-        # A reader of the damaged batch, or of one behind it, meets the error by itself.
+        # A later read of the damaged batch, or of a batch after it, raises the error again.
         with contextlib.suppress(CorruptBatch):
             fresh.note_all(walk_headers(file, 0, self.size_bytes))
         self.has_markers |= fresh.has_markers

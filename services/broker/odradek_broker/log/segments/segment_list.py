@@ -1,8 +1,8 @@
 """The segments of one log, oldest first; the last one is active.
 
 Readers in threads keep a list that they were given, so a change replaces the list and never modifies it.
-At most three closed segments have open descriptors, so a partition has at most four. Retired segments
-wait here, with renamed files, until their delete delay is over.
+At most three closed segments that are synced have open descriptors. Retired segments wait here, with renamed
+files, until their delete delay is over.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from odradek_broker.log.log_config import LogConfig
+from odradek_broker.log.open_files import OpenFiles
 from odradek_broker.log.segments.indexes import AbortedTransaction
 from odradek_broker.log.segments.segment import Segment, Suffix
 from odradek_broker.log.storage import ErrorClass, Storage, error_class
@@ -34,12 +35,13 @@ class _Retired:
 class SegmentList:
     """The segments of one log: at least one, and each begins where the previous one ends."""
 
-    __slots__ = ("_bases", "_open", "_retired", "active", "all")
+    __slots__ = ("_bases", "_open", "_open_files", "_retired", "active", "all")
 
-    def __init__(self, segments: list[Segment]) -> None:
-        self.all = segments
-        self.active = segments[-1]
-        self._bases = [segment.base_offset for segment in segments]
+    def __init__(self, segments: list[Segment], open_files: OpenFiles) -> None:
+        self._open_files = open_files
+        for segment in segments:
+            segment.close()  # this may be a thread that loads logs, and only the event loop opens counted files
+        self._put(segments)
         self._open: list[Segment] = []  # closed segments with a descriptor, last used last
         self._retired: list[_Retired] = []
 
@@ -56,7 +58,7 @@ class SegmentList:
         return sum(segment.size_bytes for segment in self.all)
 
     def since(self, offset: int) -> list[Segment]:
-        """Return the segment that contains `offset` and all later ones."""
+        """Return the segment that contains `offset`, and all later ones."""
         return self.all[max(bisect_right(self._bases, offset) - 1, 0) :]
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
@@ -72,22 +74,30 @@ class SegmentList:
 
     def use(self, segment: Segment, *, may_drop: Callable[[Segment], bool]) -> None:
         """Count a use of a segment. If too many closed segments are open, close the least recently used
-        one and drop its indexes from memory if `may_drop` allows it."""
+        ones and drop their indexes from memory if `may_drop` allows it."""
         if segment is self.active:
             return
         if segment in self._open:
             self._open.remove(segment)
         self._open.append(segment)
-        while len(self._open) > CLOSED_OPEN_MAX:
-            oldest = self._open.pop(0)
-            oldest.close()
-            if may_drop(oldest):
-                oldest.drop_indexes()
+        self.close_unused(may_drop=may_drop)
+
+    def close_unused(self, *, may_drop: Callable[[Segment], bool]) -> None:
+        """Close the least recently used of the closed segments, if more than CLOSED_OPEN_MAX are open and synced."""
+        excess = len(self._open) - CLOSED_OPEN_MAX
+        if excess <= 0:
+            return
+        for segment in [segment for segment in self._open[:excess] if not segment.is_dirty]:
+            self._open.remove(segment)
+            segment.close()
+            if may_drop(segment):
+                segment.drop_indexes()
 
     def begin_next(self, storage: Storage, directory: Path) -> Segment:
         """Begin a new active segment where the old one ends, and return the old one. If it raises OSError,
         nothing has changed."""
         old = self.active
+        self._open_files.make_room()
         segment = Segment(storage, directory, old.end_offset)
         segment.create()
         old.seal()
@@ -101,6 +111,9 @@ class SegmentList:
     def replace_all(self, segments: list[Segment]) -> None:
         """Set the segments after a truncation or a reset, and close those that were removed."""
         self._release([segment for segment in self.all if segment not in segments])
+        for segment in segments:
+            if segment.open_files is None:
+                segment.close()  # no room was made for its descriptor
         self._put(segments)
 
     def retire(self, segments: list[Segment], *, delay_ms: int) -> None:
@@ -123,6 +136,8 @@ class SegmentList:
 
         A segment's delay begins with the first call after it was retired, so that only the caller's
         monotonic clock counts."""
+        if not self._retired:
+            return []
         for retired in self._retired:
             if retired.due_ms is None:
                 retired.due_ms = now_ms + retired.delay_ms
@@ -138,6 +153,9 @@ class SegmentList:
         self._open = []
 
     def _put(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            if segment.open_files is None:
+                segment.be_counted(self._open_files)
         self.all = segments
         self.active = segments[-1]
         self._bases = [segment.base_offset for segment in segments]
@@ -150,7 +168,7 @@ class SegmentList:
             except OSError as error:
                 if error_class(error) is ErrorClass.DISK:
                     raise
-                # On a full disk even a longer name may find no space. Readers have the file open.
+                # On a full disk, even the rename to a longer name may fail. Readers keep the file open.
                 segment.remove_files()
                 continue
             self._retired.append(_Retired(segment, delay_ms))

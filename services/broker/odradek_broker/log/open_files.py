@@ -1,0 +1,154 @@
+"""The bounded number of descriptors that the logs of a storage keep between uses.
+
+Each log writes to its last segment, and readers use earlier ones. A segment opens its file at its first use and keeps
+the descriptor for the next one. With more partitions than the process may have files open, descriptors are closed to
+make room, and the file is opened again by its path at the next use.
+
+    clean    a sync covered all bytes of the file    the first to be closed, the one that was synced longest ago first
+    dirty    it has bytes that no sync covered       synced before it is closed
+
+A dirty file must not be closed. When the kernel fails to write its pages back, it marks them clean and reports the
+error to the descriptors that are open, or to a later one only while it keeps the inode in memory. A sync through a
+descriptor that was opened after that would succeed although bytes are lost. `Upkeep` syncs the oldest logs on a disk
+thread as soon as half of the files are dirty (`is_crowded`). If all of them are dirty nevertheless, one is synced on
+the event loop: a broker with so few descriptors writes at the speed of its disk, and loses nothing.
+
+A segment counts from the moment at which a log owns it. The event loop alone uses the descriptors of these segments:
+work on disk threads has descriptors of its own (`Segment.handle`). So none is closed while a thread reads or writes
+through it. The lock is for logs that are synced and closed on disk threads at the end of the process.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+CHANCES_MAX: Final = 8
+T = TypeVar("T")
+
+
+class Segment(Protocol):
+    """The attributes and methods of a segment that this cache uses."""
+
+    size_bytes: int
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether the file has bytes that were not synced."""
+
+    def sync(self) -> None:
+        """Sync the file in this thread. Raises OSError."""
+
+    def close(self) -> None:
+        """Close the descriptor, and call `OpenFiles.closed`."""
+
+
+class OpenFiles:
+    """The segments that have an open descriptor. At most `files_max()` may keep theirs.
+
+    `on_sync_failed` is called with the error if the sync of a dirty file failed. It must take the data directory
+    offline, because the error may concern another log than the one that needs the descriptor.
+    """
+
+    __slots__ = ("_clean", "_dirty", "_files_max", "_newest", "lock", "on_sync_failed")
+
+    def __init__(self, files_max: Callable[[], int]) -> None:
+        self.lock: Final = threading.RLock()
+        self.on_sync_failed: Callable[[OSError], object] | None = None
+        self._files_max = files_max
+        self._clean: dict[Segment, None] = {}
+        # With their sizes when they were opened or last looked at, the oldest first.
+        self._dirty: dict[Segment, int] = {}
+        self._newest: Segment | None = None
+
+    def __len__(self) -> int:
+        return len(self._clean) + len(self._dirty)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many open files are dirty (not synced) that logs should be synced earlier than they would be."""
+        return len(self._dirty) * 2 > max(self._files_max(), 1)
+
+    def make_room(self) -> None:
+        """Close files until one more may be kept. Raises OSError."""
+        files_max = max(self._files_max(), 1)
+        with self.lock:
+            while len(self) >= files_max:
+                self._close_one()
+
+    def open(self, opening: Callable[[], T]) -> T:
+        """Make room for one more descriptor and call `opening`. The caller then calls `opened`.
+
+        If the process has no descriptor left, clean files are closed, one after the other, and `opening` is called
+        again. Raises OSError.
+        """
+        with self.lock:
+            self.make_room()
+            while True:
+                try:
+                    return opening()
+                except OSError as error:
+                    if error.errno != errno.EMFILE or not self._clean:
+                        raise
+                next(iter(self._clean)).close()
+
+    def opened(self, segment: Segment) -> None:
+        """Count a segment that has its file open."""
+        with self.lock:
+            if segment.is_dirty:
+                self._dirty[segment] = segment.size_bytes
+            else:
+                self._clean[segment] = None
+            self._newest = segment
+
+    def written(self, segment: Segment) -> None:
+        """Record that a clean segment is about to be written to."""
+        with self.lock:
+            self._clean.pop(segment, None)
+            self._dirty[segment] = segment.size_bytes
+
+    def synced(self, segment: Segment) -> None:
+        """Record that a sync covered all bytes of a segment."""
+        with self.lock:
+            if self._dirty.pop(segment, None) is not None:
+                self._clean[segment] = None
+
+    def closed(self, segment: Segment) -> None:
+        """Forget a segment that has closed its file."""
+        with self.lock:
+            self._clean.pop(segment, None)
+            self._dirty.pop(segment, None)
+
+    def _close_one(self) -> None:
+        """Close the oldest clean file or, if none is clean, sync and close a dirty one. Raises OSError."""
+        if self._clean:
+            next(iter(self._clean)).close()
+            return
+        segment = self._oldest_dirty()
+        try:
+            if segment.is_dirty:
+                segment.sync()
+        except OSError as error:
+            # No descriptor gets this error a second time.
+            if self.on_sync_failed is not None:
+                self.on_sync_failed(error)
+            raise
+        segment.close()
+
+    def _oldest_dirty(self) -> Segment:
+        """Return the dirty segment to close. A segment that was written to since it was last examined is
+        skipped once.
+        """
+        newest = self._newest
+        if newest is not None and newest in self._dirty:
+            # The write for which it was opened does not count as another use.
+            self._dirty[newest] = newest.size_bytes
+        for _ in range(CHANCES_MAX):
+            segment, size_bytes = next(iter(self._dirty.items()))
+            if segment.size_bytes == size_bytes:
+                break
+            del self._dirty[segment]
+            self._dirty[segment] = segment.size_bytes
+        return next(iter(self._dirty))
