@@ -56,14 +56,12 @@ from odradek_runtime.cluster_identity import ClusterIdentity
 from odradek_runtime.lifecycle import ProcessRefused
 
 _LATE_MARKER_MS: Final = 60_000
-"""A transaction that is open for so much longer than any time-out has lost its marker, perhaps."""
+"""If a transaction is open for this much longer than any time-out, its marker may be lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The environment of a broker: the clock and the disk threads of its machine, and its channels to other
-    processes.
-    """
+    """What surrounds a broker: the clock and the disk threads of its machine, and its channels to other processes."""
 
     clock: Clock
     pool: Pool
@@ -76,7 +74,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Sizes whose defaults fit a real cluster. The simulator passes smaller ones for three brokers with few records."""
+    """Sizes whose defaults suit a real cluster. The simulator uses smaller ones, for three brokers with few records."""
 
     log_defaults: LogConfig
     behind_records: int = BEHIND_RECORDS
@@ -86,7 +84,9 @@ class Scale:
 
 
 class Broker:
-    """One broker from its start to its end, on the event loop that creates it. Its parts are public attributes."""
+    """One broker from its start to its end, on the event loop on which it is created. Its parts are public
+    attributes.
+    """
 
     def __init__(
         self,
@@ -276,6 +276,7 @@ class Broker:
                 credit_bytes=self.settings.replica_credit_bytes,
             ),
             endpoint_of=self._replication_endpoint,
+            is_live=self._is_live,
             dial=self._dial,
             catch_up_bytes_per_s=self._catch_up_limit(self.feed.image),
             behind_records=self._scale.behind_records,
@@ -330,6 +331,10 @@ class Broker:
         broker = self.feed.image.brokers.get(broker_id)
         endpoint = None if broker is None else broker.endpoint(REPLICATION)
         return None if endpoint is None else (endpoint.host, endpoint.port)
+
+    def _is_live(self, broker_id: BrokerId) -> bool:
+        broker = self.feed.image.brokers.get(broker_id)
+        return broker is not None and broker.is_live
 
     def _registered(self, epoch: BrokerEpoch) -> None:
         self.proposals.broker_epoch = epoch

@@ -157,7 +157,7 @@ class BrokerProcess:
         )
 
     def _bind(self) -> None:
-        """Bind the ports: the registration contains them, although serving begins later."""
+        """Bind the ports, because the registration contains them, although serving begins later."""
         self._grpc = GrpcListeners(
             self._settings,
             self._tls,
@@ -221,7 +221,9 @@ class BrokerProcess:
             return "still starting, or stopping"
         if self._broker.lease.until_ms < boottime_ms():
             return "the active controller does not answer, or has fenced this broker"
-        return self._catch_up.why_not(self._broker.feed.image, monotonic_ms())
+        return self._catch_up.why_not(
+            self._broker.feed.image, self._broker.followers.connected, monotonic_ms()
+        )
 
     async def _live(self) -> None:
         settings = self._settings

@@ -144,7 +144,8 @@ class BrokerSettings(ListenerSettings):
     readiness_catch_up_timeout_ms: int = setting(
         "readiness.catch.up.timeout.ms",
         "How long after its start a broker reports that it is not ready while any of its replicas is not in"
-        " sync. A rolling restart thus waits for the replicas before it restarts the next broker.",
+        " sync, or while a live broker that shares a partition with it has not connected to it. A rolling"
+        " restart thus waits for the replicas before it restarts the next broker.",
         default=300_000,
         unit="ms",
         minimum=0,
@@ -472,7 +473,9 @@ class BrokerSettings(ListenerSettings):
 
 
 def value_at_run_time(image: MetadataImage, broker_id: BrokerId, name: str, own: int) -> int:
-    """Return a number as it is set at run time for this broker, or for all; else `own`, the process's own setting."""
+    """Return a number that was set at run time for this broker or for all brokers; otherwise `own`, the process's own
+    setting.
+    """
     for broker in (str(broker_id), ""):
         value = image.config_of(ConfigResourceType.BROKER, broker).get(name)
         if value is not None:

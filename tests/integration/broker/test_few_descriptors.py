@@ -18,6 +18,7 @@ from odradek_protocol.rpc.v1 import admin_service_pb2, admin_service_pb2_grpc
 from tests.integration.broker.broker_cluster import BrokerCluster, batch, record_values
 
 LIMIT = 300
+SPARE = 12  # fewer than a quarter of the limit, which is left to everything but new partitions
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="prlimit is Linux's")
 
 
@@ -26,6 +27,11 @@ def limit_files(cluster: BrokerCluster, limit: int) -> None:
     assert process is not None
     hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[1]
     resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def files_open(pid: int) -> int:
+    """Return how many descriptors a process has."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 async def produced(cluster: BrokerCluster, topic: str, value: int, *, partition: int = 0) -> None:
@@ -73,14 +79,32 @@ async def test_connections_that_take_all_descriptors_end_nothing(tmp_path: Path)
         await produced(cluster, "after", 0)
 
 
+async def test_a_broker_holds_more_partitions_than_it_may_have_files_open(tmp_path: Path) -> None:
+    async with BrokerCluster(tmp_path, brokers=1) as cluster:
+        limit_files(cluster, LIMIT)
+        await cluster.create_topic("wide", partitions=2 * LIMIT)
+        for value in range(2):
+            for partition in range(0, 2 * LIMIT, 3):
+                await produced(cluster, "wide", value, partition=partition)
+        for partition in (0, LIMIT, 2 * LIMIT - 3):
+            read = await cluster.read("wide", partition=partition, end=2)
+            assert record_values(read) == [0, 1]
+        log = cluster.brokers[1].log_path.read_text()
+        assert "too few file descriptors" not in log
+        assert "data directory is offline" not in log
+
+
 async def test_partitions_that_find_no_descriptor_wait_and_the_others_are_served(
     tmp_path: Path,
 ) -> None:
     async with BrokerCluster(tmp_path, brokers=1) as cluster:
         await cluster.create_topic("first")
         await produced(cluster, "first", 0)
-        limit_files(cluster, LIMIT)
-        await cluster.create_topic("wide", partitions=2 * LIMIT)
+        process = cluster.brokers[1].process
+        assert process is not None
+        in_use = files_open(process.pid)
+        limit_files(cluster, in_use + SPARE)
+        await cluster.create_topic("wide", partitions=4)
         await cluster.until(
             lambda: "too few file descriptors" in cluster.brokers[1].log_path.read_text()
         )
@@ -91,9 +115,8 @@ async def test_partitions_that_find_no_descriptor_wait_and_the_others_are_served
             described = await stub.DescribeLogDirs(request)  # a connection finds a descriptor
         (directory,) = described.brokers[0].log_dirs
         assert directory.offline_reason == ""
-        assert 50 < len(directory.partitions) < LIMIT
+        assert [entry.partition.topic for entry in directory.partitions] == ["first"]
         limit_files(cluster, 4 * LIMIT)
-        last = 2 * LIMIT - 1
-        await produced(cluster, "wide", 7, partition=last)
-        assert record_values(await cluster.read("wide", partition=last, end=1)) == [7]
+        await produced(cluster, "wide", 7, partition=3)
+        assert record_values(await cluster.read("wide", partition=3, end=1)) == [7]
         assert "data directory is offline" not in cluster.brokers[1].log_path.read_text()

@@ -132,7 +132,7 @@ async def test_a_broker_that_is_not_unfenced_says_what_it_waits_for(
     waiting = asyncio.create_task(member.ask_unfenced())
     await until(lambda: len(caplog.records) >= 2)
     assert caplog.records[0].__dict__["odradek_fields"] == {
-        "wanted": "the active controller to unfence this broker"
+        "waiting_for": "the active controller to unfence this broker"
     }
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)

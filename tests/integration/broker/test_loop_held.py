@@ -19,8 +19,7 @@ from typing import Any, Final
 import pytest
 
 from odradek_protocol.kafka import messages
-from odradek_protocol.kafka.api_keys import SUPPORTED, ApiKey
-from odradek_protocol.kafka.request_decoding import ITEMS_MAX
+from odradek_protocol.kafka.api_keys import ITEMS_MAX, SUPPORTED, ApiKey
 from odradek_protocol.kafka.response_encoding import encode_message
 from tests.integration.broker.broker_cluster import BrokerCluster
 from tests.integration.broker.watched_broker import HELD_FILE

@@ -129,7 +129,11 @@ def event_of(name: str, words: list[str]) -> events.Event:
 
 def effect_text(effect: Effect) -> str:
     name = re.sub(r"(?<!^)(?=[A-Z])", "-", type(effect).__name__).lower()
-    shown = [f"{name}={_text(getattr(effect, name))}" for name in effect.__struct_fields__]
+    shown = [
+        f"{name}={_text(getattr(effect, name))}"
+        for name in effect.__struct_fields__
+        if name != "further_ids" or effect.further_ids  # a story's produces are alone
+    ]
     return " ".join([name, *shown])
 
 

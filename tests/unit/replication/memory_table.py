@@ -5,7 +5,7 @@ replicas.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +52,8 @@ class NoLinks:
 
     def stream(self, session_id: int) -> None:
         return None
+
+    def share(self, replicas: Sequence[BrokerId]) -> None: ...
 
     def broker_changed(self, broker_id: BrokerId) -> None:
         self.changed_brokers.append(broker_id)

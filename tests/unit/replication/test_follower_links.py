@@ -15,6 +15,7 @@ from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_broker.replication.streams.follower_stream import HostKey, Lane
 from odradek_protocol.identity import NO_BROKER, BrokerId
 
+IDENTITY: Any = SimpleNamespace(broker_id=BrokerId(9))
 KEY: HostKey = (b"t" * 16, 0)
 HOST: Any = SimpleNamespace(partition=SimpleNamespace(topic_id=KEY[0], partition=KEY[1]))
 
@@ -30,6 +31,8 @@ class RecordedStream:
 
     def throttle_changed(self) -> None:
         self.throttle_changes += 1
+
+    def kick(self) -> None: ...
 
     def add(self, key: HostKey, host: object) -> None:
         self.hosts[key] = host
@@ -56,9 +59,11 @@ class Lanes:
     """The streams of one partition, which follows broker 1, and the reports of these streams."""
 
     def __init__(self) -> None:
+        self.live: set[BrokerId] = set()
         self.links = FollowerLinks(
-            identity=None,  # type: ignore[arg-type]  # only the streams use it
+            identity=IDENTITY,
             endpoint_of=lambda _: None,
+            is_live=self.live.__contains__,
             dial=None,  # type: ignore[arg-type]  # streams are recorded, not opened
             make_stream=RecordedStream,  # type: ignore[arg-type]
             behind_records=100,
@@ -163,8 +168,9 @@ def test_only_catch_up_lanes_share_the_throttle() -> None:
 
     for limit in (0, 5_000):
         links = FollowerLinks(
-            identity=None,  # type: ignore[arg-type]
+            identity=IDENTITY,
             endpoint_of=lambda _: None,
+            is_live=lambda _: False,
             dial=None,  # type: ignore[arg-type]
             make_stream=make,  # type: ignore[arg-type]
             catch_up_bytes_per_s=limit,
@@ -202,3 +208,25 @@ def test_a_stream_that_no_partition_uses_is_ended_and_opened_anew_when_one_comes
     assert lanes.links._streams == {}
     lanes.links.follow(HOST, BrokerId(1))
     assert lanes.links._streams[BrokerId(1), Lane.HOT] is not before
+
+
+def test_a_kept_stream_stays_open_without_partitions_until_its_broker_is_down() -> None:
+    lanes = Lanes()
+    one, peer = BrokerId(1), BrokerId(2)
+    lanes.live |= {one, peer, BrokerId(3), IDENTITY.broker_id}
+    lanes.links.share((one, peer, IDENTITY.broker_id))
+    lanes.links.follow(HOST, NO_BROKER)
+    lanes.links.broker_changed(BrokerId(3))
+    assert set(lanes.links._streams) == {(one, Lane.HOT), (peer, Lane.HOT)}
+    lanes.links.follow(HOST, peer)
+    lanes.live.discard(peer)
+    lanes.links.broker_changed(peer)
+    assert (peer, Lane.HOT) in lanes.links._streams, "it still carries a partition"
+    lanes.links.follow(HOST, NO_BROKER)
+    assert set(lanes.links._streams) == {(one, Lane.HOT)}
+    lanes.live.discard(one)
+    lanes.links.broker_changed(one)
+    assert not lanes.links._streams
+    lanes.live.add(one)
+    lanes.links.broker_changed(one)
+    assert set(lanes.links._streams) == {(one, Lane.HOT)}

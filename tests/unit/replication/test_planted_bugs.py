@@ -15,11 +15,17 @@ from odradek_broker.log.directory import loading
 from odradek_broker.log.directory.loading import DirectoryLoad
 from odradek_broker.log.log_directory import LogDirectory
 from odradek_broker.log.storage import StorageFailed
+from odradek_broker.replication.client_requests import ProduceQueue
 from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.streams.follower_links import FollowerLinks
 from odradek_protocol.metadata import image
 from odradek_protocol.metadata.image import MetadataDelta
-from tests.unit.replication import test_damaged_logs, test_follower_links, test_stray_logs
+from tests.unit.replication import (
+    test_damaged_logs,
+    test_follower_links,
+    test_shared_appends,
+    test_stray_logs,
+)
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 Test = Callable[[], Coroutine[Any, Any, None]]
@@ -63,12 +69,20 @@ def judged_when_back_in_the_hot_lane(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FollowerLinks, "_distance", distance)
 
 
+def batch_judged_before_the_producers_earlier_one_was_appended(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ProduceQueue, "_producer_ids", lambda self: [])
+
+
 async def return_to_the_hot_lane() -> None:
     test_follower_links.test_what_is_appended_while_a_partition_returns_to_the_hot_lane_does_not_send_it_back()
 
 
 NAMED: list[tuple[Patch, Test]] = [
     (judged_when_back_in_the_hot_lane, return_to_the_hot_lane),
+    (
+        batch_judged_before_the_producers_earlier_one_was_appended,
+        test_shared_appends.test_each_duplicate_and_each_refusal_in_a_turn_is_its_own,
+    ),
     (
         damage_ends_the_directory,
         partial(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -102,6 +103,29 @@ def test_a_batch_that_expands_to_much_is_left_to_the_pool(codec: Compression) ->
     assert checked.told == []
     checked.pool.finish_one()
     assert checked.told == [("p", ErrorCode.INVALID_RECORD)]
+
+
+def test_a_check_that_fails_on_an_internal_error_lets_nothing_in() -> None:
+    def fail(_bytes_expanded_max: int) -> None:
+        raise MemoryError
+
+    told: list[BatchRefused | None] = []
+    pool = HeldPool()
+    checks = RecordChecks(pool)
+    checks.check(
+        "p",
+        fail,
+        size_bytes=SMALL_BYTES_MAX + 1,
+        max_message_bytes=MAX_MESSAGE_BYTES,
+        on_checked=told.append,
+    )
+    work, on_done = pool.given.pop()
+    with contextlib.suppress(MemoryError):  # a disk thread logs it
+        work()
+    on_done()
+    (refused,) = told
+    assert refused is not None
+    assert refused.error is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def test_what_one_produce_expands_to_is_bounded_in_all() -> None:
@@ -224,6 +248,27 @@ def test_batches_are_stored_in_the_codec_of_the_topic(
         assert [(record.key, record.value) for record in records] == RECORDS
         assert {record.headers for record in records} == {(("h", b"1"),)}
         assert {record.timestamp_ms for record in records} == {NOW_MS}
+
+
+@pytest.mark.parametrize(
+    ("codec", "low", "high"),
+    [
+        (Compression.GZIP, {"gzip_level": 1}, {"gzip_level": 9}),
+        (Compression.LZ4, {"lz4_level": 9}, {"lz4_level": 17}),  # 9 is the fast variant
+        (Compression.ZSTD, {"zstd_level": -100}, {"zstd_level": 19}),
+    ],
+)
+def test_batches_are_compressed_at_the_level_of_the_topic(
+    codec: Compression, low: dict[str, int], high: dict[str, int]
+) -> None:
+    builder = BatchBuilder()
+    for number in range(300):
+        builder.append(b"%d" % (number * 7919), b"%d values of %d" % (number, number % 7), None, 0)
+    data = builder.build()
+    loosely, _ = produced(data, codec, **low, timestamp_after_max_ms=NOW_MS)
+    tightly, _ = produced(data, codec, **high, timestamp_after_max_ms=NOW_MS)
+    assert len(tightly.records) < len(loosely.records) < len(data)
+    assert decode_batch(tightly.records, 0) == decode_batch(loosely.records, 0)
 
 
 def test_compressing_again_keeps_the_sequence_numbers_of_a_producer() -> None:

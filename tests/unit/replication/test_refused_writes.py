@@ -64,17 +64,21 @@ async def test_a_refused_sync_is_tried_again_and_its_producers_are_answered(
     async with table_of(broker, 1, leader=OWN) as (table, told):
         host = table.by_id[TOPIC_ID, 0]
         lead_alone(host, Durability.FSYNC)
+        before = produce(
+            host
+        )  # which opens the file, so that only the next sync needs a descriptor
+        await until(lambda: bool(before))
         heal = refuse(broker, "open")
         refused: list[Any] = []
         broker.directory.health.on_refused = refused.append
         outcomes = produce(host)
         await until(lambda: len(refused) > 2)
         assert outcomes == []
-        assert host.log.durable_end_offset == 0
+        assert host.log.durable_end_offset == 1
         heal()
         await until(lambda: bool(outcomes))
         assert [outcome.error for outcome in outcomes] == [ErrorCode.NONE]
-        assert host.log.durable_end_offset == 1
+        assert host.log.durable_end_offset == 2
         assert (table.offline_reason, told, host.is_leader) == ("", [], True)
         count = len(refused)
         await asyncio.sleep(0.01)

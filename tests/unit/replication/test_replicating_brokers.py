@@ -7,8 +7,9 @@ from __future__ import annotations
 import pytest
 
 from odradek_broker.log.directory.restart_markers import RestartClass
-from odradek_protocol.identity import PartitionIndex
+from odradek_protocol.identity import BrokerEpoch, BrokerId, PartitionIndex
 from odradek_protocol.kafka.error_codes import ErrorCode
+from odradek_protocol.metadata.records import BrokerRegistrationChange
 from odradek_protocol.records.batch_header import iter_headers
 from odradek_runtime.clock import boottime_ms
 from tests.unit.log.material import TOPIC, TOPIC_ID, batch
@@ -166,3 +167,19 @@ async def test_a_follower_joins_while_the_leader_appends_without_a_pause(followe
             return len(next(iter(state())).isr) == len(replicas)
 
         await cluster.until(is_whole)
+
+
+async def test_brokers_that_share_a_partition_connect_to_each_other_before_they_lead() -> None:
+    """A broker that leads nothing learns whether those that would follow it can reach it."""
+    async with memory_cluster(3) as cluster:
+        cluster.describe(replicas=(1, 2), isr=(1, 2))
+        await cluster.until(lambda: cluster[2].followers.connected == {1})
+        assert cluster[1].followers.connected == {2}
+        assert not cluster[3].followers.connected, "it has no replica"
+        cluster.record(
+            BrokerRegistrationChange(
+                broker_id=BrokerId(2), broker_epoch=BrokerEpoch(2), fenced=True
+            )
+        )
+        await cluster.until(lambda: not cluster[2].followers.connected)
+        assert cluster[1].followers.connected == {2}, "it follows a partition"

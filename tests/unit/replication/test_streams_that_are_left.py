@@ -1,5 +1,5 @@
 """When a partition leaves a replication stream, neither the leader nor the follower keeps the other
-in memory.
+in memory; and a broker that leaves is no error.
 """
 
 from __future__ import annotations
@@ -7,8 +7,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
+import grpc.aio
 import pytest
 
 from odradek_broker.partition import events as ev
@@ -16,6 +18,8 @@ from odradek_broker.replication.partition_host import PartitionHost
 from odradek_broker.replication.partition_table import PartitionTable
 from odradek_broker.replication.streams.follower_sessions import FollowerSessions
 from odradek_broker.replication.streams.leader_stream import LeaderStream
+from odradek_broker.rpc.replication_servicer import ReplicationServicer
+from odradek_broker.rpc.transaction_link_servicer import TransactionLinkServicer
 from odradek_protocol.identity import (
     BrokerEpoch,
     ClusterId,
@@ -173,3 +177,36 @@ async def test_a_stream_keeps_no_partition_that_is_led_no_longer(ends: str) -> N
 
         await sessions.serve(FollowersCall([hello(1), attach(1), look, end, look]))
         assert kept == [{host}, set()]
+
+
+class EndedSessions:
+    """Sessions whose tasks end with this error."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    async def serve(self, _connection: object) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._write())
+
+    async def _write(self) -> None:
+        raise self._error
+
+
+def servicers(error: Exception) -> list[Callable[[Any], Awaitable[None]]]:
+    sessions: Any = EndedSessions(error)
+    replication = ReplicationServicer(sessions, is_mutual_tls=False)
+    links = TransactionLinkServicer.__new__(TransactionLinkServicer)
+    links._registrations = links._markers = sessions
+    links._is_mutual_tls = False
+    methods = (replication.Replicate, links.RegisterPartitions, links.WriteMarkers)
+    return [partial(method, None) for method in methods]
+
+
+async def test_a_broker_that_leaves_while_it_is_written_to_is_no_error_of_the_servicer() -> None:
+    """In each rolling restart gRPC logged an exception group as an unexpected error."""
+    for serve in servicers(grpc.aio.InternalError()):
+        await serve(None)
+    for serve in servicers(ValueError("a bug")):
+        with pytest.raises(ExceptionGroup):
+            await serve(None)

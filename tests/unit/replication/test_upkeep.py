@@ -18,7 +18,7 @@ from odradek_broker.replication.disk import upkeep
 from odradek_broker.replication.disk.disk_pool import DiskPool, disk_threads
 from odradek_broker.replication.disk.upkeep import Upkeep
 from odradek_broker.replication.partition_table import PartitionTable
-from odradek_protocol.identity import BrokerEpoch
+from odradek_protocol.identity import BrokerEpoch, Offset
 from odradek_runtime.clock import Clock, boottime_ms
 from tests.unit.log.material import TOPIC_ID, Broker, batch, memory_broker
 from tests.unit.replication.memory_table import CONFIG, OTHER, image_of, table_of
@@ -65,7 +65,13 @@ async def test_checkpoints_are_left_alone_until_all_logs_are_opened_and_losses_t
         many_intervals_s = loop.time() + 0.05
         await until(lambda: loop.time() > many_intervals_s)
         table.activate(image_of(1, leader=OTHER))
-        await until(lambda: len(was_active) > 1)
+        await until(lambda: bool(was_active))
+        written = len(was_active)
+        many_intervals_s = loop.time() + 0.05
+        await until(lambda: loop.time() > many_intervals_s)
+        assert len(was_active) == written, "nothing changed"
+        table.by_id[TOPIC_ID, 0].log.set_high_watermark(Offset(0))
+        await until(lambda: len(was_active) > written)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert all(was_active)

@@ -109,6 +109,28 @@ def test_a_step_commits_its_members_in_one_batch() -> None:
     assert status(coordinator, first) is TransactionStatus.COMPLETE_COMMIT
 
 
+def test_steps_without_members_are_forgotten() -> None:
+    """A client that opens and aborts a member of step after step must not fill the memory for the time-out of each."""
+    coordinator = Coordinator()
+    last_signs = coordinator.shard.staged._last_signs
+    for step in range(20):
+        coordinator.ask(AbortStaged(members=(opened(coordinator, step),)))
+    kept = prepared(coordinator, step=20)
+    coordinator.tick()
+    assert list(last_signs) == [(QUERY, 20)]
+    complete(coordinator, kept, step=20)
+    coordinator.tick()
+    assert not last_signs
+    opened(coordinator, step=21)
+    coordinator.tick(LEASE_MS)
+    coordinator.tick()
+    assert not last_signs
+    prepared(coordinator, step=22)
+    coordinator.move()
+    coordinator.tick()
+    assert list(coordinator.shard.staged._last_signs) == [(QUERY, 22)]
+
+
 def test_slots_are_used_again_with_another_epoch() -> None:
     coordinator = Coordinator()
     first = prepared(coordinator)

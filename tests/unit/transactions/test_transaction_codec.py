@@ -75,6 +75,30 @@ def test_an_empty_state_is_written_as_kafka_writes_it() -> None:
     assert encode(TransactionRecord(ORDERS, EMPTY)) == (KEY, bytes.fromhex(EMPTY_1))
 
 
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_the_usual_record_and_its_general_form_have_the_same_state(is_commit: bool) -> None:
+    """A tagged field that no release knows yet makes a value one of the general form."""
+    status = TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT
+    state = replace(
+        EMPTY,
+        status=status,
+        last_epoch=ProducerEpoch(6),
+        client_version=2,
+        last_outcome=Outcome(identity(4000, 6), is_commit),
+    )
+    key, value = encode(TransactionRecord(ORDERS, state))
+    assert value is not None
+    assert len(value) == 58
+    decoded = decode(key, value)
+    assert decoded == TransactionRecord(ORDERS, state)
+    tags_at = 34
+    general = bytearray(value + b"\xff\x7f\x00")
+    general[tags_at] += 1
+    assert decode(key, bytes(general)) == decoded
+    with pytest.raises(Malformed, match="status 9"):
+        decode(key, value[:16] + b"\x09" + value[17:])
+
+
 def test_a_forgotten_id_is_a_tombstone() -> None:
     assert encode(TransactionRecord(ORDERS, None)) == (KEY, None)
     assert decode(KEY, None) == TransactionRecord(ORDERS, None)

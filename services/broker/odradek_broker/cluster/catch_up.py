@@ -1,19 +1,33 @@
 """Whether a restarted broker has caught up, so that a rolling restart may go on to the next broker.
 
-A broker has caught up when each of its replicas is in its partition's ISR, or has no leader to catch up with.
+A broker has caught up when two things hold:
+
+- Each of its replicas is in its partition's ISR, or has no leader to catch up with.
+- Each live broker that shares a partition with it has a replication stream to it. Followers open these streams before
+  the broker leads anything (`FollowerLinks.keep`). Without this rule a broker could count as caught up although no
+  other broker can reach it, for example because their name servers still return its old address. When the next broker
+  stops, this one may become a leader without followers, and acks=all fails.
+
 Copying a large log takes long, so after a timeout the broker counts as caught up nevertheless. From then on it stays
 so: a replica that falls behind later is a matter for alerts, and no reason to report the broker as not ready.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from odradek_protocol.identity import BrokerId
-from odradek_protocol.metadata.image import MetadataImage
+from odradek_protocol.metadata.features import (
+    METADATA_VERSION,
+    METADATA_VERSION_WITH_HOSTS,
+    highest_supported,
+)
+from odradek_protocol.metadata.image import BrokerState, MetadataImage
 from odradek_protocol.metadata.records import NO_LEADER
 
 
 class CatchUp:
-    """Decides whether one broker process has caught up. Times are ms of one monotonic clock."""
+    """Decides whether a broker process has caught up. Times are ms of one monotonic clock."""
 
     def __init__(self, broker_id: BrokerId, *, timeout_ms: int) -> None:
         self._broker_id = broker_id
@@ -21,25 +35,40 @@ class CatchUp:
         self._began_at_ms: int | None = None
         self._is_over = False
 
-    def why_not(self, image: MetadataImage, now_ms: int) -> str:
+    def why_not(self, image: MetadataImage, connected: Container[BrokerId], now_ms: int) -> str:
         """Return why the broker has not caught up; "" once it has, or once the timeout since the first call has
-        passed.
+        passed. `connected` are the brokers that have a replication stream to this one.
         """
         if self._is_over:
             return ""
         if self._began_at_ms is None:
             self._began_at_ms = now_ms
-        behind = next(
-            (
-                state
-                for state in image.partitions()
-                if self._broker_id in state.replicas
-                and self._broker_id not in state.isr
-                and state.leader != NO_LEADER
-            ),
-            None,
-        )
-        if behind is not None and now_ms < self._began_at_ms + self._timeout_ms:
-            return "a replica is not in sync yet"
+        reason = self._why_behind(image, connected)
+        if reason and now_ms < self._began_at_ms + self._timeout_ms:
+            return reason
         self._is_over = True
         return ""
+
+    def _why_behind(self, image: MetadataImage, connected: Container[BrokerId]) -> str:
+        peers: set[BrokerId] = set()
+        for state in image.partitions():
+            if self._broker_id not in state.replicas:
+                continue
+            if self._broker_id not in state.isr and state.leader != NO_LEADER:
+                return "a replica is not in sync yet"
+            peers.update(state.replicas)
+        peers.discard(self._broker_id)
+        for peer in sorted(peers):
+            broker = image.brokers.get(peer)
+            if broker is not None and _connects_early(broker) and peer not in connected:
+                return f"broker {peer} has not connected yet"
+        return ""
+
+
+def _connects_early(broker: BrokerState) -> bool:
+    """Return whether the broker is up and opens streams to brokers that lead none of its partitions.
+
+    Older programs, which do not register this `metadata.version`, wait until a broker leads.
+    """
+    supported = highest_supported(broker.features, METADATA_VERSION)
+    return broker.is_live and supported >= METADATA_VERSION_WITH_HOSTS

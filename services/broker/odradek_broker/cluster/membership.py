@@ -97,9 +97,9 @@ class Membership:
         self._on_stale = on_stale
         self._heartbeat: Heartbeat | None = None
         self._beating: Beating | None = None
-        self._report: asyncio.Task[None] | None = None  # the latest report of log ends
+        self._report: asyncio.Task[None] | None = None  # sends the latest report of log end offsets
         self._noting_lock = asyncio.Lock()
-        # Writes the incarnation of the metadata log to disk.
+        # The task that writes the incarnation id of the metadata log to disk.
         self._noting: asyncio.Task[None] | None = None
 
     async def join(
@@ -143,12 +143,11 @@ class Membership:
         await self._follow_metadata(self._feed.image)
 
     async def _follow_metadata(self, image: MetadataImage) -> None:
-        """Write the incarnation id of the metadata log to disk once the log has one. From then on the broker follows
-        only that log.
+        """Write the id of the metadata log to disk once the log has one. From then on the broker follows only that log.
 
         Raises:
-            ProcessRefused: the log has no incarnation although this broker has followed one that has, or the
-                incarnation cannot be written.
+            ProcessRefused: the log has no id although this broker has followed one that has, or the id cannot
+                be written.
         """
         async with self._noting_lock:
             await self._note_incarnation(image.incarnation_id)
@@ -176,7 +175,7 @@ class Membership:
         )
 
     async def _note_raised_level(self, image: MetadataImage) -> None:
-        """Write the incarnation id to disk when the metadata log gets one while this broker serves."""
+        """Write the id of the metadata log to disk if the log gets one while this broker serves."""
         try:
             await self._follow_metadata(image)
         except ProcessRefused as refused:
@@ -248,7 +247,7 @@ class Membership:
             ),
             "the active controller to unfence this broker",
         )
-        # The response to a heartbeat that is sent from now on begins the lease.
+        # The lease begins with the response to a heartbeat that is sent from now on.
         self._beat_now()
         await _patiently(self.unfenced.wait(), "the active controller to answer heartbeats")
 
@@ -256,14 +255,14 @@ class Membership:
         """Report the offset of a new image to the controller. Called last, after all parts have seen the image."""
         if self._heartbeat is not None:
             self._heartbeat.image_offset = image.offset
-            # A broker that stops waits until all others have seen its new state.
+            # When this broker shuts down, it waits until all other brokers know its new state.
             if delta.brokers:
                 self._beat_now()
         registered = image.brokers.get(self.broker_id)
         if (
             registered is not None
             and 0 <= self.epoch < registered.broker_epoch
-            # This process's own registration can appear before its response.
+            # The registration of this process may appear in the metadata before the response to it arrives.
             and registered.incarnation_id != self._incarnation
         ):
             self.found_stale()
@@ -288,7 +287,7 @@ class Membership:
             await self._image_moved.wait()
 
     def _heard(self, update: HeartbeatNews) -> None:
-        """Act on a response of the active controller that differs from the previous one."""
+        """Handle a response of the active controller that differs from the previous one."""
         self._controllers.believe(update.controller_id)
         self._feed.active_moved(update.controller_id)
         if not update.is_fenced:
@@ -311,7 +310,7 @@ class Membership:
         try:
             await self._controllers.call("ReportLogEnds", request, timeout_s=_REPORT_TIMEOUT_S)
         except Exception as error:
-            # The controller asks again with the next heartbeat.
+            # The controller asks for the report again in the response to the next heartbeat.
             _log.warning(
                 "Failed to report log end offsets to the controller, which will ask again",
                 reason=str(error),
@@ -328,19 +327,19 @@ class Membership:
         )
 
     def directory_full(self, is_full: bool) -> None:
-        """Tell the controller whether the disk is full, so that this broker cannot write."""
+        """Report to the controller whether the disk is full, so that this broker cannot write."""
         if self._heartbeat is not None:
             self._heartbeat.cannot_write = is_full
             self._beat_now()
 
     def directory_offline(self, _reason: str) -> None:
-        """Tell the controller that the data directory failed."""
+        """Report to the controller that the data directory failed."""
         if self._heartbeat is not None:
             self._heartbeat.offline_directories = (self._directory.directory_id,)
             self._beat_now()
 
     def partitions_broken(self, broken: tuple[TopicIdPartition, ...]) -> None:
-        """Report to the controller all replicas that failed on an internal error."""
+        """Report to the controller all replicas that failed because of an internal error."""
         if self._heartbeat is not None:
             self._heartbeat.broken_partitions = tuple(
                 common_pb2.TopicIdPartition(
@@ -377,7 +376,7 @@ async def _patiently(waiting: Coroutine[Any, Any, object], what: str) -> None:
         while not task.done():
             done, _ = await asyncio.wait({task}, timeout=_PATIENCE_S)
             if not done:
-                _log.warning("Waiting for the controllers", wanted=what)
+                _log.warning("Still waiting for the controllers", waiting_for=what)
         await task
     finally:
         task.cancel()

@@ -80,7 +80,7 @@ async def register(controllers: ControllerClient, request: pb.RegisterRequest) -
         code = ErrorCode.received(response.error_code)
         if code.retriable and code is not ErrorCode.STALE_BROKER_EPOCH:
             _log.warning(
-                "Controller did not register this broker yet; trying again",
+                "Controller has not registered this broker yet; trying again",
                 code=code.name,
                 reason=response.error_message,
             )

@@ -28,17 +28,17 @@ async def load_partition(
     replay: Callable[[LoadedRecord | LoadedMarker], None],
     is_wanted: Callable[[], bool],
 ) -> bool:
-    """Replay the whole partition; return whether all of it could be read while `is_wanted`.
+    """Replay the whole partition. Returns whether all of it could be read before `is_wanted` returned False.
 
-    It also returns False while the high watermark is below the log end: records that earlier leaders wrote, or that
-    a failed shard of this broker wrote without seeing them committed, may still become committed.
+    It also returns False while the high watermark is below the log end: records that earlier leaders wrote, or that a
+    failed shard of this broker wrote without seeing them committed, may still become committed.
     """
     loop = asyncio.get_running_loop()
     log_end = partition.log_end
     ends = await partition.offset_at(OFFSET_LATEST)
     starts = await partition.offset_at(OFFSET_EARLIEST)
     if ends.error is not ErrorCode.NONE or starts.error is not ErrorCode.NONE:
-        # The high watermark is behind the start of the leader epoch, or the leadership moved.
+        # The high watermark is below the start of the leader epoch, or the leader has changed.
         return False
     if ends.offset < log_end:
         return False
@@ -46,7 +46,7 @@ async def load_partition(
     while offset < end:
         if not is_wanted():
             return False
-        # If the disk damaged the log, this replica goes offline, and a broker with an undamaged one loads it.
+        # If the log is damaged, this replica goes offline, and a broker with an undamaged replica loads the shard.
         reading = partition.read(offset, bytes_max=_READ_BYTES, read_committed=False, verify=True)
         read = reading if isinstance(reading, ReadOutcome) else await reading
         if read.error is not ErrorCode.NONE or read.next_offset <= offset:
@@ -89,7 +89,8 @@ def _records_and_markers(
                 )
             continue
         is_transactional = header.is_transactional
-        for record in decode_batch(buffer, position):
+        # The read has checked the CRCs of bytes from a disk.
+        for record in decode_batch(buffer, position, header, check_crc=False):
             if record.offset >= start_offset and record.key is not None:
                 yield LoadedRecord(
                     record.key,

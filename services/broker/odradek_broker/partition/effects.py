@@ -40,7 +40,7 @@ class Role(Enum):
     IDLE = "idle"
     LEADER = "leader"
     FOLLOWER = "follower"
-    # The storage failed or a bug was met: the replica stays offline until the broker restarts.
+    # The storage failed, or an internal error occurred: the replica stays offline until the broker restarts.
     FAILED = "failed"
 
 
@@ -48,7 +48,8 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
     """Append batches to the log. The host reports Appended, AppendRefused or StorageFailed before any other event.
 
     With a `request_id` these are the batches of that produce request, stamped with `base_offset` and
-    `leader_epoch`. With None they are the batches of the last DataReceived, unchanged.
+    `leader_epoch`, followed by those of the requests `further_ids`. With None they are the batches of the last
+    DataReceived, unchanged.
 
     If a follower's `base_offset` is below its log end, the log is empty and has to start at
     `base_offset` instead, because the leader's log start lies within the first of these batches.
@@ -57,6 +58,7 @@ class Append(Struct, frozen=True, kw_only=True, gc=False):
     base_offset: Offset
     leader_epoch: LeaderEpoch
     request_id: int | None
+    further_ids: tuple[int, ...] = ()
 
 
 class AppendMarkers(Struct, frozen=True, kw_only=True, gc=False):
@@ -68,7 +70,9 @@ class AppendMarkers(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Sync(Struct, frozen=True, kw_only=True, gc=False):
-    """Sync the log up to its end, for durability=fsync or flush.messages. The host reports Synced when that is done."""
+    """Sync the log up to its end, for durability=fsync, flush.messages or flush.ms. The host reports Synced when that
+    is done.
+    """
 
 
 class TruncateTo(Struct, frozen=True, kw_only=True, gc=False):
@@ -94,14 +98,16 @@ class AssignEpoch(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AdvanceLogStart(Struct, frozen=True, kw_only=True, gc=False):
-    """Move the log start offset, after a DeleteRecords or because the leader's moved. No event follows."""
+    """Move the log start offset, after a DeleteRecords request or because the leader's log start moved. The host
+    reports no event for this effect.
+    """
 
     log_start: Offset
 
 
 class SendAttached(Struct, frozen=True, kw_only=True, gc=False):
-    """Accept a follower's Attach, because its log is a prefix of the leader's. From now on `data_due(session)` says
-    what to send.
+    """Accept a follower's Attach, because its log is a prefix of the leader's. From now on the host sends what
+    `data_due(session)` returns.
     """
 
     session: FollowerSession
@@ -135,7 +141,9 @@ class SendSnapshotless(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SendRefused(Struct, frozen=True, kw_only=True, gc=False):
-    """Refuse the follower's Attach with this `attach_seq`; with 0, end an attachment that was accepted before."""
+    """Refuse the follower's Attach with this `attach_seq`. If it is 0, stop sending to a follower whose Attach was
+    accepted.
+    """
 
     session: FollowerSession
     attach_seq: int
@@ -185,10 +193,10 @@ class ProposeIsr(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RegisterTransaction(Struct, frozen=True, kw_only=True, gc=False):
-    """Ask the coordinator of the transactional id whether this partition is part of the producer's open transaction.
+    """Ask the coordinator of the transactional id whether this partition belongs to the producer's open transaction.
 
-    With ADD the coordinator makes it a part. The host reports TransactionVerified with the same guard, or nothing
-    if no response came by `deadline_ms`.
+    With ADD the coordinator adds the partition to it. The host reports TransactionVerified with the same guard, or
+    nothing if no response came by `deadline_ms`.
     """
 
     guard: int
@@ -200,7 +208,9 @@ class RegisterTransaction(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AnswerMarkers(Struct, frozen=True, kw_only=True, gc=False):
-    """The outcome of each marker of a MarkersRequested, subject to `may_respond` like RespondToProduce."""
+    """Report the outcome of each marker of a MarkersRequested. It is subject to `may_respond`, like
+    RespondToProduce.
+    """
 
     request_id: int
     error_codes: tuple[ErrorCode, ...]
@@ -217,19 +227,19 @@ class OrphanEnded(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TransactionTorn(Struct, frozen=True, kw_only=True, gc=False):
-    """Report that a coordinator committed a transaction that a marker aborted in this partition, or the other way
-    round.
+    """Report that a transaction has two outcomes: a marker ended it in this partition, and its coordinator decided the
+    other way.
     """
 
     producer_id: ProducerId
-    producer_epoch: ProducerEpoch  # of the data
+    producer_epoch: ProducerEpoch  # the epoch of the transaction's batches
     first_offset: Offset
     marker_offset: Offset
-    is_commit: bool  # what the coordinator decided
+    is_commit: bool  # whether the coordinator decided to commit
 
 
 class RespondToProduce(Struct, frozen=True, kw_only=True, gc=False):
-    """The outcome of a ProduceRequested; `base_offset` is NO_OFFSET with an error.
+    """Report the outcome of a ProduceRequested; `base_offset` is NO_OFFSET if there is an error.
 
     The host checks `may_respond(leader_epoch, ..)` when it writes the response to the socket (rule R13).
     """
@@ -241,9 +251,9 @@ class RespondToProduce(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RespondToDelete(Struct, frozen=True, kw_only=True, gc=False):
-    """The outcome of a DeleteRecordsRequested, subject to `may_respond` like RespondToProduce.
+    """Report the outcome of a DeleteRecordsRequested. It is subject to `may_respond`, like RespondToProduce.
 
-    `low_watermark` is the lowest log start offset over the replicas; NO_OFFSET with an error.
+    `low_watermark` is the lowest log start offset of the replicas; NO_OFFSET if there is an error.
     """
 
     request_id: int
@@ -260,7 +270,9 @@ class HighWatermarkMoved(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RoleChanged(Struct, frozen=True, kw_only=True, gc=False):
-    """Report the new role, before any effect of it. A FOLLOWER waits for a SessionReady to `leader`."""
+    """Report the new role, before any effect that follows from it. A FOLLOWER attaches once it gets a SessionReady for
+    `leader`.
+    """
 
     role: Role
     leader: BrokerId
@@ -268,9 +280,9 @@ class RoleChanged(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionFailed(Struct, frozen=True, kw_only=True, gc=False):
-    """Take the log directory offline and report it in the heartbeat (rule R11).
+    """Take the log directory offline, and report that in the heartbeat (rule R11).
 
-    After a bug, only this partition is affected: each heartbeat from now on asks for another leader of it.
+    After an internal error, only this partition is affected: each heartbeat from now on asks for another leader of it.
     """
 
     reason: str
@@ -306,11 +318,11 @@ Effect: TypeAlias = (
 
 
 class DataDue(Struct, frozen=True, gc=False):
-    """The Data that a follower should be sent next: batches from `from_offset` up to `log_end`, as many as fit.
+    """The Data message that a follower must be sent next: batches from `from_offset` up to `log_end`, as many as fit.
 
-    If the two are equal, only the high watermark or the log start has moved; such a message may wait up to 50 ms for
-    data to travel with. Every Data carries `high_watermark` and `log_start`: call `data_due` again for them when the
-    message is built, because they may have moved since its bytes were ordered from the disk.
+    If the two are equal, only the high watermark or the log start has moved; such a message may wait up to 50 ms so
+    that it can be sent together with batches. Every Data message has `high_watermark` and `log_start`. They may move
+    while the batches are read from the disk, so `data_due` is called again when the message is built.
     """
 
     from_offset: Offset

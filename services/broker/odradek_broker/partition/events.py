@@ -2,7 +2,7 @@
 `Replica.step`.
 
 - Of the metadata image: PartitionChanged, BrokerChanged, PartitionRemoved.
-- Requests of clients: ProduceRequested, TransactionalProduceRequested, DeleteRecordsRequested.
+- Requests of clients: ProduceRequested, ProducesRequested, TransactionalProduceRequested, DeleteRecordsRequested.
 - Of transaction coordinators: TransactionVerified, MarkersRequested, HangingTransactionResolved.
 - Of the log: Appended, MarkersAppended, AppendRefused, Synced, Truncated, LogReset, LogStartAdvanced,
   StorageFailed; BugFound.
@@ -56,7 +56,7 @@ class PartitionChanged(Struct, frozen=True, kw_only=True, gc=False):
     registered brokers among `replicas`.
     """
 
-    leader: BrokerId  # NO_BROKER: none
+    leader: BrokerId  # NO_BROKER: there is no leader
     leader_epoch: LeaderEpoch
     partition_epoch: PartitionEpoch
     replicas: tuple[BrokerId, ...]
@@ -67,8 +67,9 @@ class PartitionChanged(Struct, frozen=True, kw_only=True, gc=False):
     brokers: tuple[BrokerView, ...]
     is_fsync: bool = False  # durability=fsync: only synced records count as stored
     flush_messages: int = (
-        OFFSET_MAX  # flush.messages: so many records may be written before a sync starts
+        OFFSET_MAX  # flush.messages: a sync starts when this many records are unsynced
     )
+    flush_ms: int = OFFSET_MAX  # flush.ms: a record may stay unsynced for so long
 
 
 class BrokerChanged(Struct, frozen=True, kw_only=True, gc=False):
@@ -82,7 +83,9 @@ class PartitionRemoved(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ProducerBatch(Struct, frozen=True, gc=False):
-    """The idempotent producer of a batch and the batch's sequences: inclusive, wrapping after 2^31 - 1."""
+    """The idempotent producer of a batch, and the batch's first and last sequence number, which are inclusive and begin
+    again at 0 after 2^31 - 1.
+    """
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -92,10 +95,10 @@ class ProducerBatch(Struct, frozen=True, gc=False):
 
 
 class ProduceRequested(Struct, frozen=True, kw_only=True, gc=False):
-    """A client or coordinator wants to append whole batches, whose size and CRC have been checked.
+    """A client or coordinator wants to append complete batches, whose size and CRC have been checked.
 
-    With `producer` set there is exactly one batch. `acks` is 0, 1 or -1 (all). A coordinator sets
-    `expected_leader_epoch` to the leader epoch that it loaded its state in; the append is refused in any other.
+    If `producer` is set, there is exactly one batch. `acks` is 0, 1 or -1 (all). A coordinator sets
+    `expected_leader_epoch` to the leader epoch in which it loaded its state; in any other epoch the append is refused.
     """
 
     request_id: int  # chosen by the shell; repeated in RespondToProduce
@@ -103,13 +106,24 @@ class ProduceRequested(Struct, frozen=True, kw_only=True, gc=False):
     acks: int
     deadline_ms: int
     producer: ProducerBatch | None = None
-    expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH  # NO_LEADER_EPOCH: any
+    # NO_LEADER_EPOCH: the leader may have any epoch.
+    expected_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+
+
+class ProducesRequested(Struct, frozen=True, kw_only=True, gc=False):
+    """Several produce requests that share one append, in this order.
+
+    None of them is transactional, and no two have the same producer: whether a batch is a duplicate can be judged only
+    after the producer's earlier batches were appended.
+    """
+
+    requests: tuple[ProduceRequested, ...]
 
 
 class RegistrationMode(Enum):
-    """What the leader asks a transaction coordinator before the first batch of a transaction (KIP-890)."""
+    """What a partition leader asks of a transaction coordinator before the first batch of a transaction (KIP-890)."""
 
-    # Add this partition to the transaction. Newer clients leave that to the leader.
+    # Add this partition to the transaction. Clients with transaction.version 2 leave this to the leader.
     ADD = "add"
     # Confirm that the client has added this partition to the transaction.
     VERIFY = "verify"
@@ -124,10 +138,12 @@ class TransactionalProduceRequested(Struct, frozen=True, kw_only=True, gc=False)
 
 
 class TransactionOutcome(NamedTuple):
-    """The coordinator's decision about a transaction, to commit or to abort it, and which transaction it is about."""
+    """A coordinator's decision to commit or to abort a transaction, and the producer id and epoch of the
+    transaction.
+    """
 
     producer_id: ProducerId
-    producer_epoch: ProducerEpoch  # of the data
+    producer_epoch: ProducerEpoch  # the epoch of the transaction's batches
     is_commit: bool
 
 
@@ -135,8 +151,8 @@ class TransactionVerified(Struct, frozen=True, kw_only=True, gc=False):
     """The coordinator's response to the RegisterTransaction with this guard.
 
     NONE: the partition belongs to the producer's open transaction. The coordinator is the leader of
-    `coordinator_partition` of `__transaction_state` in the leader epoch `coordinator_epoch`, -1 if no coordinator
-    has decided this. `last_outcome` is that of the last transaction of the transactional id that ended.
+    `coordinator_partition` of `__transaction_state` in the leader epoch `coordinator_epoch`; both are -1 if no
+    coordinator responded. `last_outcome` is that of the last transaction of the transactional id that has ended.
     """
 
     guard: int
@@ -147,7 +163,9 @@ class TransactionVerified(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Marker(NamedTuple):
-    """A marker that a transaction coordinator wants to append. `is_bumped`: its epoch is above that of the data."""
+    """A marker that a transaction coordinator wants to append. `is_bumped`: its producer epoch is higher than that of
+    the transaction's batches.
+    """
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -166,10 +184,10 @@ class MarkersRequested(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HangingTransactionResolved(Struct, frozen=True, kw_only=True, gc=False):
-    """Every coordinator was asked about an open transaction of this partition, and none of them will end it.
+    """All coordinators were asked about an open transaction of this partition, and none of them will end it.
 
-    `entry` is the log's state of the producer before the coordinators were asked. The transaction is ended only if
-    it is the same now, and no registration of the producer is under way.
+    `entry` is the producer's state in the log before the coordinators were asked. The transaction is ended only if the
+    state is still the same, and no registration of the producer is in progress.
     """
 
     request_id: int  # chosen by the shell; repeated in AnswerMarkers
@@ -204,7 +222,9 @@ class MarkersAppended(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Synced(Struct, frozen=True, kw_only=True, gc=False):
-    """A Sync effect finished. `durable_end` is the end of what is synced now (a truncation may have lowered it)."""
+    """A Sync effect finished. `durable_end` is the end of what is synced now; it may be lower than before if the log
+    was truncated.
+    """
 
     durable_end: Offset
 
@@ -230,7 +250,9 @@ class StorageFailed(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class BugFound(Struct, frozen=True, kw_only=True, gc=False):
-    """An assertion failed, or an unexpected exception was raised, while this replica was at work."""
+    """An internal error occurred while this replica was at work: an assertion failed, or an unexpected exception was
+    raised.
+    """
 
     reason: str
 
@@ -275,7 +297,8 @@ class DetachReceived(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AckReceived(Struct, frozen=True, kw_only=True, gc=False):
-    """A follower has everything below `ack_to`: appended, or, if `is_synced`, synced to its disk (rule R7).
+    """A follower acknowledges everything below `ack_to` as appended, or, if `is_synced`, as synced to its disk (rule
+    R7).
 
     Its log starts at `log_start`.
     """
@@ -297,12 +320,14 @@ class DataSent(Struct, frozen=True, kw_only=True, gc=False):
     """A Data message was sent to a follower. It was built from what `data_due` returned."""
 
     session: FollowerSession
-    end_offset: Offset  # the Data's base offset if it carried no batches
+    end_offset: Offset  # the end of the batches, or the Data's base offset if it has none
     high_watermark: Offset
 
 
 class SessionReady(Struct, frozen=True, kw_only=True, gc=False):
-    """A stream to `leader` is open: the follower attaches in it from now on, also when this changes the lane."""
+    """A stream to `leader` is open. The follower attaches in it from now on, even if it was attached in a stream of the
+    other lane.
+    """
 
     session_id: int
     leader: BrokerId
@@ -327,8 +352,8 @@ class AttachedReceived(Struct, frozen=True, kw_only=True, gc=False):
 class DivergedReceived(Struct, frozen=True, kw_only=True, gc=False):
     """This follower's log diverges from the leader's.
 
-    `epoch` is the leader's largest epoch at or below `for_last_epoch`; it ends at `end_offset` in the
-    leader's log. `for_log_end` and `for_last_epoch` repeat the Attach that this answers.
+    `epoch` is the greatest epoch in the leader's log that is not above `for_last_epoch`, and `end_offset` is its end
+    there. `for_log_end` and `for_last_epoch` are those of the Attach to which this is the response.
     """
 
     session_id: int
@@ -341,8 +366,8 @@ class DivergedReceived(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SnapshotlessReceived(Struct, frozen=True, kw_only=True, gc=False):
-    """The leader lacks the records that follow this follower's log end: the follower must delete its log and start
-    at `log_start`.
+    """The leader no longer has the records that follow this follower's log end, so the follower must delete its log and
+    start at `log_start`.
     """
 
     session_id: int
@@ -366,11 +391,11 @@ class DataReceived(Struct, frozen=True, kw_only=True, gc=False):
     high_watermark: Offset
     log_start: Offset
     epochs: tuple[tuple[LeaderEpoch, Offset], ...]
-    is_intact: bool  # every CRC matches
+    is_intact: bool  # whether every CRC matches
 
 
 class RefusedReceived(Struct, frozen=True, kw_only=True, gc=False):
-    """The leader refused this follower's Attach with this `attach_seq`, or, if that is 0, stopped sending this
+    """The leader refused this follower's Attach with this `attach_seq`, or, if it is 0, stopped sending this
     partition.
     """
 
@@ -381,8 +406,8 @@ class RefusedReceived(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class IsrChangeResponded(Struct, frozen=True, kw_only=True, gc=False):
-    """The controller's response to the ISR proposal of this leader epoch and partition epoch. REQUEST_TIMED_OUT
-    when no response came: it was lost, or another node became the controller.
+    """The controller's response to the ISR proposal of this leader epoch and partition epoch. `error_code` is
+    REQUEST_TIMED_OUT if there was no response, because it was lost or another node became the controller.
     """
 
     leader_epoch: LeaderEpoch
@@ -391,12 +416,12 @@ class IsrChangeResponded(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Tick(Struct, frozen=True, kw_only=True, gc=False):
-    """About 100 ms passed: the replica checks deadlines, lag and what has to be sent again."""
+    """About 100 ms have passed. The replica checks deadlines and lag, and sends again what got no response."""
 
 
 class LeaderStalled(Struct, frozen=True, kw_only=True, gc=False):
-    """This broker's event loop stood still for `stall_ms` (over 500): that time does not count as lag of followers
-    (rule R10).
+    """This broker's event loop did not run for `stall_ms` (more than 500). That time does not count as lag of the
+    followers (rule R10).
     """
 
     stall_ms: int
@@ -407,6 +432,7 @@ Event: TypeAlias = (
     | BrokerChanged
     | PartitionRemoved
     | ProduceRequested
+    | ProducesRequested
     | TransactionalProduceRequested
     | TransactionVerified
     | MarkersRequested

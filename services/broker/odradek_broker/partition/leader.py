@@ -5,6 +5,7 @@ at its log end, knows nothing of its followers, and keeps its high watermark. It
 next epoch begins, the topic is deleted or its storage fails, and what it knew of its followers is lost.
 
     produce:   ProduceRequested -> Append -> Appended -> (wait) -> RespondToProduce
+    several:   ProducesRequested -> Append of all their batches, and then the same
     the same in a transaction: TransactionalProduceRequested -> RegisterTransaction -> TransactionVerified -> Append ..
     markers:   MarkersRequested -> AppendMarkers -> MarkersAppended -> (wait) -> AnswerMarkers
     deletes:   DeleteRecordsRequested -> AdvanceLogStart -> (wait) -> RespondToDelete
@@ -55,6 +56,7 @@ from odradek_broker.partition.events import (
     MarkersRequested,
     PartitionChanged,
     ProduceRequested,
+    ProducesRequested,
     TransactionalProduceRequested,
     TransactionVerified,
 )
@@ -72,7 +74,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 class Leader:
-    """The leader's state and handlers in one leader epoch."""
+    """A leader's state and handlers in one leader epoch."""
 
     __slots__ = (
         "_broker_id",
@@ -177,8 +179,12 @@ class Leader:
         return effects
 
     def on_produce(self, event: ProduceRequested) -> list[Effect]:
-        """Refuse the request, recognize a repeat, or append (rule R12)."""
+        """Refuse the request, recognize it as a duplicate, or append its batches (rule R12)."""
         return self._produces.request(event, is_under_min_isr=self.isr.is_under_min)
+
+    def on_produces(self, event: ProducesRequested) -> list[Effect]:
+        """Handle requests that share one append."""
+        return self._produces.request_all(event.requests, is_under_min_isr=self.isr.is_under_min)
 
     def on_transactional_produce(
         self, event: TransactionalProduceRequested, now_ms: int
@@ -233,7 +239,9 @@ class Leader:
         return effects
 
     def on_markers_appended(self, end_offset: Offset, now_ms: int) -> list[Effect]:
-        """Let the request wait for the high watermark, or append the batches that the marker made room for."""
+        """Let the request wait for the high watermark. If the leader wrote a marker by itself, append the batches that
+        waited for it.
+        """
         self._followers.appended(self._log.log_end, now_ms)
         self._markers.appended(end_offset)
         effects: list[Effect] = []
@@ -253,7 +261,7 @@ class Leader:
         return [*self._produces.failed(), *self._markers.failed()]
 
     def _append_ready(self, effects: list[Effect]) -> bool:
-        """Begin the next append that the transaction gate allows; return whether an append is under way now."""
+        """Begin the next append that the transaction gate allows. Returns whether an append is in progress now."""
         ready = self._gate.ready
         is_under_min_isr = self.isr.is_under_min
         while ready:
@@ -309,7 +317,7 @@ class Leader:
             )
             return [self._refusal(session, event.attach_seq, code)]
         follower = self._followers.get(session.broker_id)
-        # Our image may be behind the one that made this broker a replica.
+        # This leader's image may be older than the one that made the other broker a replica.
         if follower is None:
             return [self._refusal(session, event.attach_seq, ErrorCode.UNKNOWN_LEADER_EPOCH)]
         if session.broker_epoch < max(follower.broker_epoch, follower.life):
@@ -375,7 +383,7 @@ class Leader:
         return effects
 
     def on_data_sent(self, event: DataSent, now_ms: int) -> list[Effect]:
-        """Record which data the follower was sent."""
+        """Record up to where the follower was sent data."""
         follower = self._followers.attached(event.session)
         if follower is not None:
             log = self._log
@@ -386,7 +394,7 @@ class Leader:
         return []
 
     def on_log_start_advanced(self) -> list[Effect]:
-        """Detach followers that are still below the log start: their next Attach makes them start over."""
+        """Detach followers whose log ends below the log start. After their next Attach they begin a new log."""
         effects: list[Effect] = []
         for follower in self._followers:
             if follower.session is not None and follower.sent_to < self._log.log_start:
@@ -428,7 +436,7 @@ class Leader:
             effects.extend(self._gate.on_tick(now_ms))
         if self._markers:
             effects.extend(self._markers.expire(now_ms))
-        # A follower that a DeleteRecords waits for may have been fenced.
+        # A follower may have been fenced for which a DeleteRecords waits.
         if self._deletes:
             effects.extend(self._deletes.reached(self._low_watermark()))
             effects.extend(self._deletes.expire(now_ms))
@@ -447,7 +455,7 @@ class Leader:
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether a later `on_tick` may have an effect even if no event comes before it."""
+        """Whether a later `on_tick` may have an effect even if no other event comes before it."""
         waiting = (self._produces.is_waiting, self._gate, self._markers, self._deletes)
         isr = self.isr
         return (any(waiting) or isr.is_pending) or self._followers.wait_for_time(
@@ -455,7 +463,7 @@ class Leader:
         )
 
     def on_stalled(self, event: LeaderStalled, now_ms: int) -> list[Effect]:
-        """Do not count the time for which this broker's event loop stood still as lag of the followers (rule R10)."""
+        """Do not count as followers' lag the time in which this broker's event loop did not run (rule R10)."""
         for follower in self._followers:
             follower.excuse(event.stall_ms, now_ms=now_ms)
         return []
@@ -467,7 +475,7 @@ class Leader:
         return [self._propose(self.isr.committed, now_ms, is_withdrawal=True)]
 
     def _shrink(self, effects: list[Effect], now_ms: int) -> None:
-        """Propose the ISR without the followers that lag (rule R10); the leader itself always stays."""
+        """Propose an ISR without the followers that lag (rule R10). The leader itself always remains in it."""
         lagging = self.isr.committed & self._followers.lagging(self._log.log_end, now_ms)
         if lagging and not self.isr.is_pending:
             effects.append(self._propose(self.isr.committed - lagging, now_ms))
@@ -487,10 +495,11 @@ class Leader:
             self._followers.count(self.isr.maximal)
 
     def _has_reached(self, follower: FollowerProgress) -> bool:
-        """Whether the follower holds enough to join the ISR.
+        """Return whether the follower has enough records to join the ISR.
 
-        That is at least the watermark, because an ISR member may be elected, and at least the start of
-        the epoch, because the previous leader may have shown consumers more than the inherited watermark.
+        It must have reached the high watermark, because a member of the ISR may be elected. It must also have reached
+        the start of the epoch, because consumers may have seen a higher watermark at the previous leader than this one
+        has.
         """
         return follower.ack_to >= max(self._log.high_watermark, self.epoch_start)
 
@@ -534,7 +543,9 @@ class Leader:
         )
 
     def _epoch_named(self, broker_id: BrokerId) -> BrokerEpoch:
-        """Return the broker epoch whose acknowledgements were counted (KIP-903); without any, the one in the image."""
+        """Return the broker epoch of the follower whose acknowledgements were counted (KIP-903); if there were none,
+        the epoch in the image.
+        """
         follower = self._followers.get(broker_id)
         if follower is None:
             return self._own_broker_epoch
@@ -544,7 +555,7 @@ class Leader:
     def _see_replicas(
         self, view: PartitionChanged, brokers: Mapping[BrokerId, BrokerView], now_ms: int
     ) -> None:
-        """Keep exactly the followers that the image lists."""
+        """Make the followers those of the metadata image: add new ones and forget those that it no longer lists."""
         own = brokers.get(self._broker_id)
         if own is not None:
             self._own_broker_epoch = own.broker_epoch

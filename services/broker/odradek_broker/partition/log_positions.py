@@ -11,13 +11,14 @@ from typing import Final
 
 from odradek_broker.leader_epochs import LeaderEpochs
 from odradek_protocol.identity import LeaderEpoch, Offset
+from odradek_protocol.kafka.error_codes import ErrorCode
 
 OFFSET_MAX: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogAtOpen:
-    """A log as recovery left it. `epochs` are rising pairs (leader epoch, its first offset)."""
+    """A log after recovery. `epochs` has pairs (leader epoch, its first offset), which rise."""
 
     log_start: Offset
     log_end: Offset
@@ -28,20 +29,24 @@ class LogAtOpen:
 
 @dataclass(slots=True)
 class LogPositions:
-    """One log's offsets and lineage; the Replica owns them and shares them with its present role."""
+    """The offsets and leader epochs of one log. The Replica owns them, and its Leader or Follower uses them."""
 
     log_start: Offset
     log_end: Offset
     durable_end: Offset
     high_watermark: Offset
     epochs: LeaderEpochs
-    is_fsync: bool = False  # durability=fsync: `position` is the synced end
+    is_fsync: bool = False  # with durability=fsync, `position` is the synced end
     unsynced_max: int = (
-        OFFSET_MAX  # a sync starts at so many unsynced records; 1 with durability=fsync
+        OFFSET_MAX  # a sync starts at this many unsynced records; 1 with durability=fsync
     )
+    # flush.ms: the longest time that a record may stay unsynced
+    flush_ms: int = OFFSET_MAX
+    # When `is_flush_due` first saw unsynced records; None: it has seen none since the last sync
+    unsynced_since_ms: int | None = None
     is_syncing: bool = False
     cutting_to: Offset | None = None
-    is_reset: bool = False  # whether the cut is a ResetLog rather than a TruncateTo
+    is_reset: bool = False  # whether the truncation is a ResetLog rather than a TruncateTo
 
     @classmethod
     def at_open(cls, log: LogAtOpen) -> LogPositions:
@@ -57,14 +62,14 @@ class LogPositions:
 
     @property
     def position(self) -> Offset:
-        """The end of what this replica has stored: the log end, or with durability=fsync the end of what is synced
+        """The end of what this replica has stored: the log end, or, with durability=fsync, the end of what is synced
         (rule R6).
         """
         return self.durable_end if self.is_fsync else self.log_end
 
     @property
     def last_epoch(self) -> LeaderEpoch:
-        """The epoch of the last record; NO_LEADER_EPOCH when the log holds none."""
+        """The leader epoch of the last record; NO_LEADER_EPOCH if the log is empty."""
         return self.epochs.at(self.log_end - 1)
 
     def appended(self, end_offset: Offset) -> None:
@@ -76,8 +81,31 @@ class LogPositions:
         self.is_syncing = False
         self.durable_end = min(durable_end, self.log_end)
 
+    @property
+    def waits_for_flush(self) -> bool:
+        """Whether a sync will be due by flush.ms although no other event comes."""
+        return self.flush_ms < OFFSET_MAX and self.durable_end < self.log_end
+
+    def is_flush_due(self, now_ms: int) -> bool:
+        """Return whether a sync has to start now because of flush.ms. Call it with every Tick.
+
+        Time counts from the first Tick after an append, and again from the start of each such sync: what it does not
+        cover was appended later.
+        """
+        if not self.waits_for_flush:
+            self.unsynced_since_ms = None
+            return False
+        if self.unsynced_since_ms is None:
+            self.unsynced_since_ms = now_ms
+        if self.is_syncing or self.cutting_to is not None:
+            return False
+        if now_ms - self.unsynced_since_ms < self.flush_ms:
+            return False
+        self.unsynced_since_ms = now_ms
+        return True
+
     def finish_cut(self) -> None:
-        """Set the log end to `cutting_to`, because the truncation or reset of the log finished."""
+        """Set the log end to `cutting_to`, because the truncation or reset of the log has finished."""
         end = self.cutting_to
         assert end is not None, "a truncation that was not asked for"
         if self.is_reset:
@@ -92,18 +120,32 @@ class LogPositions:
         self.cutting_to, self.is_reset = None, False
 
     def begin_at(self, first_offset: Offset) -> None:
-        """Move an empty log's start down to the base offset of the batch that contains its start.
+        """Lower the start of an empty log to the base offset of the batch that contains this start.
 
-        The leader's log start may be within a batch (DeleteRecords), and batches stay whole.
+        The leader's log start may be inside a batch (DeleteRecords), and a batch is appended whole.
         """
         assert self.log_start == self.log_end, f"{self} is not empty"
         self.log_start = self.log_end = self.durable_end = self.high_watermark = first_offset
 
     def advance_start(self, log_start: Offset) -> bool:
-        """Raise the log start offset, up to the high watermark at most; return whether it rose."""
+        """Raise the log start offset, but not above the high watermark. Returns whether it rose."""
         log_start = min(log_start, self.high_watermark)
         if log_start <= self.log_start:
             return False
         self.log_start = log_start
         self.epochs.truncate_from_start(log_start)
         return True
+
+    def refusal_of_read(self, fetch_offset: Offset, *, is_leader: bool) -> ErrorCode:
+        """Return NONE if a read may begin at this offset, or else the error.
+
+        A leader knows where the log ends, so above its high watermark it returns no records. A follower does not know
+        whether the log has records above its own high watermark, so there it returns an error.
+        """
+        if fetch_offset < self.log_start:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        if is_leader:
+            is_inside = fetch_offset <= self.log_end
+            return ErrorCode.NONE if is_inside else ErrorCode.OFFSET_OUT_OF_RANGE
+        is_shown = fetch_offset <= self.high_watermark
+        return ErrorCode.NONE if is_shown else ErrorCode.OFFSET_NOT_AVAILABLE

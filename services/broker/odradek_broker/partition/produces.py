@@ -6,7 +6,7 @@
        +--> refused, and nothing is written
 
 At most one Append is under way, and its end is reported before any other event, so that offsets need
-no reservation.
+no reservation. Requests that arrived together share one Append; each is judged and answered by itself.
 
 Whether a batch is new, a repeat or out of order is known to the producer state, which lives with the log
 (`odradek_broker.log.producer_state`): every replica notes the headers of what it appends, rolls back with
@@ -37,7 +37,7 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 class StoredBatch(Protocol):
-    """A batch already in the log; `last_offset` is inclusive, as in its header."""
+    """A batch in the log. `last_offset` is inclusive, as in the header of a batch."""
 
     @property
     def base_offset(self) -> Offset: ...
@@ -54,11 +54,11 @@ class ProducerEntry(Protocol):
 
     @property
     def coordinator_epoch(self) -> int:
-        """The epoch of the coordinator that wrote the producer's last marker; -1 without a marker."""
+        """The epoch of the coordinator that wrote the producer's last marker; -1 if there is no marker."""
 
     @property
     def transaction_first_offset(self) -> int:
-        """The first offset of the producer's open transaction; -1 without one."""
+        """The first offset of the producer's open transaction; -1 if none is open."""
 
 
 class EndedTransaction(Protocol):
@@ -85,7 +85,7 @@ class EndedTransaction(Protocol):
 
 
 class ProducerSequences(Protocol):
-    """All producers of one partition, with the last five batches of each."""
+    """The state of all producers of one partition, with the last five batches of each."""
 
     def check(
         self,
@@ -95,7 +95,9 @@ class ProducerSequences(Protocol):
         last_sequence: int,
         is_transactional: bool = False,
     ) -> StoredBatch | ErrorCode:
-        """Return NONE to append the batch, the StoredBatch that it repeats, or the error to respond with."""
+        """Return NONE if the batch may be appended, the StoredBatch of which it is a duplicate, or the error of the
+        response.
+        """
         ...
 
     def entry(self, producer_id: ProducerId) -> ProducerEntry | None: ...
@@ -119,20 +121,43 @@ class Produces:
         self._log = log
         self._producers = producers
         self._waiters = ProduceWaiters(leader_epoch)
-        self._appending: ProduceRequested | None = None
+        self._appending: tuple[ProduceRequested, ...] = ()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a request waits for replicas until its deadline."""
+        """Whether a request waits for replicas."""
         return len(self._waiters) > 0
 
     def request(
         self, event: ProduceRequested, *, is_under_min_isr: bool, is_transactional: bool = False
     ) -> list[Effect]:
-        """Refuse the request, recognize it as a repeat, or append its batches. A transactional batch has already passed
-        the transaction gate.
+        """Refuse the request, recognize it as a duplicate, or append its batches. A transactional batch has already
+        passed the transaction gate.
         """
-        assert self._appending is None, f"{event} in the middle of {self._appending}"
+        refused = self._judge(event, is_under_min_isr, is_transactional)
+        return [self._append((event,))] if refused is None else refused
+
+    def request_all(
+        self, events: tuple[ProduceRequested, ...], *, is_under_min_isr: bool
+    ) -> list[Effect]:
+        """Handle several requests like `request` does each of them; those that are appended share one append."""
+        effects: list[Effect] = []
+        accepted: list[ProduceRequested] = []
+        for event in events:
+            refused = self._judge(event, is_under_min_isr, is_transactional=False)
+            if refused is None:
+                accepted.append(event)
+            else:
+                effects.extend(refused)
+        if accepted:
+            effects.append(self._append(tuple(accepted)))
+        return effects
+
+    def _judge(
+        self, event: ProduceRequested, is_under_min_isr: bool, is_transactional: bool
+    ) -> list[Effect] | None:
+        """Return the effects of a request that is refused or a duplicate; None if its batches are to be appended."""
+        assert not self._appending, f"{event} in the middle of {self._appending}"
         if event.expected_leader_epoch not in (NO_LEADER_EPOCH, self._leader_epoch):
             return [self._respond(event, ErrorCode.NOT_LEADER_OR_FOLLOWER)]
         if event.acks == _ALL and is_under_min_isr:
@@ -150,29 +175,36 @@ class Produces:
                 return self._repeat(event, verdict.base_offset, Offset(verdict.last_offset + 1))
             if verdict is not ErrorCode.NONE:
                 return [self._respond(event, verdict)]
-        self._appending = event
-        return [
-            Append(
-                base_offset=self._log.log_end,
-                leader_epoch=self._leader_epoch,
-                request_id=event.request_id,
-            )
-        ]
+        return None
+
+    def _append(self, events: tuple[ProduceRequested, ...]) -> Append:
+        self._appending = events
+        first, *further = events
+        return Append(
+            base_offset=self._log.log_end,
+            leader_epoch=self._leader_epoch,
+            request_id=first.request_id,
+            further_ids=tuple([event.request_id for event in further]) if further else (),
+        )
 
     def appended(self, end_offset: Offset) -> list[Effect]:
-        """Respond to the request or let it wait, because its batches are in the log."""
-        event, log = self._appending, self._log
-        assert event is not None, "an append that was not asked for"
-        base_offset = log.log_end
-        assert end_offset == base_offset + event.record_count, f"{event} at {base_offset}"
-        self._appending = None
+        """Respond to the requests or let them wait, because their batches are in the log."""
+        events, log = self._appending, self._log
+        assert events, "an append that was not asked for"
+        start = at = log.log_end
+        self._appending = ()
         log.appended(end_offset)
-        return self._respond_or_wait(event, base_offset, end_offset)
+        effects: list[Effect] = []
+        for event in events:
+            base_offset, at = at, Offset(at + event.record_count)
+            effects.extend(self._respond_or_wait(event, base_offset, at))
+        assert at == end_offset, f"{events} from {start} to {end_offset}"
+        return effects
 
     def failed(self) -> list[Effect]:
-        """Fail the request, because the write failed or the disk is full."""
-        event, self._appending = self._appending, None
-        return [self._respond(event, ErrorCode.KAFKA_STORAGE_ERROR)] if event is not None else []
+        """Fail the requests, because the write failed or the disk is full."""
+        events, self._appending = self._appending, ()
+        return [self._respond(event, ErrorCode.KAFKA_STORAGE_ERROR) for event in events]
 
     def committed(self, high_watermark: Offset) -> list[RespondToProduce]:
         """Respond to the requests whose records are below the high watermark."""
@@ -188,14 +220,14 @@ class Produces:
         return [*self._waiters.expire(now_ms, code)]
 
     def resign(self, error_code: ErrorCode) -> list[Effect]:
-        """Fail all waiting requests, because the leader epoch is over (rule R2)."""
-        assert self._appending is None, f"resigning in the middle of {self._appending}"
+        """Fail all requests that wait, because the leader epoch is over (rule R2)."""
+        assert not self._appending, f"resigning in the middle of {self._appending}"
         return [*self._waiters.fail(error_code)]
 
     def _repeat(
         self, event: ProduceRequested, base_offset: Offset, end_offset: Offset
     ) -> list[Effect]:
-        """Respond to the repeat of a stored batch, but not before its first request could get its response."""
+        """Respond to a duplicate of a stored batch, but not before the response to the first request was possible."""
         if end_offset <= self._log.high_watermark:
             return [self._respond(event, ErrorCode.NONE, base_offset)]
         return self._respond_or_wait(event, base_offset, end_offset)
@@ -250,8 +282,8 @@ class ProduceWaiters:
     def add(
         self, request_id: int, *, base_offset: Offset, end_offset: Offset, deadline_ms: int
     ) -> None:
-        """Let a request wait until the high watermark reaches `end_offset`. A repeated request may have a lower end
-        offset than earlier requests.
+        """Let a request wait until the high watermark reaches `end_offset`. The end offset of a duplicate may be lower
+        than those of earlier requests.
         """
         self._added += 1
         waiter = _Waiter(request_id, base_offset, deadline_ms)
@@ -276,7 +308,9 @@ class ProduceWaiters:
         return [self._respond(entry[2], error_code) for entry in expired]
 
     def fail(self, error_code: ErrorCode) -> list[RespondToProduce]:
-        """Fail all requests, because this replica no longer leads. Their records may or may not survive."""
+        """Fail all requests, because this replica is no longer the leader. The next leader may or may not have their
+        records.
+        """
         entries = sorted(self._heap)
         self._heap = []
         return [self._respond(entry[2], error_code) for entry in entries]

@@ -36,6 +36,7 @@ from odradek_broker.partition.effects import (
     Role,
     RoleChanged,
     SendRefused,
+    Sync,
 )
 from odradek_broker.partition.events import BrokerView, Event, FollowerSession, PartitionChanged
 from odradek_broker.partition.follower import Follower, Phase
@@ -58,10 +59,10 @@ from odradek_protocol.kafka.error_codes import ErrorCode
 
 
 class ReadBound(Struct, frozen=True, gc=False):
-    """What a consumer may read at one replica: [start_offset, end_offset), unless `error_code` is set.
+    """The part of the log that a consumer may read at one replica, [start_offset, end_offset), or an `error_code`.
 
-    Before the response is sent, `may_respond(leader_epoch)` must be true. A fetch at `end_offset` waits, or gets no
-    records.
+    Before the response is sent, `may_respond(leader_epoch)` must be true. A fetch at `end_offset` waits for records, or
+    gets none.
     """
 
     error_code: ErrorCode
@@ -70,21 +71,8 @@ class ReadBound(Struct, frozen=True, gc=False):
     leader_epoch: LeaderEpoch
 
 
-def refusal_of_offset(log: LogPositions, fetch_offset: Offset, *, is_leader: bool) -> ErrorCode:
-    """Return NONE if reading may begin at that offset. A leader knows where the log ends, and returns no records
-    above its high watermark; a follower does not know whether there are any above its own.
-    """
-    if fetch_offset < log.log_start:
-        return ErrorCode.OFFSET_OUT_OF_RANGE
-    if is_leader:
-        is_inside = fetch_offset <= log.log_end
-        return ErrorCode.NONE if is_inside else ErrorCode.OFFSET_OUT_OF_RANGE
-    is_shown = fetch_offset <= log.high_watermark
-    return ErrorCode.NONE if is_shown else ErrorCode.OFFSET_NOT_AVAILABLE
-
-
 class Replica:
-    """One replica, used by one task. Its methods never wait, and `step` does no work per record."""
+    """One replica of a partition, for a single task. Its methods never wait, and `step` does no work per record."""
 
     __slots__ = (
         "_attach_seqs",
@@ -115,9 +103,9 @@ class Replica:
         attach_seqs: Iterator[int],
         coordinators: CoordinatorEpochs | None = None,
     ) -> None:
-        """`attach_seqs` is one `itertools.count(1)` per broker process, shared by its replicas, so
-        that an Attach never carries a number that an earlier replica of the partition used.
-        `coordinators` is shared by the replicas of a broker, too."""
+        """`attach_seqs` is one `itertools.count(1)` that all replicas of a broker process share, so that no Attach has
+        a number that an earlier replica of the partition has used. `coordinators` is shared by all replicas, too.
+        """
         self.partition = partition
         self.role = Role.IDLE
         self._broker_id = broker_id
@@ -135,11 +123,10 @@ class Replica:
         self._brokers: dict[BrokerId, BrokerView] = {}
 
     def step(self, event: Event, now_ms: int) -> Sequence[Effect]:
-        """Handle an event and return its effects; the replica's host carries them out in order, before the next
-        event.
+        """Handle an event and return its effects, which the host carries out in this order before the next event.
 
-        `now_ms` never falls. An AssertionError is a bug: the host then passes BugFound, which stops
-        this partition and no other.
+        `now_ms` never falls. An AssertionError is an internal error: the host then passes BugFound, which stops only
+        this partition.
         """
         return _HANDLERS[type(event)](self, event, now_ms)
 
@@ -161,6 +148,7 @@ class Replica:
         is_new_epoch = view.leader_epoch > self.leader_epoch
         self._log.is_fsync = view.is_fsync
         self._log.unsynced_max = 1 if view.is_fsync else view.flush_messages
+        self._log.flush_ms = view.flush_ms
         previous, self._view = self._view, view
         if not is_new_epoch:
             assert previous is None or previous.leader == view.leader, f"{previous} then {view}"
@@ -187,9 +175,7 @@ class Replica:
         return effects
 
     def _adopt_within_epoch(self, view: PartitionChanged, now_ms: int) -> Sequence[Effect]:
-        """Adopt a state of the same leader epoch. A reassignment may add or remove this follower without raising that
-        epoch.
-        """
+        """Adopt a state of the same leader epoch, in which a reassignment may have added or removed this follower."""
         if self._leading is not None:
             return self._leading.adopt(view, self._brokers, now_ms)
         effects: list[Effect] = []
@@ -243,9 +229,9 @@ class Replica:
     def _on_failed(
         self, event: events.StorageFailed | events.BugFound, now_ms: int
     ) -> Sequence[Effect]:
-        """Stop acknowledging and sending (rule R11).
+        """Stop to acknowledge and to send data (rule R11).
 
-        After a bug the content of the log is not in doubt, so the replica keeps its place in the ISR.
+        After an internal error the log itself is intact, so the replica stays in the ISR.
         """
         if self.role is Role.FAILED:
             return ()
@@ -264,14 +250,20 @@ class Replica:
     def _on_produce(self, event: events.ProduceRequested, now_ms: int) -> Sequence[Effect]:
         if self._leading is not None:
             return self._leading.on_produce(event)
-        return (
-            RespondToProduce(
-                request_id=event.request_id,
-                error_code=self._why_not_leading(),
-                base_offset=NO_OFFSET,
-                leader_epoch=self.leader_epoch,
-            ),
+        return [self._refused_produce(event)]
+
+    def _refused_produce(self, event: events.ProduceRequested) -> RespondToProduce:
+        return RespondToProduce(
+            request_id=event.request_id,
+            error_code=self._why_not_leading(),
+            base_offset=NO_OFFSET,
+            leader_epoch=self.leader_epoch,
         )
+
+    def _on_produces(self, event: events.ProducesRequested, now_ms: int) -> Sequence[Effect]:
+        if self._leading is not None:
+            return self._leading.on_produces(event)
+        return [self._refused_produce(request) for request in event.requests]
 
     def _on_transactional_produce(
         self, event: events.TransactionalProduceRequested, now_ms: int
@@ -283,26 +275,19 @@ class Replica:
     def _on_markers(self, event: events.MarkersRequested, now_ms: int) -> Sequence[Effect]:
         if self._leading is not None:
             return self._leading.on_markers(event, now_ms)
-        return (
-            AnswerMarkers(
-                request_id=event.request_id,
-                error_codes=(self._why_not_leading(),) * len(event.markers),
-                leader_epoch=self.leader_epoch,
-            ),
-        )
+        return [self._refused_markers(event.request_id, len(event.markers))]
 
     def _on_hanging_transaction(
         self, event: events.HangingTransactionResolved, now_ms: int
     ) -> Sequence[Effect]:
         if self._leading is not None:
             return self._leading.on_hanging_transaction(event, now_ms)
-        return (
-            AnswerMarkers(
-                request_id=event.request_id,
-                error_codes=(self._why_not_leading(),),
-                leader_epoch=self.leader_epoch,
-            ),
-        )
+        return [self._refused_markers(event.request_id, 1)]
+
+    def _refused_markers(self, request_id: int, count: int) -> AnswerMarkers:
+        codes = (self._why_not_leading(),) * count
+        epoch = self.leader_epoch
+        return AnswerMarkers(request_id=request_id, error_codes=codes, leader_epoch=epoch)
 
     def _on_delete_records(
         self, event: events.DeleteRecordsRequested, now_ms: int
@@ -379,15 +364,23 @@ class Replica:
 
     @property
     def waits_for_time(self) -> bool:
-        """Whether a later Tick may have an effect although no other event comes before it."""
+        """Whether a later Tick may have an effect even if no other event comes before it."""
+        if self._log.waits_for_flush and self.role is not Role.FAILED:
+            return True
         if self._leading is not None:
             return self._leading.waits_for_time
         return self._following is not None and self._following.waits_for_time
 
     def _on_tick(self, event: events.Tick, now_ms: int) -> Sequence[Effect]:
+        effects: list[Effect] = []
         if self._leading is not None:
-            return self._leading.on_tick(now_ms)
-        return self._following.on_tick(now_ms) if self._following is not None else ()
+            effects = self._leading.on_tick(now_ms)
+        elif self._following is not None:
+            effects = self._following.on_tick(now_ms)
+        if self.role is not Role.FAILED and self._log.is_flush_due(now_ms):
+            self._log.is_syncing = True
+            effects.append(Sync())
+        return effects
 
     @property
     def leader(self) -> BrokerId:
@@ -420,18 +413,16 @@ class Replica:
 
     @property
     def is_under_min_isr(self) -> bool:
-        """Whether this replica leads with a committed ISR smaller than min.insync.replicas."""
+        """Whether this replica is the leader, and its committed ISR is smaller than min.insync.replicas."""
         return self._leading is not None and self._leading.isr.is_under_min
 
     @property
     def is_streaming(self) -> bool:
-        """Whether this replica follows and its leader sends it data."""
+        """Whether this replica is a follower to which the leader sends data."""
         return self._following is not None and self._following.phase is Phase.STREAMING
 
     def data_due(self, session: FollowerSession) -> DataDue | None:
-        """Return the Data to send to a follower in this session; None if there is nothing to send, or it is not
-        attached.
-        """
+        """Return the Data message due to a follower in this session; None if none is due or it is not attached."""
         return self._leading.data_due(session) if self._leading is not None else None
 
     def may_respond(
@@ -469,9 +460,8 @@ class Replica:
     ) -> ReadBound:
         """Return how far a consumer may read at this replica, a leader (rule R14) or a follower (rule R15).
 
-        `last_stable_offset` is that of the log. With a `fetch_offset` the bound also has
-        an error if reading cannot start there: OFFSET_OUT_OF_RANGE outside the log, OFFSET_NOT_AVAILABLE
-        above a follower's watermark.
+        `last_stable_offset` is that of the log. With a `fetch_offset` the bound also has an error if reading cannot
+        start there: OFFSET_OUT_OF_RANGE outside the log, OFFSET_NOT_AVAILABLE above a follower's watermark.
         """
         log = self._log
         end = log.high_watermark
@@ -479,7 +469,7 @@ class Replica:
             end = min(last_stable_offset, end)
         code = self._refusal_of_reader(client_leader_epoch)
         if code is ErrorCode.NONE and fetch_offset != NO_OFFSET:
-            code = refusal_of_offset(log, fetch_offset, is_leader=self.role is Role.LEADER)
+            code = log.refusal_of_read(fetch_offset, is_leader=self.role is Role.LEADER)
         return ReadBound(code, log.log_start, end, self.leader_epoch)
 
     def latest_offset(
@@ -552,8 +542,9 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     events.StorageFailed: Replica._on_failed,
     events.BugFound: Replica._on_failed,
     events.Tick: Replica._on_tick,
-    # Clients, transaction coordinators and the log.
+    # Events of clients, transaction coordinators and the log.
     events.ProduceRequested: Replica._on_produce,
+    events.ProducesRequested: Replica._on_produces,
     events.TransactionalProduceRequested: Replica._on_transactional_produce,
     events.TransactionVerified: _of_leader(Leader.on_transaction_verified),
     events.MarkersRequested: Replica._on_markers,
@@ -566,7 +557,7 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     events.Truncated: Replica._on_cut,
     events.LogReset: Replica._on_cut,
     events.LogStartAdvanced: Replica._on_log_start,
-    # At a leader: from its followers and the controller.
+    # Events of a leader's followers, and of the controller.
     events.AttachReceived: Replica._on_attach,
     events.DetachReceived: _of_leader(Leader.on_detached),
     events.FollowerSessionClosed: _of_leader(Leader.on_detached),
@@ -574,7 +565,7 @@ _HANDLERS: Final[dict[type[Any], _Handler]] = {
     events.DataSent: _of_leader(Leader.on_data_sent),
     events.IsrChangeResponded: _of_leader(Leader.on_isr_answered),
     events.LeaderStalled: _of_leader(Leader.on_stalled),
-    # At a follower: from its leader.
+    # Events of a follower's leader.
     events.SessionReady: _of_follower(Follower.on_session_ready),
     events.LeaderSessionClosed: _of_follower(Follower.on_session_closed),
     events.AttachedReceived: _of_follower(Follower.on_attached),

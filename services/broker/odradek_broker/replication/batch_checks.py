@@ -53,9 +53,11 @@ from odradek_protocol.records.hashes import crc32c
 
 _COMPRESSION_CODE_MAX: Final = 4
 _RECORD_BYTES_MIN: Final = 7
-"""The size of a record without key, value and headers: length, attributes, two deltas, two lengths, a count."""
+"""The size in bytes of a record without key, value and headers: length, attributes, two deltas, two lengths and a
+count.
+"""
 _EXPANSION_MAX: Final = (1, 1032, 32, 255, 32768)
-"""How many bytes one compressed byte can expand to, by compression code: none, gzip, snappy, lz4, zstd."""
+"""To how many bytes one compressed byte can expand, by compression code: none, gzip, snappy, lz4, zstd."""
 INVALID_RECORDS_MAX: Final = 10_000
 _END_OFFSET_MAX: Final = (1 << 63) - 1
 _RECORDS_AT_ONCE: Final = 1000
@@ -69,7 +71,9 @@ EXPANSION_MAX: Final = 20
 
 
 class CheckedBatches(Struct, frozen=True, gc=False):
-    """Batches that may be appended. `positions` has the first byte and the number of records of each batch."""
+    """Batches that may be appended. `positions` has, for each batch, the position of its first byte and its number of
+    records.
+    """
 
     positions: tuple[tuple[int, int], ...]
     record_count: int
@@ -115,10 +119,10 @@ def check_client_batches(
     is_internal: bool,
     transactional: BatchRefused | None = NO_TRANSACTIONS,
 ) -> CheckedBatches | BatchRefused:
-    """Check whole batches that a client sent.
+    """Check complete batches that a client sent.
 
-    `transactional` is the error for a client's transactional batch, or None if such batches are accepted.
-    `is_internal` allows control batches, batches of a transaction or without sequence numbers, and any batch size.
+    `transactional` is the error for a transactional batch, or None if such batches are accepted. `is_internal` accepts
+    control batches, transactional batches, batches without sequence numbers, and any batch size.
     """
     size_bytes = len(buffer)
     usual = usual_batch(buffer)
@@ -203,7 +207,7 @@ def check_client_batches(
                 )
         if refused is not None:
             return refused
-        # A coordinator writes for a producer whose identity it has checked, without sequence numbers (KIP-98).
+        # A coordinator writes batches without sequence numbers, for a producer whose identity it has checked (KIP-98).
         is_coordinators = is_internal and base_sequence < 0
         if producer_id >= 0 and not is_coordinators and not attributes & CONTROL_MASK:
             if positions or end != size_bytes:
@@ -233,7 +237,7 @@ def check_client_batches(
 def _check_usual(
     usual: tuple[int, int, int, int, int], size_bytes: int, config: LogConfig, now_ms: int
 ) -> CheckedBatches | None:
-    """Return a single valid batch of the usual form as checked; None if the full checks have to be made."""
+    """Return the result for a single valid batch of the most common form; None if the complete checks are needed."""
     count, max_timestamp_ms, producer_id, producer_epoch, base_sequence = usual
     if (
         size_bytes > config.max_message_bytes
@@ -258,7 +262,7 @@ def _check_usual(
 def check_keys(
     buffer: ByteBuffer, batches: CheckedBatches, bytes_expanded_max: int
 ) -> BatchRefused | None:
-    """Refuse records without a key, which compaction would lose: it keeps the last record of each key.
+    """Refuse records without a key. Compaction keeps only the last record of each key, so it would lose them.
 
     Raises:
         ExpandedTooLarge: the batches together expand to more than `bytes_expanded_max`.
@@ -287,9 +291,9 @@ class ScannedBatches(Struct, frozen=True, gc=False):
 
 
 def scan_replicated(records: bytes | memoryview, base_offset: Offset) -> ScannedBatches:
-    """Read the headers and check the CRCs of batches that a leader pushed; never raises.
+    """Read the headers and check the CRCs of batches that a leader sent. It never raises.
 
-    The first batch may begin below `base_offset` if it does not end below it.
+    The first batch may begin below `base_offset` if it ends above it.
     """
     size_bytes = len(records)
     view = memoryview(records)
@@ -321,11 +325,10 @@ def scan_replicated(records: bytes | memoryview, base_offset: Offset) -> Scanned
 
 
 def _records_max(attributes: int, size_bytes: int) -> int:
-    """Return how many records a batch of that many bytes can contain at most, whether it is compressed or not.
+    """Return the most records that a batch of this many bytes can contain, whether it is compressed or not.
 
-    Each record takes an offset, so a header with a false count would use up offsets and sequence
-    numbers. Kafka reads every record of the batch. This check does not decompress the batch; it only bounds the
-    count by what the batch could hold.
+    Each record takes one offset, so a header with a false count would use up offsets and sequence numbers. Kafka reads
+    every record of the batch. This check does not decompress the batch; it only bounds the count.
     """
     compression = attributes & COMPRESSION_MASK
     expanded_bytes = size_bytes
@@ -370,9 +373,10 @@ def _named(
     is_invalid: Callable[[Record], bool],
     bytes_expanded_max: int,
 ) -> tuple[BatchRefused, int]:
-    """Return the refusal with the indexes of the invalid records, and the expanded size of the batch.
+    """Return the refusal with the indexes of the invalid records, and the expanded size of the batch in bytes.
 
-    Raises ExpandedTooLarge.
+    Raises:
+        ExpandedTooLarge: the batch expands to too many bytes.
     """
     invalid: list[int] = []
     size_bytes = 0
@@ -420,13 +424,21 @@ def _corrupt(position: int, reason: str) -> BatchRefused:
 
 
 Look = Callable[[int], BatchRefused | None]
-"""Reads batches that may expand to so many bytes, and returns why they are refused. Raises ExpandedTooLarge."""
+"""A check: it reads batches that may expand to this many bytes, and returns why they are refused. Raises
+ExpandedTooLarge.
+"""
 OnChecked = Callable[[BatchRefused | None], None]
 
 
 def expanded_bytes_max(max_message_bytes: int) -> int:
     """Return to how many bytes the batches of one produce may expand on a topic with this max.message.bytes."""
     return min(max(EXPANSION_MAX * max_message_bytes, SMALL_EXPANDED_BYTES_MAX), BYTES_EXPANDED_MAX)
+
+
+_UNFINISHED: Final = BatchRefused(
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    "the check of the batches failed on an internal error, which is in the broker's log; nothing was appended",
+)
 
 
 class _Check:
@@ -436,7 +448,8 @@ class _Check:
         self.look = look
         self.bytes_max = bytes_max
         self.on_checked = on_checked
-        self.refused: BatchRefused | None = None
+        # An exception that `look` does not expect, such as a lack of memory, must not let the batches in.
+        self.refused: BatchRefused | None = _UNFINISHED
 
     def run(self) -> None:
         try:
@@ -450,17 +463,18 @@ class _Check:
 
 
 class RecordChecks:
-    """Runs all checks of a broker that decompress batches and read their records. To be used on the event loop
-    only.
-    """
+    """Runs all checks of a broker that decompress batches and read their records. It is used only on the event loop."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._lines: dict[Hashable, deque[_Check]] = {}  # by partition; the first one is next
+        # The waiting checks of each partition; the first partition is next.
+        self._lines: dict[Hashable, deque[_Check]] = {}
         self._is_running = False
 
     def is_busy(self, partition: Hashable) -> bool:
-        """Return whether produces of the partition are queued: later ones must queue behind them."""
+        """Return whether checks of the partition are queued. If so, later produce requests must be queued
+        after them.
+        """
         return partition in self._lines
 
     def check(
@@ -497,8 +511,8 @@ class RecordChecks:
         config: LogConfig,
         on_named: Callable[[BatchRefused], None],
     ) -> None:
-        """Find the invalid records of refused batches, if their records were not read yet. The order of `check` is
-        kept.
+        """Find the invalid records of refused batches, if their records were not read yet. These checks and those of
+        `check` run in the order in which they were requested.
         """
         if refused.name_records is None:
             on_named(refused)
@@ -526,7 +540,7 @@ class RecordChecks:
         queue = self._lines.pop(partition)
         queue.popleft()
         if queue:
-            # To the end: the other partitions have their turn first.
+            # Put the partition at the end, so that all others have their turn first.
             self._lines[partition] = queue
         try:
             check.on_checked(check.refused)

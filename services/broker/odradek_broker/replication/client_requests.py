@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, cast
 
 from msgspec import Struct
 
@@ -14,7 +14,7 @@ from odradek_broker.partition.events import RegistrationMode
 from odradek_broker.replication.batch_checks import CheckedBatches
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.outcomes import OffsetOutcome, ProduceOutcome
-from odradek_protocol.identity import LeaderEpoch, Offset
+from odradek_protocol.identity import NO_LEADER_EPOCH, LeaderEpoch, Offset, ProducerId
 from odradek_protocol.kafka.error_codes import ErrorCode
 from odradek_protocol.records.batch_header import (
     ATTRIBUTES_AT,
@@ -30,12 +30,16 @@ from odradek_runtime.logs import event_log
 
 OnProduced = Callable[[ProduceOutcome], None]
 OnDeleted = Callable[[OffsetOutcome], None]
+QUEUED_MAX: Final = 64
+"""How many produces may share an append."""
+QUEUED_BYTES_MAX: Final = 16 << 10
+"""Larger produces do not wait for others: to join them would copy more than it saves."""
 _EMPTY: Final = bytearray()
 _log = event_log(__name__)
 
 
 class ProduceTransaction(NamedTuple):
-    """The transactional id of a produce request, and the question that the partition leader asks its coordinator
+    """The transactional id of a produce request, and what the partition leader asks the coordinator of this id
     (KIP-890).
     """
 
@@ -45,7 +49,7 @@ class ProduceTransaction(NamedTuple):
     def event(
         self, produce: ev.ProduceRequested
     ) -> ev.ProduceRequested | ev.TransactionalProduceRequested:
-        """Return the replica's event for this produce request, which may also be one without a transaction."""
+        """Return the replica's event for a produce request that may or may not be transactional."""
         if produce.producer is None or not produce.producer.is_transactional:
             return produce
         return ev.TransactionalProduceRequested(
@@ -54,7 +58,7 @@ class ProduceTransaction(NamedTuple):
 
 
 class Produce(Struct, gc=False):
-    """A produce request with checked batches, in a buffer that may be stamped in place.
+    """A produce request with checked batches. Its buffer may be written to, if it is writable.
 
     `log_append_time_ms` is -1 unless the topic uses LogAppendTime.
     """
@@ -65,21 +69,114 @@ class Produce(Struct, gc=False):
     began_s: float
     log_append_time_ms: int
 
-    def stamped(self, effect: fx.Append) -> bytearray | memoryview:
-        """Stamp offsets, epoch and time into the batches, and hand the buffer over to the log."""
+    def stamped(self, base_offset: int, leader_epoch: LeaderEpoch) -> bytearray | memoryview:
+        """Write offsets, leader epoch and time into the batches, and return the buffer, which belongs to the log from
+        now on.
+        """
         stamp_batches(
             self.buffer,
             self.batches,
-            base_offset=effect.base_offset,
-            leader_epoch=effect.leader_epoch,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
             log_append_time_ms=self.log_append_time_ms,
         )
         buffer, self.buffer = self.buffer, _EMPTY
         return buffer
 
 
+class ProduceTurns:
+    """Lets small produces to one partition that arrive in one turn of the event loop share an append.
+
+    A produce that is alone would only wait. So after a turn in which no two were for the same partition, the next
+    `AT_ONCE` produces of the broker are appended when they arrive.
+    """
+
+    AT_ONCE: ClassVar[int] = 128
+
+    __slots__ = ("_at_once", "_call_soon", "_count", "_queues")
+
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._call_soon = call_soon
+        self._queues: dict[ProduceQueue, None] = {}
+        self._count = 0
+        self._at_once = self.AT_ONCE
+
+    def is_shared(self) -> bool:
+        """Return whether the next produce should wait for the end of this turn."""
+        if not self._at_once:
+            return True
+        self._at_once -= 1
+        return False
+
+    def added_to(self, queue: ProduceQueue) -> None:
+        """Flush a queue at the end of this turn."""
+        if not self._queues:
+            self._call_soon(self._end)
+        self._queues[queue] = None
+        self._count += 1
+
+    def _end(self) -> None:
+        queues, self._queues = self._queues, {}
+        if self._count == len(queues):
+            self._at_once = self.AT_ONCE
+        self._count = 0
+        for queue in queues:
+            queue.flush()
+
+
+class ProduceQueue:
+    """The produces to one replica that wait for the end of the turn, in the order in which they arrived."""
+
+    __slots__ = ("_step", "_turns", "requests")
+
+    def __init__(self, turns: ProduceTurns, step: Callable[[ev.Event], None]) -> None:
+        """`step` passes an event to the replica."""
+        self._turns = turns
+        self._step = step
+        self.requests: list[ev.ProduceRequested] = []
+
+    def takes(
+        self, request: ev.ProduceRequested | ev.TransactionalProduceRequested, size_bytes: int
+    ) -> bool:
+        """Add a request, if it should wait for others, and return whether it was added.
+
+        If one of the same producer waits, those that wait are appended before. With acks=0 the caller needs to know of
+        an error at once, and a coordinator, which expects a leader epoch, gathers its turns itself.
+        """
+        if (
+            type(request) is not ev.ProduceRequested
+            or request.acks == 0
+            or size_bytes > QUEUED_BYTES_MAX
+            or request.expected_leader_epoch != NO_LEADER_EPOCH
+            or not self._turns.is_shared()
+        ):
+            return False
+        producer = request.producer
+        if len(self.requests) == QUEUED_MAX or (
+            producer is not None and producer.producer_id in self._producer_ids()
+        ):
+            self.flush()
+        self.requests.append(request)
+        self._turns.added_to(self)
+        return True
+
+    def _producer_ids(self) -> list[ProducerId]:
+        return [r.producer.producer_id for r in self.requests if r.producer is not None]
+
+    def take(self) -> ev.ProducesRequested:
+        """Remove and return all requests, as one event."""
+        requests, self.requests = self.requests, []
+        return ev.ProducesRequested(requests=tuple(requests))
+
+    def flush(self) -> None:
+        """Pass the requests to the replica, which appends their batches in one append."""
+        if self.requests:
+            taken = self.take()
+            self._step(taken.requests[0] if len(taken.requests) == 1 else taken)
+
+
 class ClientRequests:
-    """The waiting client requests of one replica, by request id. Each gets exactly one response."""
+    """The client requests of one replica that wait for a result, by request id. Each gets exactly one response."""
 
     __slots__ = ("_counters", "_deletes", "_next_id", "_produces")
 
@@ -97,14 +194,15 @@ class ClientRequests:
         *,
         log_append_time_ms: int,
     ) -> int:
-        """Register a produce, and return its request id. `respond_to_produce` ends it."""
+        """Register a produce request, and return its request id. `respond_to_produce` removes it."""
         buffer: bytearray | memoryview
         if isinstance(records, bytearray) or (
             isinstance(records, memoryview) and not records.readonly
         ):
             buffer = records
         else:
-            # The only copy: the caller still owns a read-only buffer, so it must not be stamped.
+            # This is the only copy. It is needed because the caller still owns a read-only buffer, which must not be
+            # changed.
             buffer = bytearray(records)
         request_id = self._number()
         self._produces[request_id] = Produce(
@@ -113,21 +211,34 @@ class ClientRequests:
         return request_id
 
     def add_delete(self, on_done: OnDeleted) -> int:
-        """Register a DeleteRecords, and return its request id. `respond_to_delete` ends it."""
+        """Register a DeleteRecords request, and return its request id. `respond_to_delete` removes it."""
         request_id = self._number()
         self._deletes[request_id] = on_done
         return request_id
 
-    def produce(self, request_id: int) -> Produce:
-        """Return a produce that waits to be appended."""
-        return self._produces[request_id]
+    def batches_of(self, effect: fx.Append) -> tuple[bytes | bytearray | memoryview, int, int]:
+        """Return the stamped batches of the requests that an append names, and their numbers of records and batches."""
+        produce = self._produces[cast("int", effect.request_id)]
+        data: bytes | bytearray | memoryview = produce.stamped(
+            effect.base_offset, effect.leader_epoch
+        )
+        records, batches = produce.batches.record_count, len(produce.batches.positions)
+        if effect.further_ids:
+            parts = [data]
+            for request_id in effect.further_ids:
+                produce = self._produces[request_id]
+                parts.append(produce.stamped(effect.base_offset + records, effect.leader_epoch))
+                records += produce.batches.record_count
+                batches += len(produce.batches.positions)
+            data = b"".join(parts)
+        return data, records, batches
 
     def respond_to_produce(
         self, effect: fx.RespondToProduce, *, log_start_offset: Offset, message: str
     ) -> None:
-        """Hand the outcome to the caller of a produce.
+        """Pass the outcome to the caller of a produce request.
 
-        An exception of that caller is only logged: it must not take this partition offline.
+        An exception of that caller is only logged, so that it does not take this partition offline.
         """
         produce = self._produces.pop(effect.request_id, None)
         if produce is None:
@@ -149,7 +260,7 @@ class ClientRequests:
             _log.error("Failed to pass on the outcome of a produce request", exc=error)
 
     def respond_to_delete(self, effect: fx.RespondToDelete) -> None:
-        """Hand the outcome to the caller of a DeleteRecords."""
+        """Pass the outcome to the caller of a DeleteRecords request."""
         self._deletes.pop(effect.request_id)(
             OffsetOutcome(effect.error_code, effect.low_watermark, leader_epoch=effect.leader_epoch)
         )
@@ -168,7 +279,9 @@ def stamp_batches(
     leader_epoch: LeaderEpoch,
     log_append_time_ms: int,
 ) -> None:
-    """Write offsets and leader epoch into the headers, and the time if it is not -1 (LogAppendTime topics)."""
+    """Write offsets and the leader epoch into the headers, and the time unless it is -1 (topics with LogAppendTime have
+    one).
+    """
     for position, count in batches.positions:
         stamp(buffer, position, base_offset, leader_epoch)
         if log_append_time_ms >= 0:
@@ -177,7 +290,7 @@ def stamp_batches(
 
 
 def _stamp_time(buffer: bytearray | memoryview, position: int, now_ms: int) -> None:
-    """Set the LogAppendTime (KIP-32), which is in the header alone, and renew the CRC that covers it."""
+    """Write the LogAppendTime (KIP-32) into the header of a batch, and compute the CRC again, which covers it."""
     _, batch_length, *_ = HEADER.unpack_from(buffer, position)
     low_byte = position + ATTRIBUTES_AT + 1
     buffer[low_byte] = buffer[low_byte] | TIMESTAMP_TYPE_MASK

@@ -16,6 +16,7 @@ from odradek_broker.partition.effects import Effect
 from odradek_broker.partition.events import RegistrationMode, TransactionOutcome
 from odradek_broker.partition.marker_writes import CoordinatorEpochs
 from odradek_broker.replication.batch_checks import RecordChecks
+from odradek_broker.replication.client_requests import ProduceTurns
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import Pool
 from odradek_protocol.identity import (
@@ -41,7 +42,7 @@ class Registration(NamedTuple):
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
     mode: RegistrationMode
-    deadline_ms: int  # on the clock of the replica
+    deadline_ms: int  # on the monotonic clock that the replica uses
 
 
 class RegistrationResponse(NamedTuple):
@@ -68,8 +69,8 @@ class Watcher(Protocol[Host_contra]):
     """An object that is notified when a partition may have new records, or can no longer be read on this broker."""
 
     def on_partition_moved(self, host: Host_contra) -> None:
-        """Handle a change of the high watermark or the role, or the end of the replica. Must be cheap and must not call
-        the host.
+        """Handle a change of the high watermark or the role, or the removal of the replica. The method must be fast,
+        and must not call the host.
         """
 
 
@@ -80,7 +81,7 @@ class LeaderStreamPort(Protocol[Host_contra]):
         """Send the response to an attach: SendAttached, SendDiverged, SendSnapshotless or SendRefused."""
 
     def mark_due(self, host: Host_contra) -> None:
-        """Record that there may be data, or a new high watermark, to push."""
+        """Record that there may be data, or a new high watermark, to send."""
 
     def forget(self, host: Host_contra) -> None:
         """Forget the host, because it was removed or is no longer attached to this stream."""
@@ -97,7 +98,7 @@ class FollowerStreamPort(Protocol[Host_contra]):
 
 
 class LogOwner(Protocol):
-    """The replica that a log belongs to, as the disk work on that log uses it."""
+    """The replica to which a log belongs, as the disk work on this log uses it."""
 
     is_failed: bool
     is_removed: bool
@@ -106,7 +107,7 @@ class LogOwner(Protocol):
         """Let the replica handle an event."""
 
     def guard(self) -> AbstractContextManager[None]:
-        """Confine a bug in the enclosed code to this replica."""
+        """Return a context in which an internal error takes only this replica offline."""
 
     def read_failed(self, failure: StorageFailed) -> None:
         """Handle a failure to read the log, or to work on its files."""
@@ -122,36 +123,39 @@ class Surroundings(Protocol[Host_contra]):
     pool: Pool
     counters: Counters
     record_checks: RecordChecks
+    produce_turns: ProduceTurns
     coordinator_epochs: CoordinatorEpochs
 
     @property
     def registrar(self) -> TransactionRegistrar | None:
-        """Sends registrations to transaction coordinators; None while the cluster does not support transactions."""
+        """Sends registrations to transaction coordinators; None if the cluster does not support transactions."""
 
     def leader_stream(self, session: ev.FollowerSession) -> LeaderStreamPort[Host_contra] | None:
-        """Return the open stream of a follower's session; None once it ended."""
+        """Return the open stream of a follower's session; None if it has ended."""
 
     def follower_stream(self, session_id: int) -> FollowerStreamPort[Host_contra] | None:
-        """Return this broker's open stream to a leader by its session id; None once it ended."""
+        """Return this broker's open stream to a leader by its session id; None if it has ended."""
 
     def wake(self, host: Host_contra) -> None:
         """Give this replica Tick events for as long as it waits for a deadline."""
 
     def role_changed(self, host: Host_contra, effect: fx.RoleChanged) -> None:
-        """Follow the new leader, or stop following, and notify the coordinators."""
+        """Begin or stop to follow a leader, and notify the coordinators of the new role."""
 
     def propose_isr(self, host: Host_contra, effect: fx.ProposeIsr) -> None:
         """Send an ISR change to the controller."""
 
     def storage_failed(self, failure: Exception | str) -> None:
-        """Take the directory offline unless it is only full; the hosts are notified in a later turn of the loop."""
+        """Take the directory offline unless it is only full. The hosts are notified in a later turn of the
+        event loop.
+        """
 
     def has_others_in_sync(self, partition: TopicIdPartition) -> bool:
-        """Return whether, by the metadata image, another replica is in the ISR: it has all that is committed."""
+        """Return whether, by the metadata image, another replica is in the ISR and so has all committed records."""
 
     def partition_broke(self, host: Host_contra, reason: str) -> None:
-        """Report to the controller that an internal error ended this replica, so that another replica leads."""
+        """Report to the controller that an internal error took this replica offline, so that it elects another one."""
 
     @property
     def storage_problem(self) -> str:
-        """Why this broker cannot write now; "" while it can."""
+        """Why this broker cannot write at present; "" if it can."""

@@ -39,6 +39,7 @@ from odradek_broker.replication.client_requests import (
     ClientRequests,
     OnDeleted,
     OnProduced,
+    ProduceQueue,
     ProduceTransaction,
 )
 from odradek_broker.replication.counters import VisibleBytes
@@ -66,13 +67,14 @@ _log = event_log(__name__)
 
 
 class PartitionHost:
-    """One replica on this broker, with its log and the requests and streams that depend on it."""
+    """One replica on this broker, with its log, and with the requests and streams that depend on it."""
 
     __slots__ = (
         "_boottime_ms",
         "_events",
         "_is_stepping",
         "_push_to",
+        "_queue",
         "_received",
         "_requests",
         "_shared",
@@ -97,14 +99,14 @@ class PartitionHost:
         log: PartitionLog,
         broker_id: BrokerId,
         settings: ReplicaSettings,
-        attach_seqs: Any,  # itertools.count[int]
+        attach_seqs: Any,  # an itertools.count of ints
         shared: Surroundings[PartitionHost],
     ) -> None:
         self.topic = topic
         self.log = log
         self.partition: TopicIdPartition = log.id
-        self.watchers: dict[Watcher[PartitionHost], None] = {}  # in order of registration
-        self.is_awake = False  # gets Ticks
+        self.watchers: dict[Watcher[PartitionHost], None] = {}  # in the order of registration
+        self.is_awake = False  # whether it receives Tick events
         self.is_failed = False
         self.is_removed = False
         self.work = LogWork(self, log, shared)
@@ -115,6 +117,7 @@ class PartitionHost:
         self._wall_ms = shared.clock.wall_ms
         self._requests = ClientRequests(shared.counters)
         self._push_to: dict[ev.FollowerSession, LeaderStreamPort[PartitionHost]] = {}
+        self._queue = ProduceQueue(shared.produce_turns, self.step)
         self._received: bytes | memoryview = b""
         self._events: deque[ev.Event] = deque()
         self._is_stepping = False
@@ -143,13 +146,15 @@ class PartitionHost:
         Applying an effect can raise another event: a response may make the client send its next request at
         once. An event that arrives during a step is queued until that step ends.
         """
+        if self._queue.requests and not self.is_removed:
+            self._queue.flush()
         if not self.is_awake:
             self.is_awake = True
             self._shared.wake(self)
         if self._is_stepping:
             self._events.append(event)
             return
-        if self._events:  # left by a step whose storage failed
+        if self._events:  # left over from a step during which the storage failed
             self._events.append(event)
             event = self._events.popleft()
         self._is_stepping = True
@@ -169,10 +174,9 @@ class PartitionHost:
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """Confine a bug in the enclosed code, which works on this log alone, to this replica.
+        """Return a context in which an internal error takes only this replica offline.
 
-        The bug ends the replica and is not raised, as the caller may serve other partitions too. Storage
-        failures are raised.
+        The error is not raised again, because the caller may serve other partitions, too. Storage failures are raised.
         """
         try:
             yield
@@ -184,7 +188,7 @@ class PartitionHost:
     def found_bug(self, error: Exception) -> None:
         """Take this replica offline after an internal error; the other replicas continue.
 
-        Its log is left unchanged: the next start recovers it like after a kill.
+        Its log is left unchanged. The next start recovers it as after a kill.
         """
         if self.is_failed or self.is_removed:
             _log.error(
@@ -210,7 +214,7 @@ class PartitionHost:
         self._end(ev.BugFound(reason=f"{self}: {type(error).__name__}: {error}"))
 
     def read_failed(self, failure: LogFailed) -> None:
-        """Handle a storage error of a read of this log, or of other work on its files."""
+        """Handle a storage error that occurred while this log was read, or during other work on its files."""
         if not isinstance(failure, LogDamaged):
             self._shared.storage_failed(failure)
         elif not (self.is_failed or self.is_removed) and self.work.damage_found(failure):
@@ -227,7 +231,9 @@ class PartitionHost:
         is_internal: bool = False,
         transaction: ProduceTransaction | None = None,
     ) -> None:
-        """Check, stamp and append batches; `on_done` is called exactly once, possibly before this returns."""
+        """Check batches, write offsets and times into them, and append them. `on_done` is called exactly once, possibly
+        before this returns.
+        """
         config = self.log.config
         now_ms = self._wall_ms()
         context = (expected_leader_epoch, transaction)
@@ -292,10 +298,12 @@ class PartitionHost:
             producer=checked.producer,
             expected_leader_epoch=expected_leader_epoch,
         )
-        self.step(event if transaction is None else transaction.event(event))
+        whole = event if transaction is None else transaction.event(event)
+        if not self._queue.takes(whole, len(records)):
+            self.step(whole)
 
     def delete_records(self, before_offset: Offset, *, timeout_ms: int, on_done: OnDeleted) -> None:
-        """Advance the log start to `before_offset` (-1: to the high watermark).
+        """Raise the log start offset to `before_offset` (-1: to the high watermark).
 
         `on_done` is called exactly once, possibly before this returns, with the low watermark.
         """
@@ -317,7 +325,7 @@ class PartitionHost:
         log_start: Offset,
         records: bytes | memoryview,
     ) -> None:
-        """Handle batches, or only a new high watermark, that the leader pushed."""
+        """Handle batches, or only a new high watermark, that the leader sent."""
         assert not self._is_stepping, "data of a leader arrived during a step"
         scanned = scan_replicated(records, base_offset)
         self._received = records
@@ -336,21 +344,24 @@ class PartitionHost:
         self._received = b""
 
     def detached(self, session: ev.FollowerSession) -> None:
-        """Stop pushing to a follower's session: the follower detached, or the log lacks what it needs next."""
+        """Stop sending to a follower's session, because the follower detached, or because the log lacks the records
+        that it needs.
+        """
         stream = self._push_to.pop(session, None)
         if stream is not None:
             stream.forget(self)
         self.step(ev.DetachReceived(session=session))
 
     def session_closed(self, session: ev.FollowerSession) -> None:
-        """Handle the end of a follower's stream that this host pushed to."""
+        """Handle the end of a follower's stream to which this host sent data."""
         self._push_to.pop(session, None)
         self.step(ev.FollowerSessionClosed(session=session))
 
     def removed(self) -> None:
-        """End this replica: the metadata image no longer assigns it to this broker."""
+        """Remove this replica, because the metadata image no longer assigns it to this broker."""
         self.is_removed = True
         self.step(ev.PartitionRemoved())
+        self._queue.flush()  # the replica refuses them
         for stream in self._push_to.values():
             stream.forget(self)
         self._push_to.clear()
@@ -362,10 +373,14 @@ class PartitionHost:
             self._end(ev.StorageFailed(reason=reason))
 
     def _end(self, event: ev.StorageFailed | ev.BugFound) -> None:
-        """Take the replica offline. If one effect fails, the others still send their responses."""
+        """Take the replica offline. If one effect fails, the other ones are carried out nevertheless, so that requests
+        get responses.
+        """
         self.is_failed = True
         self._events.clear()
-        for effect in self.replica.step(event, self._boottime_ms()):
+        now_ms = self._boottime_ms()
+        refused = self._queue.take()
+        for effect in (*self.replica.step(event, now_ms), *self.replica.step(refused, now_ms)):
             try:
                 self._do((effect,))
             except Exception as error:
@@ -378,12 +393,12 @@ class PartitionHost:
 
     @property
     def visible_bytes(self) -> int:
-        """How many bytes fell below the high watermark since the start of the process."""
+        """How many bytes came below the high watermark since the start of the process."""
         return self._visible.total_bytes
 
     @property
     def stable_bytes(self) -> int:
-        """How many bytes fell below the last stable offset since the start of the process."""
+        """How many bytes came below the last stable offset since the start of the process."""
         return self._visible.stable_bytes
 
     @property
@@ -396,11 +411,9 @@ class PartitionHost:
             _DO[type(effect)](self, effect)
 
     def _append(self, effect: fx.Append) -> None:
-        request_id = effect.request_id
-        produce = None if request_id is None else self._requests.produce(request_id)
         counters = self._shared.counters
         try:
-            if produce is None:
+            if effect.request_id is None:
                 if effect.base_offset < self.log.log_end_offset:
                     # The log is empty and this is rare, so blocking on the disk is acceptable.
                     assert self.log.log_start_offset == self.log.log_end_offset, effect
@@ -408,10 +421,11 @@ class PartitionHost:
                 info = self.log.append(self._received, now_ms=self._boottime_ms())
                 counters.replication_bytes_in += info.size_bytes
             else:
-                info = self.log.append(produce.stamped(effect), now_ms=self._boottime_ms())
+                data, records, batches = self._requests.batches_of(effect)
+                info = self.log.append(data, now_ms=self._boottime_ms())
                 counters.append_bytes += info.size_bytes
-                counters.append_records += produce.batches.record_count
-                counters.append_batches += len(produce.batches.positions)
+                counters.append_records += records
+                counters.append_batches += batches
         except LogFailed as failure:
             self._append_failed(failure)
             return
@@ -550,7 +564,7 @@ class PartitionHost:
         if effect.is_bug:
             self._shared.partition_broke(self, effect.reason)
         elif self.log.is_intact:
-            # A log that is not intact was left half written by a full disk; FullDisk opens it again.
+            # If the log is not intact, a full disk left it half written, and FullDisk opens it again.
             self._shared.storage_failed(effect.reason)
 
     def _notify(self) -> None:

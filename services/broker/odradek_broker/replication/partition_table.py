@@ -26,6 +26,7 @@ from odradek_broker.partition.effects import Role
 from odradek_broker.partition.marker_writes import CoordinatorEpochs
 from odradek_broker.partition.settings import ReplicaSettings
 from odradek_broker.replication.batch_checks import RecordChecks
+from odradek_broker.replication.client_requests import ProduceTurns
 from odradek_broker.replication.counters import Counters
 from odradek_broker.replication.disk.disk_pool import Pool
 from odradek_broker.replication.disk.stray_logs import NO_REPLICA, NO_TOPIC, StrayLogs
@@ -53,13 +54,13 @@ from odradek_protocol.topic_names import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
 from odradek_runtime.clock import SYSTEM_CLOCK, Clock
 from odradek_runtime.logs import event_log
 
-HOSTS_PER_STEP: Final = 5  # a replica takes 0.1 to 0.5 ms to create, at times 2 ms
+HOSTS_PER_STEP: Final = 5  # creating a replica takes 0.1 to 0.5 ms, at times 2 ms
 BROKER_CHANGES_PER_STEP: Final = 200
 TICK_MS: Final = 100
 TICK_SLICES: Final = 10
 STALL_MS: Final = 500
 STALL_LOG_INTERVAL_MS: Final = 60_000
-BROKEN_MAX: Final = 100  # replicas offline after internal errors, which each heartbeat lists
+BROKEN_MAX: Final = 100  # most replicas with internal errors that a heartbeat lists
 T = TypeVar("T")
 _log = event_log(__name__)
 
@@ -81,6 +82,7 @@ def partition_view(
         brokers=tuple(view for view in views if view is not None),
         is_fsync=config.is_fsync,
         flush_messages=config.flush_messages,
+        flush_ms=config.flush_ms,
     )
 
 
@@ -98,10 +100,7 @@ def broker_view(image: MetadataImage, broker_id: BrokerId) -> ev.BrokerView | No
 
 
 class StallLog:
-    """Logs stalls of the event loop: the first one at once, later ones summed up, at most once a minute.
-
-    A busy machine stalls often; operators need to know how often, and the longest stall.
-    """
+    """Logs the first stall of the event loop at once, and later ones as a sum, at most once a minute."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -160,8 +159,7 @@ class PartitionTable:
         self.links: FollowerLinks | None = None  # set before `activate`
         self.coordinator_epochs = CoordinatorEpochs()
         self.transaction_registrar: TransactionRegistrar | None = None  # set before `activate`
-        self._has_transactions = False
-        self.is_active = False
+        self._has_transactions = self.is_active = False
         self.offline_reason = ""
         self._broker_id = broker_id
         self._directory = directory
@@ -175,14 +173,15 @@ class PartitionTable:
         self._stalls = StallLog()
         self._watchers: dict[str, list[LeadershipWatcher]] = {}
         self._make_host = make_host
-        self._awake: list[PartitionHost] = []  # ticked in the next round
-        self._ticked: list[PartitionHost] = []  # ticked in this round, or asleep since
+        self._awake: list[PartitionHost] = []  # hosts that get a Tick in the next round
+        self._ticked: list[PartitionHost] = []  # got a Tick in this round, or sleep since then
         self._tick_ms = tick_ms
         self._tick_slices = tick_slices
         self._loop = asyncio.get_running_loop()
+        self.produce_turns = ProduceTurns(self._loop.call_soon)
         self.strays = StrayLogs(directory, pool, on_failure=self.storage_failed, clock=clock)
         self._deleted_before: set[TopicId] = set()  # topics that records deleted before `activate`
-        # Called in the thread in which the disk failed.
+        # The function runs in the thread in which the disk failed.
         directory.on_failure = self._failed_in_some_thread
 
     def activate(self, image: MetadataImage) -> None:
@@ -223,7 +222,7 @@ class PartitionTable:
             if not delta.is_of_snapshot:
                 self._deleted_before.update(delta.topics_removed)
             return
-        # Before a replica leads: its leader must refuse coordinators that are deposed already.
+        # Before a replica becomes a leader, because a leader must refuse deposed coordinators.
         self._hear_of_coordinators(delta.partitions)
         removed = [
             (topic_id, partition.partition)
@@ -244,7 +243,7 @@ class PartitionTable:
             yield from self._apply_brokers(image, delta)
 
     def _hear_of_coordinators(self, changed: Iterable[tuple[TopicId, int]]) -> None:
-        """Update whether the cluster supports transactions, and the leader epochs of the coordinators."""
+        """Update whether the cluster supports transactions, and which leader epochs the coordinators have."""
         image = self.image
         self._has_transactions = image.has_transactions
         transactions_id = image.topic_ids.get(TRANSACTIONS_TOPIC)
@@ -254,7 +253,7 @@ class PartitionTable:
 
     @property
     def registrar(self) -> TransactionRegistrar | None:
-        """Sends registrations to transaction coordinators; None while the cluster does not support transactions."""
+        """Sends registrations to transaction coordinators; None if the cluster does not support transactions."""
         return self.transaction_registrar if self._has_transactions else None
 
     def _apply_partition(
@@ -302,11 +301,12 @@ class PartitionTable:
             yield
 
     def _feed(self, state: PartitionState) -> None:
-        """Give a replica its state from the image, after creating the replica if needed."""
+        """Pass a replica its state in the image, and create the replica before that if needed."""
+        if self.links is not None:
+            self.links.share(state.replicas)
         host = self.by_id.get((state.topic_id, state.partition)) or self._make(state)
-        if host is None:
-            return
-        host.step(partition_view(self.image, state, host.log.config))
+        if host is not None:
+            host.step(partition_view(self.image, state, host.log.config))
 
     def _make(self, state: PartitionState) -> PartitionHost | None:
         topic = self.image.topics[state.topic_id].name
@@ -338,7 +338,7 @@ class PartitionTable:
         return host
 
     def _returned(self, log: PartitionLog) -> None:
-        """Use a stray log that has been opened again, if the image still has its replica on this broker."""
+        """Use a stray log that was opened again, if the image still assigns its replica to this broker."""
         state = self.image.partition(log.topic_id, log.partition)
         if state is not None and self._broker_id in state.replicas:
             self._feed(state)
@@ -348,11 +348,10 @@ class PartitionTable:
     def _leave(
         self, keys: Sequence[tuple[TopicId, PartitionIndex]], stray_reason: str | None
     ) -> None:
-        """Remove these replicas, as far as they exist here: delete their logs, or put them aside for a reason."""
+        """Remove those of these replicas that exist. Delete their logs, or put them aside for a reason."""
         logs: list[PartitionLog] = []
         for key in keys:
-            host = self.by_id.get(key)
-            if host is None:
+            if (host := self.by_id.get(key)) is None:
                 continue
             self._forget(key, host)
             if stray_reason is None:
@@ -369,7 +368,7 @@ class PartitionTable:
             self.storage_failed(failure)
 
     def log_config(self, topic: TopicName) -> LogConfig:
-        """Return the log settings of a topic: its own configs, then the cluster's, then this broker's defaults."""
+        """Return a topic's log settings: its configs win over the cluster's, and these over the broker's."""
         defaults = self._defaults
         if topic in INTERNAL_TOPICS:
             defaults = LogConfig.from_topic_configs({"durability": "fsync"}, defaults=defaults)
@@ -381,16 +380,16 @@ class PartitionTable:
             return defaults
 
     def leader_stream(self, session: ev.FollowerSession) -> LeaderStream | None:
-        """Return the open stream of a follower's session; None once it ended."""
+        """Return the open stream of a follower's session; None if it has ended."""
         return self.leader_streams.get(session)
 
     def follower_stream(self, session_id: int) -> FollowerStream | None:
-        """Return this broker's open stream to a leader by its session id; None once it ended."""
+        """Return this broker's open stream to a leader by its session id; None if it has ended."""
         assert self.links is not None
         return self.links.stream(session_id)
 
     def role_changed(self, host: PartitionHost, effect: fx.RoleChanged) -> None:
-        """Follow the new leader, or stop following, and notify the coordinators."""
+        """Begin or stop to follow a leader, and notify the coordinators of the new role."""
         assert self.links is not None
         leader = effect.leader if effect.role is Role.FOLLOWER else NO_BROKER
         self.links.follow(host, leader)
@@ -398,7 +397,7 @@ class PartitionTable:
             self._loop.call_soon(self._tell_watchers, host)
 
     def propose_isr(self, host: PartitionHost, effect: fx.ProposeIsr) -> None:
-        """Send an ISR change to the controller, and give its response to the replica."""
+        """Send an ISR change to the controller, and pass its response to the replica."""
         partition = host.partition
         state = self.image.partition(partition.topic_id, partition.partition)
         growth = len(effect.isr) - (len(state.isr) if state is not None else 0)
@@ -421,14 +420,13 @@ class PartitionTable:
 
     @property
     def storage_problem(self) -> str:
-        """Why this broker cannot write now: its directory is offline or full. "" while it can."""
+        """Why this broker cannot write at present, because its directory is offline or full; "" if it can."""
         return self.offline_reason or self.full_reason
 
     @property
     def full_reason(self) -> str:
         """Why the directory is full; "" unless it is."""
-        full = self._directory.full
-        return "" if full is None else str(full)
+        return str(self._directory.full or "")
 
     def storage_failed(self, failure: Exception | str) -> None:
         """Take the directory offline, once; the replicas are notified in a later turn of the loop.
@@ -443,7 +441,7 @@ class PartitionTable:
         self._loop.call_soon(self._fail_all, reason)
 
     def has_others_in_sync(self, partition: TopicIdPartition) -> bool:
-        """Return whether, by the metadata image, another replica is in the ISR: it has all that is committed."""
+        """Return whether, by the metadata image, another replica is in the ISR and so has all committed records."""
         state = self.image.partition(partition.topic_id, partition.partition)
         return state is not None and any(b != self._broker_id for b in state.isr)
 
@@ -461,7 +459,7 @@ class PartitionTable:
             self._on_broken(tuple(self._broken))
 
     def _failed_in_some_thread(self, failure: StorageFailed) -> None:
-        # A closed loop raises RuntimeError: the process is ending.
+        # A closed loop raises RuntimeError, because the process is ending.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self.storage_failed, failure)
 
@@ -470,10 +468,7 @@ class PartitionTable:
             host.failed(reason)
 
     async def remake_broken(self) -> None:
-        """Create again the replicas that failed on a full disk, and those that could not be created on it.
-
-        Raises StorageFailed.
-        """
+        """Create replicas again that a full disk took offline or prevented. Raises StorageFailed."""
         for key, host in list(self.by_id.items()):
             if host.is_failed and not host.log.is_intact:
                 loaded = await self.pool.call(partial(self._directory.recover, host.log))
@@ -504,7 +499,7 @@ class PartitionTable:
             self._resigned(host)
 
     def watch_leadership(self, topic: TopicName, watcher: LeadershipWatcher) -> None:
-        """Notify `watcher` of each partition of the topic that this broker leads, now and from now on."""
+        """Notify `watcher` of each partition of the topic that this broker leads, now and later."""
         self._watchers.setdefault(topic, []).append(watcher)
         for host in list(self.by_id.values()):
             if host.topic == topic and host.is_leader:
@@ -538,7 +533,7 @@ class PartitionTable:
             hosts = self._ticked = self._awake
             self._awake = []
             self._stalls.write_due(before_ms)
-            # A broker whose replicas are all asleep wakes up less often, too.
+            # If all replicas are asleep, the broker also wakes up less often.
             slices = self._tick_slices if hosts else 1
             pause_ms = self._tick_ms // slices
             for number in range(slices):
@@ -557,10 +552,10 @@ class PartitionTable:
                 await asyncio.sleep(pause_ms / 1000)
 
     def _stalled(self, stall_ms: int) -> None:
-        """Tell the leaders about a stall of the loop: it must not count as lag of their followers (rule R10)."""
+        """Report a stall of the event loop to the leaders: it is not lag of their followers (rule R10)."""
         self._stalls.add(stall_ms)
         self._stalls.write_due(self.clock.boottime_ms())
-        # The followers of a leader that sleeps are caught up.
+        # A leader that sleeps has followers that are all caught up.
         for host in dict.fromkeys((*self._ticked, *self._awake)):
             if host.is_leader and not host.is_removed:
                 host.step(ev.LeaderStalled(stall_ms=stall_ms))
@@ -575,9 +570,9 @@ class PartitionTable:
                 yield host.partition, host.replica.last_epoch, host.replica.log_end
 
     def apply_retention(self) -> Iterator[None]:
-        """Remove expired segments from the logs, and forget idle producers. Yields after each log.
+        """Remove expired segments from the logs, and delete the state of idle producers. Yields after each log.
 
-        Segments age by the wall clock, like the timestamps of their records; producers by a clock that never jumps.
+        The age of a segment is measured by the wall clock, that of producers by a monotonic clock.
         """
         wall_ms, boottime_ms = self.clock.wall_ms(), self.clock.boottime_ms()
         for host in list(self.by_id.values()):

@@ -24,7 +24,9 @@ from odradek_protocol.records.errors import CorruptBatch, ExpandedTooLarge
 
 
 class ProduceCheck:
-    """The check of one produce. Afterwards `records` and `checked` have what is appended if it was not refused."""
+    """The check of one produce request. Afterwards `records` and `checked` have what is appended if it was
+    not refused.
+    """
 
     def __init__(
         self,
@@ -35,8 +37,8 @@ class ProduceCheck:
         is_internal: bool,
         transactional: BatchRefused | None,
     ) -> None:
-        """`checked` is the result of `check_client_batches`; None for large batches, whose CRC would hold up the event
-        loop: 4 MiB take 1 ms.
+        """`checked` is the result of `check_client_batches`. It is None for large batches, because their CRC would
+        block the event loop: 4 MiB take 1 ms.
         """
         self.records = records
         self.checked: CheckedBatches | None = None
@@ -99,7 +101,7 @@ class ProduceCheck:
     def _compress(
         self, checked: CheckedBatches, compression: Compression, bytes_expanded_max: int
     ) -> BatchRefused | None:
-        """Store all batches in one codec. Raises ExpandedTooLarge."""
+        """Compress all batches with one codec. Raises ExpandedTooLarge."""
         batches: list[ByteBuffer] = []
         positions: list[tuple[int, int]] = []
         size_bytes = 0
@@ -109,7 +111,12 @@ class ProduceCheck:
             if header.compression is not compression:
                 try:
                     batch, expanded_bytes = recompressed_batch(
-                        self.records, position, header, compression, bytes_expanded_max
+                        self.records,
+                        position,
+                        header,
+                        compression,
+                        bytes_expanded_max,
+                        level=self._config.compression_level,
                     )
                 except ExpandedTooLarge:
                     raise
@@ -128,6 +135,6 @@ class ProduceCheck:
             batches.append(batch)
             positions.append((size_bytes, count))
             size_bytes += len(batch)
-        self.records = bytearray().join(batches)  # it is stamped in place
+        self.records = bytearray().join(batches)  # a copy, because offsets and times are set in it
         self.checked = CheckedBatches(tuple(positions), checked.record_count, checked.producer)
         return None

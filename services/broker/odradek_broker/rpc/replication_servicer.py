@@ -17,6 +17,7 @@ from odradek_broker.replication.streams.follower_sessions import (
 from odradek_broker.replication.streams.follower_stream import Dial
 from odradek_broker.rpc.broker_streams import REFUSAL_STATUS, OpenedStream, ServedStream
 from odradek_broker.rpc.callers import MethodHandler, ServerContext
+from odradek_broker.rpc.intake import call_errors
 from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
 from odradek_protocol.rpc.v1 import replication_service_pb2_grpc as pb_grpc
 from odradek_runtime.tls import TlsFiles
@@ -37,7 +38,8 @@ class ReplicationServicer(pb_grpc.ReplicationServiceServicer):
         """Serve one follower's stream until either side ends it."""
         stream = ServedStream(context, pb.ReplicateRequest, is_mutual_tls=self._is_mutual_tls)
         try:
-            await self._sessions.serve(stream)
+            with call_errors():
+                await self._sessions.serve(stream)
         except StreamRefused as refused:
             await context.abort(REFUSAL_STATUS[refused.refusal], str(refused))
 
@@ -46,7 +48,7 @@ def add_to(server: grpc.aio.Server, servicer: ReplicationServicer) -> str:
     """Register the servicer, and return the service's full name."""
     handler: MethodHandler = grpc.stream_stream_rpc_method_handler(
         servicer.Replicate, request_deserializer=pb.ReplicateRequest.FromString
-    )  # without a serializer: LeaderStream writes bytes
+    )  # there is no serializer, because LeaderStream writes encoded messages
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(_SERVICE, {"Replicate": handler}),)
     )

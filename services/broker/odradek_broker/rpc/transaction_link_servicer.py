@@ -15,6 +15,7 @@ from odradek_broker.replication.streams.follower_sessions import StreamRefused
 from odradek_broker.replication.streams.follower_stream import StreamBroken
 from odradek_broker.rpc.broker_streams import REFUSAL_STATUS, OpenedStream, ServedStream
 from odradek_broker.rpc.callers import MethodHandler, ServerContext
+from odradek_broker.rpc.intake import call_errors
 from odradek_protocol.identity import (
     BrokerId,
     ClusterId,
@@ -53,10 +54,12 @@ class TransactionLinkServicer:
         """Serve the markers of one broker's coordinators until either side ends the stream."""
         await self._serve(self._markers, context)
 
-    # Any: sessions of both kinds.
+    # Any, because there are sessions of two kinds.
     async def _serve(self, sessions: LinkSessions[Any, Any], context: ServerContext) -> None:
         try:
-            await sessions.serve(ServedStream(context, bytes, is_mutual_tls=self._is_mutual_tls))
+            with call_errors():
+                stream = ServedStream(context, bytes, is_mutual_tls=self._is_mutual_tls)
+                await sessions.serve(stream)
         except StreamRefused as refused:
             await context.abort(REFUSAL_STATUS[refused.refusal], str(refused))
 
@@ -75,7 +78,7 @@ class TransactionLinkServicer:
 def add_to(server: grpc.aio.Server, servicer: TransactionLinkServicer) -> str:
     """Register the servicer, and return the service's full name."""
     streams: dict[str, MethodHandler] = {
-        # Without serializers: the sessions read and write bytes.
+        # There are no serializers, because the sessions read and write encoded messages.
         LinkKind.REGISTER.value: grpc.stream_stream_rpc_method_handler(servicer.RegisterPartitions),
         LinkKind.MARK.value: grpc.stream_stream_rpc_method_handler(servicer.WriteMarkers),
         "ResolveProducers": grpc.unary_unary_rpc_method_handler(

@@ -66,6 +66,7 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
         peers: InternalChannels,
     ) -> None:
         """`groups` determines which broker coordinates a group."""
+        self._broker_id = broker_id
         self._hanging = hanging
         self._coordinator = coordinator
         self._offsets = offsets
@@ -110,7 +111,9 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
             )
         )
         return pb.InitProducerResponse(
-            error_code=initialized.error, identity=_wire(initialized.identity)
+            error_code=initialized.error,
+            identity=_wire(initialized.identity),
+            coordinator_id=self._broker_id,
         )
 
     async def EndTransaction(
@@ -137,13 +140,17 @@ class TransactionServicer(pb_grpc.TransactionServiceServicer):
             )
         )
         return pb.EndTransactionResponse(
-            error_code=ended.error, next_identity=_wire(ended.next_identity)
+            error_code=ended.error,
+            next_identity=_wire(ended.next_identity),
+            coordinator_id=self._broker_id,
         )
 
     async def CommitTransactionOffsets(
         self, request: pb.CommitTransactionOffsetsRequest, context: ServerContext
     ) -> pb.CommitTransactionOffsetsResponse:
-        """Commit offsets of a group when the transaction commits; the coordinator of the group serves it."""
+        """Add offsets of a group to a transaction, with which they are committed; the coordinator of the group serves
+        this call.
+        """
 
         def refuse(code: ErrorCode) -> pb.CommitTransactionOffsetsResponse:
             return pb.CommitTransactionOffsetsResponse(error_code=code)

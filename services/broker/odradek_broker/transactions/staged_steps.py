@@ -69,13 +69,13 @@ SLOTS_MAX: Final = 10_000
 QUERY_BYTES_MAX: Final = 32_000
 MEMBER_BYTES_MAX: Final = 1_024
 STEP_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The most bytes of the batch that completes a step; the host never splits a batch of this size."""
-_RECORD_BYTES: Final = 200  # the most that a record takes besides its id and its partitions
-_PARTITION_BYTES: Final = 32  # the most that a partition takes besides the name of its topic
+"""The maximum size of the batch that completes a step. The host never splits a batch of this size."""
+_RECORD_BYTES: Final = 200  # most bytes of a record without its id and its partitions
+_PARTITION_BYTES: Final = 32  # most bytes of a partition without the name of its topic
 
 
 class Decisions(Protocol):
-    """The shard's operations that decide and write a transaction, as the staged steps use them."""
+    """The operations of the shard that decide and write a transaction, as staged steps use them."""
 
     settings: TransactionSettings
     table: TransactionTable
@@ -99,7 +99,7 @@ class Decisions(Protocol):
 
 
 class _LastSign(NamedTuple):
-    """The last sign of life of any member of a step."""
+    """When the last request for any member of a step came, and the time-out of the step."""
 
     heard_ms: int  # on the monotonic clock
     timeout_ms: int  # the longest of the members' time-outs
@@ -113,7 +113,7 @@ class StagedSteps:
     def __init__(self, shard: Decisions) -> None:
         self._shard = shard
         self._last_signs: dict[tuple[str, int], _LastSign] = {}
-        """By query and step."""
+        """When a request for each open step last came, by query and number of the step."""
 
     def handle_open(
         self, request_id: RequestId, request: OpenStaged, *, now_ms: int, wall_ms: int
@@ -148,7 +148,9 @@ class StagedSteps:
 
     @judges
     def _judge_open(self, request: OpenStaged) -> Opened | TransactionalId:
-        """Return the slot for a member: the slot that it has already, or else the lowest free one."""
+        """Return the slot for a member: the one that it already has, or else the lowest free one. Otherwise return the
+        response that refuses it.
+        """
         has_long_name = len(request.member.encode()) > MEMBER_BYTES_MAX
         is_valid = request.step >= 0 and request.prepared_timeout_ms >= 0 and not has_long_name
         if not _is_query(request.query) or not is_valid:
@@ -190,7 +192,9 @@ class StagedSteps:
         return None if state is None else state.ledger
 
     def has_room_for(self, add: AddPartitions) -> bool:
-        """Return whether the batch that completes the step of this member stays within its bound."""
+        """Return whether the batch that completes the step of this member would not be too large with these
+        partitions.
+        """
         query, _, _ = add.transactional_id.partition(SLOT_SEPARATOR)
         slots = self._shard.table.slots_of(query)
         size_bytes = sum(
@@ -200,7 +204,7 @@ class StagedSteps:
 
     @judges
     def _match(self, member: SlotIdentity) -> tuple[Transaction | None, ErrorCode]:
-        """Return the state of a staged member, or the error that says why it is not a member any more."""
+        """Return the state of a staged member, or the error that says why it is no longer one."""
         state = self._shard.table.get(member.transactional_id)
         match = Match.FOREIGN if state is None else state.match(member.identity)
         if state is None or match is Match.FOREIGN:
@@ -209,13 +213,13 @@ class StagedSteps:
             return state, ErrorCode.NONE
         if match is Match.STALE:
             return None, ErrorCode.PRODUCER_FENCED
-        # It was decided, or lost its lease.
+        # The member was committed or aborted, or it lost its lease.
         return None, ErrorCode.TRANSACTION_ABORTABLE
 
     def handle_renew(
         self, request_id: RequestId, request: RenewStaged, *, now_ms: int
     ) -> TransactionStep:
-        """Begin the leases of these members again, and the time-outs of the steps of those that are prepared."""
+        """Extend the leases of these members, and restart the time-outs of the steps of those that are prepared."""
         errors = {}
         for member in request.members:
             state, errors[member] = self._match(member)
@@ -246,7 +250,9 @@ class StagedSteps:
     def handle_complete(
         self, request_id: RequestId, request: CompleteStep, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """Commit the listed members and abort the others of the query, up to this step; the records are one batch."""
+        """Commit the listed members of a step, and abort all others of the query up to this step. All records are one
+        batch.
+        """
         refusal = self._refuse_complete(request)
         if refusal is not None:
             return respond(request_id, refusal)
@@ -260,7 +266,7 @@ class StagedSteps:
             step += self._move_ledger(request, wall_ms)
         for transactional_id, state in self._open_members(request.query, request.step):
             assert state.staged is not None
-            # A step that was complete already may have been written again, by its own repetition only.
+            # Only a repetition of the last complete step can have written for it again.
             if is_completed and state.staged.step != request.step:
                 continue
             if transactional_id in committed:
@@ -269,7 +275,6 @@ class StagedSteps:
                 step += self.abort(
                     transactional_id, state, EndedBy.CLIENT, now_ms=now_ms, wall_ms=wall_ms
                 )
-        self._forget_signs(request.query, request.step)
         return step + respond(request_id, StepCompleted(is_completed=is_completed))
 
     @judges
@@ -333,7 +338,7 @@ class StagedSteps:
                 now_ms=now_ms,
                 wall_ms=wall_ms,
             )
-        # The member wrote nothing: its slot is free at once.
+        # The member wrote nothing, so its slot is free at once.
         freed = state.initialized(
             self._fresh_id(state),
             timeout_ms=NO_TIMEOUT_MS,
@@ -351,7 +356,7 @@ class StagedSteps:
         now_ms: int,
         wall_ms: int,
     ) -> TransactionStep:
-        """Abort a staged member. If it needs a new producer id, the caller has checked that there is one."""
+        """Abort a staged member. If it needs a new producer id, the caller must have checked that there is one."""
         if state.status is TransactionStatus.ONGOING:
             return self._shard.decide(
                 transactional_id,
@@ -373,7 +378,7 @@ class StagedSteps:
     def handle_abort(
         self, request_id: RequestId, request: AbortStaged, *, now_ms: int, wall_ms: int
     ) -> TransactionStep:
-        """Abort exactly these members; one that is decided already is no error."""
+        """Abort these members and no others. A member that was decided before is not an error."""
         step: TransactionStep = NOTHING
         errors = {}
         for member in request.members:
@@ -404,15 +409,20 @@ class StagedSteps:
                 message = f"step {member.staged.step} of {query} is being written: stop the query"
                 refusal = StepsForgotten(error=ErrorCode.INVALID_TXN_STATE, error_message=message)
                 return respond(request_id, refusal)
-        # A producer of the same name keeps its identity.
+        # A producer whose transactional id is the name of the query keeps its identity.
         is_ledger_only = state.producer_id == NO_PRODUCER_ID
         step = self._shard.move(query, None if is_ledger_only else replace(state, ledger=None))
         return step + respond(request_id, StepsForgotten())
 
     def tick(self, *, now_ms: int, wall_ms: int) -> TransactionStep:
-        """Abort the members of steps of which nothing has been heard for their time-out."""
+        """Abort the members of each step for which no request came within its time-out, and forget the steps whose
+        members are all decided.
+        """
         step: TransactionStep = NOTHING
         for (query, number), sign in list(self._last_signs.items()):
+            if not self._shard.table.has_members(query, number):
+                del self._last_signs[query, number]
+                continue
             if now_ms - sign.heard_ms < sign.timeout_ms:
                 continue
             is_left = False
@@ -431,7 +441,7 @@ class StagedSteps:
         return step
 
     def loaded(self, *, now_ms: int) -> None:
-        """Begin the time-out of every open step now."""
+        """Start the time-out of every open step now, because the shard was loaded."""
         for transactional_id, state in self._shard.table.slots():
             if state.staged is not None:
                 query, _, _ = transactional_id.partition(SLOT_SEPARATOR)
@@ -441,17 +451,13 @@ class StagedSteps:
         settings = self._shard.settings
         timeout_ms = settings.prepared_timeout_ms
         if staged.prepared_timeout_ms:
-            # Members are renewed several times a lease, so a shorter time-out could end between two renewals.
+            # Members are renewed several times within a lease, so a shorter time-out could end between two renewals.
             wanted_ms = max(staged.prepared_timeout_ms, settings.staged_lease_ms)
             timeout_ms = min(wanted_ms, timeout_ms)
         last = self._last_signs.get((query, staged.step))
         if last is not None:
             timeout_ms = max(timeout_ms, last.timeout_ms)
         self._last_signs[query, staged.step] = _LastSign(now_ms, timeout_ms)
-
-    def _forget_signs(self, query: str, step: int) -> None:
-        for key in [key for key in self._last_signs if key[0] == query and key[1] <= step]:
-            del self._last_signs[key]
 
     def _renew(self, transactional_id: TransactionalId, now_ms: int) -> None:
         settings, table = self._shard.settings, self._shard.table
@@ -476,7 +482,7 @@ def _needs_id(state: Transaction | None) -> bool:
 
 
 def _is_of(state: Transaction | None, request: OpenStaged) -> bool:
-    """Return whether an earlier copy of this request opened the slot, and it was not used since."""
+    """Return whether an earlier copy of this request opened the slot, and no other member has used it since."""
     return (
         state is not None
         and state.status is TransactionStatus.EMPTY

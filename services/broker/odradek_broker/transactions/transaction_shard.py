@@ -75,7 +75,9 @@ _POSTPONED_MS: Final = 1_000
 
 @dataclass(slots=True, kw_only=True)
 class TransactionShard:
-    """The handlers of one shard; `table` is its state. The host of the shard keeps `reserve` filled."""
+    """The handlers of one shard; `table` has its state. The host of the shard keeps `reserve` filled with
+    producer ids.
+    """
 
     settings: TransactionSettings
     table: TransactionTable = field(init=False)
@@ -106,7 +108,8 @@ class TransactionShard:
             state = replace(state, ledger=ledger)
             return self._initialized(request_id, init.transactional_id, state)
         if state.status is TransactionStatus.ONGOING:
-            # The producer that began the transaction is gone, or has given it up: it sends its present identity.
+            # The producer that began the transaction has stopped, or has given the transaction up and sends its present
+            # identity.
             ended_by = EndedBy.FENCE if init.identity is None else EndedBy.CLIENT
             step = self.decide(
                 init.transactional_id,
@@ -154,7 +157,8 @@ class TransactionShard:
             return self._need_fresh_id()
         if init.identity is not None:
             match = state.match(init.identity)
-            # A late copy of an earlier Init must not end the transaction that its producer has begun since.
+            # A delayed copy of an earlier InitProducerId must not end the transaction that its producer has begun
+            # since.
             is_late = match is Match.RETRY and state.status is TransactionStatus.ONGOING
             if is_late or match not in (Match.CURRENT, Match.RETRY):
                 return ErrorCode.PRODUCER_FENCED
@@ -219,7 +223,7 @@ class TransactionShard:
         *,
         is_tv2: bool,
     ) -> ErrorCode:
-        """Return the error for a request that must have the present identity; NONE if it has it."""
+        """Return the error for a request that must have the present identity of the producer; NONE if it does."""
         if not _is_valid(transactional_id):
             return ErrorCode.INVALID_REQUEST
         match = Match.FOREIGN if state is None else state.match(identity)
@@ -228,7 +232,8 @@ class TransactionShard:
         if match is Match.CURRENT:
             return ErrorCode.NONE
         if match is Match.RETRY and _was_aborted_by_others(state):
-            # A client of TV0/1 aborts on this code, and asks for a new identity with the one that it has.
+            # A client of transaction.version 0 or 1 aborts after this code, and asks for a new identity with its
+            # present one.
             if not is_tv2:
                 return ErrorCode.INVALID_PRODUCER_ID_MAPPING
             return ErrorCode.TRANSACTION_ABORTABLE
@@ -293,8 +298,8 @@ class TransactionShard:
 
     @judges
     def _judge_end(self, end: EndTransaction) -> Ended | None:
-        """Return the response to a client of transaction version 0 or 1, or None if the transaction is open and its
-        decision follows.
+        """Return the response to a client of transaction version 0 or 1; None if its transaction is open and must be
+        decided.
         """
         state = self.table.get(end.transactional_id)
         error = self._refuse_identity(state, end.transactional_id, end.identity, is_tv2=False)
@@ -305,15 +310,15 @@ class TransactionShard:
             return Ended(error=ErrorCode.INVALID_TXN_STATE)
         if state.status is TransactionStatus.ONGOING:
             return None
-        # The client repeats its request, because it has one identity for all its transactions.
+        # The client repeats its request; it uses one identity for all its transactions.
         if state.status.is_commit is end.is_commit:
             return Ended()
         return Ended(error=ErrorCode.INVALID_TXN_STATE)
 
     @judges
     def _judge_end_tv2(self, end: EndTransaction) -> Ended | None:
-        """Return the response to a client of transaction version 2, or None if a decision or an abort without
-        partitions follows.
+        """Return the response to a client of transaction version 2; None if its transaction must be decided, or aborted
+        without partitions.
         """
         state = self.table.get(end.transactional_id)
         if not _is_valid(end.transactional_id):
@@ -327,7 +332,7 @@ class TransactionShard:
             TransactionStatus.EMPTY,
             TransactionStatus.ONGOING,
         ):
-            # Since the decision another transaction has begun, or the producer has a new identity.
+            # Another transaction has begun since the decision, or the producer has a new identity.
             return Ended(error=ErrorCode.PRODUCER_FENCED)
         if state.status.is_commit is end.is_commit:
             return self._ended(end)
@@ -387,7 +392,7 @@ class TransactionShard:
         if state.is_prepared and not abort.is_forced:
             return Aborted(
                 error=ErrorCode.INVALID_TXN_STATE,
-                error_message=f"{name} is prepared and waits for its step; only force aborts it",
+                error_message=f"{name} is prepared and waits for its step: set is_forced (--force) to abort it",
             )
         if state.needs_fresh_id and not self.reserve:
             return Aborted(
@@ -407,9 +412,7 @@ class TransactionShard:
         now_ms: int,
         wall_ms: int,
     ) -> TransactionStep:
-        """Decide an open transaction. If the bump needs a new producer id, the caller has checked that there is
-        one.
-        """
+        """Decide an open transaction. If it needs a new producer id, the caller must have checked that there is one."""
         fresh_id: ProducerId | None = None
         if is_bumped and state.needs_fresh_id:
             fresh_id = self.reserve.take()
@@ -443,9 +446,10 @@ class TransactionShard:
         now_ms: int,
         wall_ms: int,
     ) -> TransactionStep:
-        """Handle a partition leader's response to a marker. The last marker of a decision completes the transaction.
+        """Handle the response of a partition leader to a marker. The last acknowledgement of a decision completes the
+        transaction.
 
-        An error after which the sender tries again changes nothing.
+        After an error for which the marker is sent again, nothing changes.
         """
         if error not in _MARKER_DONE:
             return NOTHING
@@ -490,10 +494,10 @@ class TransactionShard:
                 return self.handle_end(held.request_id, end, now_ms=now_ms, wall_ms=wall_ms)
 
     def tick(self, *, now_ms: int, wall_ms: int, can_write: bool = True) -> TransactionStep:
-        """Refuse requests that have waited too long, end transactions that timed out, and forget expired ids.
+        """Refuse requests that have waited too long, abort transactions that timed out, and delete expired ids.
 
-        Call it a few times a second. `can_write` is False while the partition lacks in-sync replicas: a decision that
-        cannot be written would only cost the shard a load, again and again.
+        Call it a few times a second. `can_write` is False if the partition lacks in-sync replicas: then nothing is
+        decided, because a decision that cannot be written would make the shard load again, each time.
         """
         step: TransactionStep = Step(
             responses=tuple(
@@ -577,5 +581,7 @@ def _refusal(request: HoldableRequest, error: ErrorCode) -> Any:
 
 
 def partition_key(transactional_id: str) -> str:
-    """Return the text whose hash chooses the partition: the slots of a query share the partition of its ledger."""
+    """Return the text whose hash determines the partition. For a slot this is its query, so that it has the same
+    partition as the ledger.
+    """
     return transactional_id.partition(SLOT_SEPARATOR)[0]

@@ -1,7 +1,7 @@
 """The transactional ids of one shard: their states, when open transactions time out, and which ids have expired.
 
-`replay` alone changes the states; it applies a record of a load and of a handler alike. Deadlines are no part of the
-log. They run on the monotonic clock, so that a jump of the wall clock ends no transaction.
+Only `replay` changes the states; it applies a record of a load or of a handler. Deadlines are not part of the log. They
+use the monotonic clock, so that a jump of the wall clock does not end a transaction.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from odradek_broker.transactions.transaction import (
 )
 from odradek_protocol.identity import NO_PRODUCER_ID, PartitionIndex, ProducerId, TopicId
 
-_FINAL_LEDGER_MS: Final = 3_600_000  # a write that has one step only is not replayed for long
+_FINAL_LEDGER_MS: Final = 3_600_000  # a query with a single step is not repeated after a long time
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,14 +36,18 @@ class TransactionTable:
     _by_producer: dict[ProducerId, TransactionalId] = field(default_factory=dict)
     _deadline_ms: dict[TransactionalId, int] = field(default_factory=dict)
     _deadlines: list[tuple[int, TransactionalId]] = field(default_factory=list)
-    """A heap that may have deadlines of transactions that have ended; `_deadline_ms` has the valid ones."""
+    """A heap of deadlines, some of which may be those of transactions that have ended. `_deadline_ms` has the valid
+    ones.
+    """
     _expiry_due_ms: int | None = None
     _unexamined: list[TransactionalId] = field(default_factory=list)
     _open: dict[TransactionalId, int] = field(default_factory=dict)
-    """When each open transaction began, by the wall clock."""
+    """The time at which each open transaction began, on the wall clock."""
     _decided: dict[TransactionalId, None] = field(default_factory=dict)
     _slots: dict[str, dict[TransactionalId, None]] = field(default_factory=dict)
     """The slots of each query of staged writes."""
+    _member_counts: dict[tuple[str, int], int] = field(default_factory=dict)
+    """How many members of each query and step of staged writes are not decided."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -52,11 +56,11 @@ class TransactionTable:
         return self._states.get(transactional_id)
 
     def items(self) -> Iterator[tuple[TransactionalId, Transaction]]:
-        """Return all ids with their states, as of this call."""
+        """Return all ids with their states, as they are at this call."""
         return iter(list(self._states.items()))
 
     def open_since_ms(self) -> Collection[int]:
-        """Return when each open transaction began, by the wall clock."""
+        """Return the time at which each open transaction began, on the wall clock."""
         return self._open.values()
 
     def slots_of(self, query: str) -> list[tuple[TransactionalId, Transaction]]:
@@ -66,6 +70,20 @@ class TransactionTable:
     def slots(self) -> Iterator[tuple[TransactionalId, Transaction]]:
         """Return the slots of all queries of staged writes, with their states."""
         return ((name, self._states[name]) for names in self._slots.values() for name in names)
+
+    def has_members(self, query: str, step: int) -> bool:
+        """Return whether a step of staged writes has a member that is not decided."""
+        return (query, step) in self._member_counts
+
+    def _count_member(self, query: str, state: Transaction | None, change: int) -> None:
+        if state is None or state.staged is None:
+            return
+        key = query, state.staged.step
+        count = self._member_counts.get(key, 0) + change
+        if count:
+            self._member_counts[key] = count
+        else:
+            del self._member_counts[key]
 
     def decided(self) -> Iterator[tuple[TransactionalId, Transaction]]:
         """Return the ids whose transactions are decided and not complete, with their states."""
@@ -79,6 +97,9 @@ class TransactionTable:
             for producer_id in (before.producer_id, before.previous_id):
                 self._by_producer.pop(producer_id, None)
         query, separator, _ = transactional_id.partition(SLOT_SEPARATOR)
+        if separator:
+            self._count_member(query, state, 1)
+            self._count_member(query, before, -1)
         if state is not None and state.status is TransactionStatus.ONGOING:
             self._open[transactional_id] = state.start_ms
         else:
@@ -106,10 +127,11 @@ class TransactionTable:
             self._deadline_ms.pop(transactional_id, None)
 
     def start_timeout(self, transactional_id: TransactionalId, deadline_ms: int) -> None:
-        """Set the time of the monotonic clock at which the open transaction of this id times out."""
+        """Set the time on the monotonic clock at which the open transaction of this id times out."""
         self._deadline_ms[transactional_id] = deadline_ms
         heapq.heappush(self._deadlines, (deadline_ms, transactional_id))
-        # Transactions that end leave their deadlines behind, and most of them end long before.
+        # The deadlines of transactions that have ended stay in the heap, and most transactions end long before their
+        # deadlines.
         if len(self._deadlines) > 2 * len(self._deadline_ms) + 1_000:
             self._deadlines = [(due_ms, name) for name, due_ms in self._deadline_ms.items()]
             heapq.heapify(self._deadlines)
@@ -117,8 +139,8 @@ class TransactionTable:
     def loaded(self, *, now_ms: int, wall_ms: int) -> None:
         """Start the time-outs of all open transactions.
 
-        This is the only place that compares the wall clock with times of the log. A clock that jumped may shorten the
-        time that is left to `load_grace_ms`, and never lengthens it.
+        Only this method compares the wall clock with times of the log. A clock that jumped may shorten the remaining
+        time to `load_grace_ms`, and never extends it.
         """
         for transactional_id in self._open:
             state = self._states[transactional_id]
@@ -132,7 +154,7 @@ class TransactionTable:
                 self.start_timeout(transactional_id, now_ms + self.settings.staged_lease_ms)
 
     def timed_out(self, now_ms: int) -> TransactionalId | None:
-        """Return a transaction that has timed out, or None. Further calls return it again until the caller ends it."""
+        """Return a transaction that has timed out, or None. It is returned again until the caller ends it."""
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             deadline_ms, transactional_id = self._deadlines[0]
             if self._deadline_ms.get(transactional_id) == deadline_ms:
@@ -141,7 +163,7 @@ class TransactionTable:
         return None
 
     def expired(self, *, now_ms: int, wall_ms: int) -> list[TransactionalId]:
-        """Return ids that nobody has used for `id_expiration_ms`.
+        """Return ids that were not used for `id_expiration_ms`.
 
         All ids are examined once in each `remove_expired_interval_ms`, a bounded number of them in each call.
         """
@@ -163,7 +185,8 @@ class TransactionTable:
         query, separator, _ = transactional_id.partition(SLOT_SEPARATOR)
         of_query = self._states.get(TransactionalId(query))
         if of_query is not None and of_query.ledger is not None and of_query.ledger.is_final:
-            # Every batch write has slots of its own. They go with the ledger, which says that they may.
+            # A final ledger is that of a batch write, whose slots no other query uses. It stays until they have
+            # expired, because they expire early only while the ledger shows that they may.
             if not separator and query in self._slots:
                 return False
             expiration_ms = _FINAL_LEDGER_MS
@@ -174,14 +197,14 @@ class TransactionTable:
     def resolve(
         self, identity: ProducerIdentity, topic_id: TopicId, partition: PartitionIndex
     ) -> Resolution:
-        """Return how the transaction whose data has this identity ended, for a partition leader that finds it open."""
+        """Return how the transaction with this identity ended, for a partition leader in whose partition it is open."""
         transactional_id = self._by_producer.get(identity.producer_id)
         if transactional_id is None:
             return Resolution.UNKNOWN
         state = self._states[transactional_id]
         outcome = state.last_outcome
         if state.status.is_decided:
-            # The markers are on their way, also to partitions that have acknowledged theirs.
+            # The markers are being written. Partitions that have acknowledged theirs count as well.
             if outcome is None or outcome.identity == identity:
                 return Resolution.LIVE
         elif state.status is TransactionStatus.ONGOING or state.is_prepared:

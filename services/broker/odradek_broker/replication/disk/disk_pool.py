@@ -21,7 +21,7 @@ _log = event_log(__name__)
 
 
 class Pool(Protocol):
-    """Runs blocking work for an event loop: threads, or a simulated disk."""
+    """Runs blocking work for an event loop: a thread pool, or a simulated disk."""
 
     pending: int  # pieces of work whose callback has not run yet
 
@@ -32,17 +32,17 @@ class Pool(Protocol):
         """Run `work` off the loop and return what it returns, or raise what it raises."""
 
     async def idle(self) -> None:
-        """Wait until no work is under way and all callbacks have run."""
+        """Wait until no work is in progress and all callbacks have run."""
 
     def close(self) -> None:
         """Accept no further work."""
 
 
 class Threads(Protocol):
-    """What a DiskPool uses of an executor."""
+    """The methods of an executor that a DiskPool uses."""
 
     def submit(self, work: Callable[..., object], /, *args: Any) -> Any:
-        """Call `work(*args)` in a thread, later; nothing uses what this returns."""
+        """Call `work(*args)` later in a thread. The result of this method is not used."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Accept no further work."""
@@ -97,7 +97,7 @@ class DiskPool:
         return await done
 
     async def idle(self) -> None:
-        """Wait until no work is under way and all callbacks have run."""
+        """Wait until no work is in progress and all callbacks have run."""
         while self.pending:
             self._is_idle.clear()
             await self._is_idle.wait()
@@ -116,7 +116,7 @@ class DiskPool:
             if self._is_woken:
                 return
             self._is_woken = True
-        # A closed loop raises RuntimeError: nothing waits for the callback any more.
+        # A closed loop raises RuntimeError; then nothing waits for the callback any more.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._drain)
 
@@ -129,7 +129,9 @@ class DiskPool:
             try:
                 on_done()
             except Exception as error:
-                # It concerns one partition; the callbacks of the others must run too.
-                _log.error("Callback of a function on a disk thread raised an exception", exc=error)
+                # The callback concerns one partition; those of the others must run too.
+                _log.error(
+                    "Callback raised an exception after its disk operation had ended", exc=error
+                )
         if not self.pending:
             self._is_idle.set()

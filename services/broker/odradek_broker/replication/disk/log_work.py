@@ -26,7 +26,7 @@ _log = event_log(__name__)
 
 
 class LogWork:
-    """Runs the syncs and truncations of one log. To be used on the event loop only."""
+    """Runs the syncs and truncations of one log. It is used only on the event loop."""
 
     __slots__ = ("_host", "_is_sync_wanted", "_log", "_shared")
 
@@ -53,8 +53,8 @@ class LogWork:
         self._shared.pool.run(job.run, done)
 
     def cut(self, begin: Callable[[], StorageJob], done: ev.Event, *, end_offset: Offset) -> None:
-        """Truncate or reset the log on a disk thread, to end at `end_offset`; the replica then gets the event
-        `done`.
+        """Truncate or reset the log on a disk thread, so that it ends at `end_offset`. Then pass the event `done` to
+        the replica.
         """
         try:
             job = begin()
@@ -78,7 +78,7 @@ class LogWork:
         if self._host.is_removed:
             return
         log_end = self._log.log_end_offset
-        # A truncation offset inside a batch would end the log before that batch.
+        # If the truncation offset were inside a batch, the log would end before that batch.
         assert log_end == end_offset, (
             f"the log ends at {log_end} after a truncation to {end_offset}"
         )
@@ -112,7 +112,7 @@ class LogWork:
             self._begin_sync()
 
     def _sync_failed(self, failure: StorageFailed) -> None:
-        """Take the directory offline; try again instead if the write was only refused."""
+        """Take the directory offline. If the write was only refused, sync again later instead."""
         self._shared.storage_failed(failure)
         if isinstance(failure, StorageRefused):
             self._is_sync_wanted = True
@@ -124,10 +124,11 @@ class LogWork:
                 self._begin_sync()
 
     def damage_found(self, failure: LogDamaged) -> bool:
-        """Handle bytes of the log that changed on disk; return whether the replica must go offline.
+        """Handle bytes of the log that changed on the disk. Returns whether the replica must go offline.
 
-        If another replica is in sync, this one does: the next start verifies the log, truncates it at the
-        damage and fetches the rest. The only replica in sync stays online, as no other has the undamaged records.
+        It goes offline if another replica is in sync: the next start verifies the log, truncates it at the damage and
+        fetches the rest. If no other replica is in sync, it stays online, because no other has the records that are
+        undamaged.
         """
         if not self._shared.has_others_in_sync(self._log.id):
             if self._log.damage is None:
@@ -140,7 +141,8 @@ class LogWork:
                 )
             return False
         _log.error(
-            "Log is damaged on disk; the replica stays offline until a restart restores it from another one",
+            "Log is damaged on disk; the replica stays offline until this broker restarts"
+            " and copies the log from another replica",
             partition=str(self._log),
             reason=str(failure),
             remedy="restart the broker; if it happens again, replace the disk",
@@ -152,7 +154,7 @@ class LogWork:
         try:
             self._log.mark_damaged(reason)
         except OSError as error:
-            # The next start may then not verify the whole log. A later read meets the damage again.
+            # The next start may then not verify the whole log. The damage is found again when it is read.
             _log.error(
                 "Failed to mark a log as damaged; the next start may not verify it",
                 partition=str(self._log),

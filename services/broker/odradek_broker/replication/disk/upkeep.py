@@ -24,7 +24,7 @@ _log = event_log(__name__)
 
 
 class Upkeep:
-    """The periodic tasks of one data directory. Each public method is one of these tasks, and runs until cancelled."""
+    """The periodic tasks of one data directory. Each public method is one task, which runs until it is cancelled."""
 
     def __init__(
         self,
@@ -47,15 +47,17 @@ class Upkeep:
         self._compact_interval_s = max(compact_interval_ms, _COMPACT_INTERVAL_MS_MIN) / 1000
 
     async def flush(self) -> None:
-        """Sync the logs that are due, so that a restart has little to scan."""
+        """Sync the logs for which a sync is due, so that a restart has little to scan."""
+        pause_s = _FLUSH_INTERVAL_S
         while True:
             RESERVE.fill()
-            await asyncio.sleep(_FLUSH_INTERVAL_S)
+            await asyncio.sleep(pause_s)
+            pause_s = _FLUSH_INTERVAL_S
             if self._directory.failure is not None:
                 return
             if not self._table.is_active:
                 continue
-            # One after the other, because reads need the threads of the pool too.
+            # The logs are synced one after the other, because reads need threads of the pool too.
             due = await _in_turns(self._directory.due_flushes(now_ms=self._clock.boottime_ms()))
             for log in due:
                 host = self._table.by_id.get((log.topic_id, log.partition))
@@ -67,31 +69,35 @@ class Upkeep:
                     with host.guard():
                         job = log.begin_sync(full=True)
                 except StorageFailed as failure:
-                    # The directory is offline, which the next turn finds, or no file descriptor is free.
+                    # Either the directory is offline, which the next turn notices, or no file descriptor is free.
                     self._table.storage_failed(failure)
                     break
                 if job is not None:
                     synced = asyncio.Event()
                     host.work.run_sync(job, synced.set)
                     await synced.wait()
+                    if self._directory.is_crowded:
+                        pause_s = 0.0
 
     async def checkpoint(self) -> None:
         """Write the offset checkpoints, once all logs are open and their losses were reported.
 
-        Until then only the old files have the offsets of logs that are not open yet, and another start needs them.
+        Before that, only the old files have the offsets of logs that are not open yet, and the next start would need
+        them.
         """
         while True:
             await asyncio.sleep(self._checkpoint_interval_s)
             if self._directory.failure is not None:
                 return
-            if self._directory.full is not None or not self._table.is_active:
+            is_due = self._directory.due.checkpoint and self._directory.full is None
+            if not is_due or not self._table.is_active:
                 continue
             job = self._directory.begin_checkpoint()
             await self._table.pool.call(job.run)
             try:
                 self._directory.finish_checkpoint(job)
             except StorageFailed as failure:
-                # This does not end the task: if the disk is only full, it will have space again.
+                # This does not end the task: if the disk is only full, it may get free space later.
                 self._table.storage_failed(failure)
 
     async def retain(self) -> None:
@@ -105,7 +111,9 @@ class Upkeep:
                     await asyncio.sleep(0)
 
     async def sweep(self) -> None:
-        """Remove files of segments that left the logs a while ago, and directories of deleted partitions."""
+        """Delete the files of segments that were removed from the logs some time ago, and the directories of deleted
+        partitions.
+        """
         pool = self._table.pool
         while self._directory.failure is None:
             await asyncio.sleep(_SWEEP_INTERVAL_S)
@@ -114,15 +122,16 @@ class Upkeep:
                     self._table.strays.remove_expired(self._stray_retention_ms)
                 for path in self._directory.take_removals():
                     await self._remove(path)
+                now_ms = self._clock.boottime_ms()
                 for number, host in enumerate(list(self._table.by_id.values()), 1):
-                    for segment in host.log.take_retired(now_ms=self._clock.boottime_ms()):
+                    for segment in host.log.take_retired(now_ms=now_ms):
                         await pool.call(segment.remove_files)
                     if number % _LOGS_PER_TURN == 0:
                         await asyncio.sleep(0)
             except StorageFailed as failure:
                 self._table.storage_failed(failure)
             except OSError as error:
-                # No log uses the file any more, so this does no harm.
+                # The failure does no harm, because no log uses the file any more.
                 _log.warning(
                     "Failed to delete a log file that is no longer used", reason=str(error)
                 )
@@ -142,7 +151,7 @@ class Upkeep:
             self._unremovable.discard(path)
 
     async def compact(self) -> None:
-        """Compact logs with enough to gain, one partition at a time, in slices that run on a disk thread."""
+        """Compact logs for which it is worthwhile, one partition at a time, in slices that run on a disk thread."""
         while self._directory.failure is None:
             await asyncio.sleep(self._compact_interval_s)
             for host in list(self._table.by_id.values()):
@@ -173,7 +182,7 @@ class Upkeep:
         return self._clock.monotonic_ms() / 1000
 
     async def measure_loop_lag(self) -> None:
-        """Update `loop_lag_s`, for the metrics: how late the event loop runs a timer."""
+        """Update `loop_lag_s`, for the metrics: by how many seconds the event loop runs a timer too late."""
         before_ms = self._clock.monotonic_ms()
         while True:
             await asyncio.sleep(_LAG_PROBE_S)
@@ -184,7 +193,7 @@ class Upkeep:
 
 
 async def _in_turns(steps: Generator[None, None, T]) -> T:
-    """Run the steps, each in a turn of the event loop of its own. Returns the generator's result."""
+    """Run each step of a generator in its own turn of the event loop. Returns what the generator returns."""
     while True:
         try:
             next(steps)

@@ -6,6 +6,11 @@ comes back after an hour does not slow down the partitions that are in sync. The
 the old lane until the new one is open. The inbound rate of all catch-up lanes together can be
 limited (`follower.replication.throttled.rate`), also at run time.
 
+To each live broker that shares a partition with this one, the stream of the hot lane stays open even while no
+partition uses it. So the connection exists before that broker becomes a leader, and that broker knows that its
+followers can reach it before it reports that it is ready (`cluster/catch_up.py`). A stream to a broker that is down
+would only repeat failed attempts to connect.
+
 A change of lane takes a round trip without data. Under load that alone may put a partition further
 behind than the limit. So the first Attached response after a return to the hot lane does not move it again:
 otherwise it could change lanes forever and never join the ISR.
@@ -16,7 +21,7 @@ from __future__ import annotations
 import itertools
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from odradek_broker.access.quotas import TokenBucket
@@ -45,6 +50,7 @@ class FollowerLinks:
         *,
         identity: FollowerIdentity,
         endpoint_of: Callable[[BrokerId], tuple[str, int] | None],
+        is_live: Callable[[BrokerId], bool],
         dial: Dial,
         make_stream: Callable[..., FollowerStream] = FollowerStream,
         behind_records: int = BEHIND_RECORDS,
@@ -52,7 +58,8 @@ class FollowerLinks:
         catch_up_bytes_per_s: int = 0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`endpoint_of` returns the address of a broker's replication listener in the image.
+        """`endpoint_of` returns the address of a broker's replication listener in the image, `is_live` whether the
+        broker is unfenced there and not shutting down.
 
         A partition more than `behind_records` behind moves to the catch-up lane, and back once it is less
         than `near_records` behind. `catch_up_bytes_per_s` of 0 means no limit.
@@ -62,11 +69,15 @@ class FollowerLinks:
         self._near_records = near_records
         self._identity = identity
         self._endpoint_of = endpoint_of
+        self._is_live = is_live
         self._dial = dial
         self._clock = clock
         self._streams: dict[tuple[BrokerId, Lane], FollowerStream] = {}
         self._leader_of: dict[HostKey, BrokerId] = {}
-        self._returning: set[HostKey] = set()  # to the hot lane, but not attached there yet
+        # Brokers that share or shared a partition with this one.
+        self._peers: set[BrokerId] = set()
+        # On their way to the hot lane, but not attached there yet.
+        self._returning: set[HostKey] = set()
         self._session_ids = itertools.count(1)
         self._throttle = TokenBucket(
             rate=catch_up_bytes_per_s or math.inf,
@@ -75,8 +86,8 @@ class FollowerLinks:
         )
         self._by_session: dict[int, FollowerStream] = {}
         self._ending_ids = itertools.count(1)
-        # Those that linger, oldest first: a WeakSet would have them in the order of their addresses,
-        # and no run of the simulator could be repeated.
+        # The streams that end slowly, oldest first. A WeakSet would order them by their addresses, so that no run of
+        # the simulator could be repeated.
         self._ending: weakref.WeakValueDictionary[int, FollowerStream] = (
             weakref.WeakValueDictionary()
         )
@@ -93,13 +104,13 @@ class FollowerLinks:
             stream.throttle_changed()
 
     def stream(self, session_id: int) -> FollowerStream | None:
-        """Return the open stream of that session; None once it ended."""
+        """Return the open stream of that session; None if it has ended."""
         return self._by_session.get(session_id)
 
     def follow(self, host: PartitionHost, leader: BrokerId) -> None:
-        """Let `host` follow `leader`, or stop following with NO_BROKER.
+        """Make `host` follow `leader`; with NO_BROKER, stop following.
 
-        The host gets SessionReady in a later turn of the loop.
+        The host gets SessionReady in a later turn of the event loop.
         """
         key = host_key(host)
         before = self._leader_of.get(key, NO_BROKER)
@@ -111,18 +122,27 @@ class FollowerLinks:
             self._leader_of[key] = leader
             self._open(leader, Lane.HOT).add(key, host)
         else:
-            # A new epoch of the same leader: attach again in the lane where the partition is.
+            # The leader is the same, but has a new epoch: attach again in the lane where the partition is.
             for lane in Lane:
                 stream = self._streams.get((leader, lane))
                 if stream is not None and stream.has(key):
                     stream.add(key, host)
 
+    def share(self, replicas: Iterable[BrokerId]) -> None:
+        """Keep a stream open to each of these brokers, which have the replicas of a partition, while it is live."""
+        for broker_id in replicas:
+            if broker_id not in self._peers and broker_id != self._identity.broker_id:
+                self._peers.add(broker_id)
+                self._open_to_peer(broker_id)
+
     def broker_changed(self, broker_id: BrokerId) -> None:
-        """Reconnect to a broker at once: the image changed, and may have a new address for it."""
+        """Reconnect to a broker at once, because the image changed and may have a new address for it."""
+        self._open_to_peer(broker_id)
         for lane in Lane:
             stream = self._streams.get((broker_id, lane))
             if stream is not None:
                 stream.kick()
+                self._close_if_empty(stream)
 
     async def close(self) -> None:
         """End all streams; from now on no host follows a leader."""
@@ -133,7 +153,7 @@ class FollowerLinks:
             await stream.close()
 
     def _distance(self, stream: FollowerStream, host: PartitionHost, records: int) -> None:
-        """Move a partition to the lane that suits its distance to the leader, in records."""
+        """Move a partition to the lane that suits the number of records by which it is behind its leader."""
         if self._is_closed:
             return
         key = host_key(host)
@@ -153,12 +173,20 @@ class FollowerLinks:
                     self._returning.add(key)
 
     def _ready(self, stream: FollowerStream, key: HostKey) -> None:
-        """Remove a partition, which attaches in this stream now, from the other lane."""
+        """Remove a partition from the other lane, because it attaches in this stream now."""
         other_lane = Lane.HOT if stream.lane is Lane.CATCH_UP else Lane.CATCH_UP
         other = self._streams.get((stream.leader, other_lane))
         if other is not None and other.has(key):
             other.give_up(key)
             self._close_if_empty(other)
+
+    def _open_to_peer(self, broker_id: BrokerId) -> None:
+        if not self._is_closed and self._is_kept(broker_id):
+            self._open(broker_id, Lane.HOT)
+
+    def _is_kept(self, broker_id: BrokerId) -> bool:
+        """Return whether the stream of the hot lane to this broker stays open without a partition."""
+        return broker_id in self._peers and self._is_live(broker_id)
 
     def _open(self, leader: BrokerId, lane: Lane) -> FollowerStream:
         stream = self._streams.get((leader, lane))
@@ -188,6 +216,8 @@ class FollowerLinks:
                 self._close_if_empty(stream)
 
     def _close_if_empty(self, stream: FollowerStream) -> None:
+        if stream.lane is Lane.HOT and self._is_kept(stream.leader):
+            return
         if stream.is_empty and self._streams.get((stream.leader, stream.lane)) is stream:
             del self._streams[stream.leader, stream.lane]
             self._ending[next(self._ending_ids)] = stream

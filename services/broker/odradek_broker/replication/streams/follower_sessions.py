@@ -17,7 +17,7 @@ from odradek_protocol.rpc.v1 import replication_service_pb2 as pb
 
 
 class Refusal(Enum):
-    """Why a follower's stream is not served."""
+    """The reason why a follower's stream is refused."""
 
     NO_HELLO = auto()
     NOT_PERMITTED = auto()
@@ -36,10 +36,10 @@ class FollowerConnection(Protocol):
     """A connection that a follower opened: messages in order, without gaps, until it breaks."""
 
     def is_from(self, broker_id: int) -> bool:
-        """Return whether the caller authenticated as that broker, or needs no authentication."""
+        """Return whether the caller has authenticated as that broker, or authentication is not required."""
 
     async def read(self) -> pb.ReplicateRequest | None:
-        """Wait for a message; None when the follower ended the stream."""
+        """Wait for a message and return it; None if the follower ended the stream."""
 
     async def accept(self) -> None:
         """Tell the follower that its Hello was accepted."""
@@ -64,6 +64,11 @@ class FollowerSessions:
         self._partition_bytes_max = partition_bytes_max
         self._message_bytes_max = message_bytes_max
         self._open: dict[tuple[int, bool], tuple[ev.FollowerSession, asyncio.Task[Any]]] = {}
+
+    @property
+    def connected(self) -> set[BrokerId]:
+        """The brokers that have a stream to this one, whether or not they follow a partition in it."""
+        return {session.broker_id for session, _ in self._open.values()}
 
     async def serve(self, connection: FollowerConnection) -> None:
         """Serve one follower's stream until either side ends it.
@@ -188,7 +193,7 @@ class FollowerSessions:
         return self._table.by_id.get((partition.topic_id, partition.partition))
 
     def _why_absent(self, partition: common_pb2.TopicIdPartition) -> ErrorCode:
-        # A follower may learn of a new topic before its leader does. It then tries again.
+        # A follower may know a new topic before its leader does; it then tries again later.
         if partition.topic_id in self._table.image.topics:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_ID

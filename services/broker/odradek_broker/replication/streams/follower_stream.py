@@ -41,7 +41,7 @@ _CONNECT_TIMEOUT_S: Final = 5.0
 _RETRY_MIN_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.5
 _LINGER_S: Final = 0.1
-_UNREACHED_WARNING_MS: Final = 5_000  # a restart takes less
+_UNREACHED_WARNING_MS: Final = 5_000  # longer than a broker's restart takes
 _UNREACHED_WARNING_INTERVAL_MS: Final = 60_000
 _log = event_log(__name__)
 
@@ -51,7 +51,9 @@ HostKey = tuple[bytes, int]
 
 
 class Lane(Enum):
-    """A follower uses one stream for partitions close to the end of the log, and another one for those far behind."""
+    """One of the two streams between a follower and a leader: one for partitions near the end of the log, and one for
+    those far behind.
+    """
 
     HOT = pb.REPLICATION_LANE_HOT
     CATCH_UP = pb.REPLICATION_LANE_CATCH_UP
@@ -82,7 +84,7 @@ class LeaderConnection(Protocol):
         """Wait until the leader has accepted the Hello. Raises StreamBroken."""
 
     async def read(self) -> bytes:
-        """Wait for a ReplicateResponse, encoded. Raises StreamBroken."""
+        """Wait for an encoded ReplicateResponse and return it. Raises StreamBroken."""
 
     async def close(self) -> None:
         """End the connection at once."""
@@ -124,7 +126,7 @@ class FollowerStream:
         self._session_ids = session_ids
         self._by_session = by_session
         self._hosts: dict[HostKey, PartitionHost] = {}
-        self._session_id = 0  # 0: no stream
+        self._session_id = 0  # 0: no stream was opened yet
         self._is_closing = False
         self._unreached_warning_at_ms: int | None = None  # None: the last attempt succeeded
         self._kicked = asyncio.Event()
@@ -161,13 +163,13 @@ class FollowerStream:
             self.send_detach(host)
 
     def give_up(self, key: HostKey) -> None:
-        """Remove a partition that moved to the other lane: its replica sends the detach itself."""
+        """Remove a partition that moved to the other lane. Its replica sends the detach itself."""
         self._hosts.pop(key, None)
         self._attaches.pop(key, None)
         self._acks.pop(key, None)
 
     def kick(self) -> None:
-        """Reconnect at once if the stream waits to do so."""
+        """Reconnect at once if the stream is waiting before its next attempt."""
         self._kicked.set()
 
     def has(self, key: HostKey) -> bool:
@@ -201,7 +203,9 @@ class FollowerStream:
         self._outbox_wake.set()
 
     def send_ack(self, host: PartitionHost, effect: fx.SendAck) -> None:
-        """Send an ack: only the latest of each partition is sent, once per turn of the loop (rule R6)."""
+        """Send an acknowledgement with the next message. Only the latest one of each partition is sent, once per turn
+        of the loop (rule R6).
+        """
         self._acks[host_key(host)] = pb.ReplicaAckPartition(
             partition=_wire(host),
             leader_epoch=effect.leader_epoch,
@@ -212,8 +216,8 @@ class FollowerStream:
         self._outbox_wake.set()
 
     def _cancel(self) -> None:
-        # Before Python 3.13 a TaskGroup that ends with an error drops a cancellation that arrives
-        # meanwhile (python/cpython#116720). So `_run` checks a flag too.
+        # Before Python 3.13, a TaskGroup that ends with an error drops a cancellation that arrives meanwhile
+        # (python/cpython#116720), so `_run` checks this flag too.
         self._is_closing = True
         self._kicked.set()
         self._task.cancel()
@@ -240,7 +244,7 @@ class FollowerStream:
                 backoff_s = min(backoff_s * 2, _RETRY_MAX_S)
 
     async def _session(self, host: str, port: int) -> bool:
-        """Run one connection from start to end; return whether the leader accepted it."""
+        """Run one connection from start to end. Returns whether the leader accepted it."""
         session_id = next(self._session_ids)
         is_open = False
         connection = self._dial(self.leader, host, port)
@@ -267,7 +271,7 @@ class FollowerStream:
         return is_open
 
     def _warn_of_unreached(self, address: str, error: BaseException) -> None:
-        """Log after some seconds that the leader cannot be reached, and then once a minute."""
+        """After some seconds, log that the leader cannot be reached; repeat that once a minute."""
         now_ms = self._clock.monotonic_ms()
         if self._unreached_warning_at_ms is None:
             self._unreached_warning_at_ms = now_ms + _UNREACHED_WARNING_MS
@@ -301,12 +305,13 @@ class FollowerStream:
         self._detaches.clear()
         self._acks.clear()
         self._consumed_bytes = 0
-        _log.info(
-            "Replicating partitions from a leader",
-            leader=self.leader,
-            lane=self.lane.name,
-            partitions=len(self._hosts),
-        )
+        if self._hosts:
+            _log.info(
+                "Replicating partitions from a leader",
+                leader=self.leader,
+                lane=self.lane.name,
+                partitions=len(self._hosts),
+            )
         for key in list(self._hosts):
             self._tell_ready(key, session_id)
 
@@ -343,7 +348,7 @@ class FollowerStream:
                 self._outbox_wake.set()
 
     def _judge(self, host: PartitionHost, message: PushedMessage) -> None:
-        """Report how far the partition is behind, if that may require the other lane."""
+        """Report how far the partition is behind its leader, if that may require the other lane."""
         if message.data is not None:
             if self.lane is Lane.CATCH_UP:
                 distance = message.data.high_watermark - host.replica.log_end
@@ -377,7 +382,7 @@ class FollowerStream:
                 await connection.write(pb.ReplicateRequest(credit_bytes=consumed))
 
     def _is_throttled(self) -> bool:
-        """Return whether granting more credit has to wait; if not, take it from the throttle's budget.
+        """Return whether more credit may not be granted yet. If it may, subtract it from the throttle's budget.
 
         A leader without credit stops sending.
         """
@@ -395,7 +400,7 @@ class FollowerStream:
         return True
 
     def throttle_changed(self) -> None:
-        """Grant credit that waited for the throttle, as far as its new rate allows."""
+        """Grant the credit that waited for the throttle, as far as the new rate allows."""
         if self._throttle_timer is not None:
             self._throttle_timer.cancel()
             self._throttle_over()
