@@ -74,6 +74,7 @@ _PAGE: Final = """<!doctype html>
 <head>
 <meta charset="utf-8">
 <title>TITLE</title>
+<link rel="icon" href="data:,">
 <link rel="stylesheet" href="docs/swagger-ui.css">
 </head>
 <body>
@@ -87,7 +88,7 @@ _START: Final = b"""SwaggerUIBundle({
   url: "openapi.json",
   dom_id: "#swagger-ui",
   deepLinking: true,
-  docExpansion: "none",
+  docExpansion: "list",
   defaultModelsExpandDepth: 0,
   validatorUrl: null,
 });

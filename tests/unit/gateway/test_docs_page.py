@@ -54,6 +54,8 @@ async def test_the_page_loads_its_files_from_the_gateway_alone() -> None:
     assert policy["script-src"] == policy["connect-src"] == "'self'"
     page = Page()
     page.feed(response.text)
+    icon, *page.links = page.links
+    assert icon == "data:,", "without one, browsers ask for /favicon.ico"
     assert sorted(page.links) == sorted(f"docs/{name}" for name in PAGE_FILES)
     assert page.inline == "", "the policy forbids it"
     for link in page.links:
@@ -65,6 +67,21 @@ async def test_the_page_loads_its_files_from_the_gateway_alone() -> None:
     start = (await get("/docs/start.js")).text
     (described,) = re.findall(r'url: "(.*)"', start)
     assert (await get(f"/{described}")).json()["paths"]
+
+
+async def test_each_body_has_an_example_that_the_page_offers() -> None:
+    """From the schema alone the page makes bodies with the largest numbers and long random keys, which are refused."""
+    paths = (await get("/openapi.json")).json()["paths"]
+    bodies = {
+        f"{method} {path} {media_type}": content
+        for path, item in paths.items()
+        for method, operation in item.items()
+        for media_type, content in operation.get("requestBody", {}).get("content", {}).items()
+    }
+    assert len(bodies) > 20
+    assert [name for name, content in bodies.items() if not content.get("example")] == []
+    first = next(iter(paths["/topics/{topic}"]["post"]["requestBody"]["content"]))
+    assert first == "application/vnd.kafka.json.v2+json"
 
 
 @pytest.mark.parametrize("name", ["nosuch.js", "..%2fapp.py", "redoc.standalone.js", "favicon.png"])

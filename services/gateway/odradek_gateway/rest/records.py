@@ -123,7 +123,11 @@ class BinaryFormat:
 
     def __init__(self) -> None:
         self.body = JsonBody(
-            BinaryRecords, media_types=(BINARY_V2, PLAIN, LEGACY), is_v2=True, has_records=True
+            BinaryRecords,
+            media_types=(BINARY_V2, PLAIN, LEGACY),
+            is_v2=True,
+            has_records=True,
+            example={"records": [{"key": "a2V5", "value": "aGVsbG8="}]},
         )
         self.records = RecordList(self.body, BinaryRecord, RawRecords, records_max=RECORDS_MAX)
         self._decoder: msgspec.json.Decoder[bytes | None] = msgspec.json.Decoder(bytes | None)
@@ -149,7 +153,13 @@ class JsonFormat:
     """Keys and values as JSON, kept byte for byte."""
 
     def __init__(self) -> None:
-        self.body = JsonBody(JsonRecords, media_types=(JSON_V2,), is_v2=True, has_records=True)
+        self.body = JsonBody(
+            JsonRecords,
+            media_types=(JSON_V2,),
+            is_v2=True,
+            has_records=True,
+            example={"records": [{"key": "key", "value": {"hello": "world"}}]},
+        )
         self.records = RecordList(self.body, JsonRecord, RawRecords, records_max=RECORDS_MAX)
         self._check = msgspec.json.Decoder(msgspec.Raw)
 

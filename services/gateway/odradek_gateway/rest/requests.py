@@ -31,7 +31,7 @@ from odradek_gateway.auth.callers import ACCESS
 from odradek_gateway.cluster_access import ClusterAccess
 from odradek_gateway.errors import BAD_PAYLOAD, RestError
 from odradek_gateway.rest.media_types import PLAIN, base_type
-from odradek_protocol.kafka.request_decoding import ITEMS_MAX
+from odradek_protocol.kafka.api_keys import ITEMS_MAX
 from odradek_protocol.topic_names import TOPIC_NAME_PATTERN, topic_name_error
 
 T = TypeVar("T")
@@ -41,7 +41,9 @@ SHORT_BODY_BYTES_MAX: Final = 4 << 20
 _NUMBERS_PER_ITEM: Final = 6
 _OTHER_ITEMS: Final = 500
 RATE_MIN_BYTES_S: Final = 4 << 10
-"""Lowest average rate of a body that takes longer than the idle timeout, against clients that trickle bytes."""
+"""The lowest average rate of a body that takes longer than the idle timeout, as a defence against clients that send
+very slowly.
+"""
 INT64_MAX: Final = 2**63 - 1
 INT32_MAX: Final = 2**31 - 1
 
@@ -60,8 +62,12 @@ class JsonBody(Generic[T]):
         empty: T | None = None,
         is_v2: bool = False,
         has_records: bool = False,
+        example: object = None,
     ) -> None:
         """`empty` is the value of an empty body; without it, empty bodies are refused.
+
+        `example` is a body that the route takes. The page of the API offers it, because one that is made from the
+        schema alone has values that no record can have.
 
         `also_taken` are media types that are accepted but not listed in openapi.json and errors. A body with records
         may have as many items as fit into its bytes; other bodies have a limit, because one call decodes all their
@@ -73,11 +79,14 @@ class JsonBody(Generic[T]):
         self._taken = frozenset((*media_types, *also_taken))
         self._empty = empty
         self._wrong_code, self._missing_status = (422, 422) if is_v2 else (BAD_PAYLOAD, 400)
-        schema = _without_references(msgspec.json.schema(kind))
+        described: dict[str, object] = {"schema": _without_references(msgspec.json.schema(kind))}
+        if example is not None:
+            self._decoder.decode(msgspec.json.encode(example))
+            described["example"] = example
         self.openapi: Final[dict[str, Any]] = {
             "requestBody": {
                 "required": empty is None,
-                "content": {name: {"schema": schema} for name in media_types},
+                "content": dict.fromkeys(media_types, described),
             }
         }
 
@@ -286,7 +295,7 @@ def _whole_number(text: str) -> int:
 
 
 async def _cluster(request: Request) -> ClusterAccess:
-    return cluster_of(request)  # async: FastAPI hands plain functions to a thread
+    return cluster_of(request)  # a coroutine, because FastAPI runs plain functions in a thread
 
 
 Cluster = Annotated[ClusterAccess, Depends(_cluster)]

@@ -24,27 +24,39 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 def json_list(
-    items: Iterable[Any], *, before: bytes = b"[", after: bytes = b"]", media_type: str = PLAIN
+    items: Iterable[Any],
+    *,
+    before: bytes = b"[",
+    after: bytes = b"]",
+    media_type: str = PLAIN,
+    items_at_once: int = ITEMS_PER_PIECE,
 ) -> Response:
     """Return a response that has these items between the bytes `before` and `after`.
 
-    A short one is sent in one piece.
+    A list of up to `items_at_once` items is sent in one piece with its Content-Length, a longer one in chunks.
     """
     rest = iter(items)
-    first = list(islice(rest, ITEMS_PER_PIECE))
+    first = list(islice(rest, items_at_once + 1))
     head = before + _inner(first)
-    if len(first) < ITEMS_PER_PIECE:
+    if len(first) <= items_at_once:
         return Response(head + after, media_type=media_type)
     return StreamingResponse(_pieces(head, rest, after), media_type=media_type)
 
 
 def json_object(
-    fields: dict[str, Any], name: str, items: Iterable[Any], *, media_type: str = PLAIN
+    fields: dict[str, Any],
+    name: str,
+    items: Iterable[Any],
+    *,
+    media_type: str = PLAIN,
+    items_at_once: int = ITEMS_PER_PIECE,
 ) -> Response:
     """Return a response with a JSON object: first these fields, last a field `name` with the list of these items."""
     start = encode(fields)[:-1] + (b"," if fields else b"")
     before = start + encode(name) + b":["
-    return json_list(items, before=before, after=b"]}", media_type=media_type)
+    return json_list(
+        items, before=before, after=b"]}", media_type=media_type, items_at_once=items_at_once
+    )
 
 
 async def _pieces(head: bytes, rest: Iterator[Any], after: bytes) -> AsyncIterator[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from fastapi import APIRouter, Query, Request
@@ -52,10 +52,18 @@ class SeekRequest(msgspec.Struct, forbid_unknown_fields=True):
     timestamps: list[NamedTime] = []
 
 
+_OFFSETS: Final = {"offsets": [{"topic": "greetings", "partition": 0, "offset": 0}]}
 _COMMIT = JsonBody(
-    CommitRequest, media_types=V2_BODIES, also_taken=NO_RECORDS, is_v2=True, empty=CommitRequest()
+    CommitRequest,
+    media_types=V2_BODIES,
+    also_taken=NO_RECORDS,
+    is_v2=True,
+    empty=CommitRequest(),
+    example=_OFFSETS,
 )
-_SEEK = JsonBody(SeekRequest, media_types=V2_BODIES, also_taken=NO_RECORDS, is_v2=True)
+_SEEK = JsonBody(
+    SeekRequest, media_types=V2_BODIES, also_taken=NO_RECORDS, is_v2=True, example=_OFFSETS
+)
 
 
 @router.post(
@@ -75,7 +83,7 @@ async def commit(
 
     async def work(_instances: Instances, instance: Instance, body: bytes) -> Response:
         offsets = _COMMIT.decode(body).offsets
-        # A request names the last processed record, Kafka the one after it.
+        # A request names the last record that was processed; Kafka commits the offset after it.
         await instance.commit(
             None if offsets is None else {at.name: at.offset + 1 for at in offsets}
         )

@@ -68,12 +68,12 @@ async def at_owner(
         if isinstance(instance, Elsewhere):
             return Response(instance.body, instance.status, media_type=instance.media_type)
         async with instance.turn():
-            # It may have ended while this request waited for its turn.
+            # The instance may have ended while this request waited for its turn.
             if not instance.is_ended:
                 try:
                     return await work(instances, instance, body)
                 finally:
-                    instance.used()  # a poll may last longer than an instance may be idle
+                    instance.used()  # a poll may last longer than an instance may be unused
     raise in_motion()
 
 
@@ -110,10 +110,26 @@ _INSTANCE = JsonBody(
     dict[str, Any], media_types=V2_BODIES, also_taken=NO_RECORDS, is_v2=True, empty={}
 )
 _INSTANCE.openapi["requestBody"]["content"] = {
-    name: {"schema": INSTANCE_CONFIGS} for name in V2_BODIES
+    name: {
+        "schema": INSTANCE_CONFIGS,
+        "example": {"name": "reader-1", "format": "json", "auto.offset.reset": "earliest"},
+    }
+    for name in V2_BODIES
 }
-_SUBSCRIPTION = JsonBody(SubscribeRequest, media_types=V2_BODIES, also_taken=NO_RECORDS, is_v2=True)
-PARTITIONS = JsonBody(NamedPartitions, media_types=V2_BODIES, also_taken=NO_RECORDS, is_v2=True)
+_SUBSCRIPTION = JsonBody(
+    SubscribeRequest,
+    media_types=V2_BODIES,
+    also_taken=NO_RECORDS,
+    is_v2=True,
+    example={"topics": ["greetings"]},
+)
+PARTITIONS = JsonBody(
+    NamedPartitions,
+    media_types=V2_BODIES,
+    also_taken=NO_RECORDS,
+    is_v2=True,
+    example={"partitions": [{"topic": "greetings", "partition": 0}]},
+)
 
 
 @router.post(
@@ -163,7 +179,8 @@ async def subscribe(group: GroupName, instance: InstanceName, request: Request) 
             instance.spec, topics=tuple(wanted.topics or ()), pattern=wanted.topic_pattern
         )
         await instances.use(instance, spec)
-        await instance.consumer()  # join now, so that the first request for records gets some
+        # Join the group now, so that the first request for records returns some.
+        await instance.consumer()
         return Response(status_code=204)
 
     return await at_owner(group, instance, request, work)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, Query, Request
@@ -56,7 +56,7 @@ class CreateAclRequest(msgspec.Struct):
     host: _Text = "*"
 
     def acl(self) -> Acl:
-        """Return the entry as the SDK has it."""
+        """Return the entry as an `Acl`, the class that the SDK uses for it."""
         return Acl(
             resource_type=ResourceType[self.resource_type],
             resource_name=self.resource_name,
@@ -74,8 +74,17 @@ class CreateAclsRequest(msgspec.Struct):
     data: Annotated[list[CreateAclRequest], msgspec.Meta(min_length=1, max_length=_ENTRIES_MAX)]
 
 
-_CREATE = JsonBody(CreateAclRequest)
-_CREATE_ALL = JsonBody(CreateAclsRequest)
+_EXAMPLE: Final = {
+    "resource_type": "TOPIC",
+    "resource_name": "greetings",
+    "pattern_type": "LITERAL",
+    "principal": "User:alice",
+    "host": "*",
+    "operation": "READ",
+    "permission": "ALLOW",
+}
+_CREATE = JsonBody(CreateAclRequest, example=_EXAMPLE)
+_CREATE_ALL = JsonBody(CreateAclsRequest, example={"data": [_EXAMPLE]})
 
 
 _Types = Annotated[ResourceTypeName | Literal["ANY"], Query()]

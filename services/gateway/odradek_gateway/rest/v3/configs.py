@@ -68,8 +68,10 @@ class AlterConfigsRequest(msgspec.Struct):
     validate_only: bool = False
 
 
-_UPDATE: Final = JsonBody(UpdateConfigRequest)
-_ALTER: Final = JsonBody(AlterConfigsRequest)
+_UPDATE: Final = JsonBody(UpdateConfigRequest, example={"value": "86400000"})
+_ALTER: Final = JsonBody(
+    AlterConfigsRequest, example={"data": [{"name": "retention.ms", "value": "86400000"}]}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +80,16 @@ class ConfigOwner:
 
     cluster: ClusterAccess
     names: Names
-    kind: str  # TopicConfig
+    kind: str  # kind of the configs' resource, such as TopicConfig
     resource: ConfigResource
-    path: tuple[object, ...]  # of the list of configs, below the cluster
-    named: Mapping[str, object] = field(default_factory=dict)  # topic_name: ...
-    source: ConfigSource | None = None  # None: configs of every source belong to it
+    path: tuple[object, ...]  # path of the list of configs, after that of the cluster
+    # Further fields of the result, such as topic_name.
+    named: Mapping[str, object] = field(default_factory=dict)
+    # The source of the configs that belong to the resource; None: all sources.
+    source: ConfigSource | None = None
 
     async def configs(self) -> dict[str, ConfigValue]:
-        """Return its configs by name."""
+        """Return the configs of the resource, by name."""
         configs = await self.cluster.admin.describe_configs(self.resource)
         return {n: c for n, c in configs.items() if self.source in (None, c.source)}
 

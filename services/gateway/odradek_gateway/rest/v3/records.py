@@ -58,7 +58,7 @@ class JsonObjects:
     def __init__(self, *, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._buffer = bytearray()
-        self._position = 0  # scanned up to here
+        self._position = 0  # position up to which the text was scanned
         self._depth = 0
         self._in_string = False
 
@@ -128,7 +128,7 @@ class JsonObjects:
 
 router = APIRouter(prefix=PREFIX, tags=["v3 records"])
 _EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
-# The last of the year 9999. A time zone may lead beyond it.
+# The last millisecond of the year 9999, which a time zone may exceed.
 _TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 _IN_FLIGHT_MAX: Final = 1_000
 _BATCH_MAX: Final = 10
@@ -172,8 +172,12 @@ class _Named(msgspec.Struct):
     id: Annotated[str, msgspec.Meta(min_length=1)]
 
 
-_RECORD = JsonBody(ProducedRecord)
-_BATCH = JsonBody(BatchRequest)
+_EXAMPLE: Final = {
+    "key": {"type": "STRING", "data": "key"},
+    "value": {"type": "JSON", "data": {"hello": "world"}},
+}
+_RECORD = JsonBody(ProducedRecord, example=_EXAMPLE)
+_BATCH = JsonBody(BatchRequest, example={"entries": [{"id": "1", **_EXAMPLE}]})
 _RAW_BATCH = JsonBody(_RawBatch, has_records=True)
 _record_decoder = msgspec.json.Decoder(ProducedRecord)
 _entry_decoder = msgspec.json.Decoder(BatchEntry)
@@ -182,7 +186,7 @@ _text_decoder = msgspec.json.Decoder(str | None)
 
 
 class _Sent(NamedTuple):
-    """A record that was sent, or the reason why it was not sent."""
+    """A record that was sent, or the reason why it could not be sent."""
 
     outcome: DeliveryFuture | RecordFailure
     record: OutgoingRecord | None = None
@@ -213,7 +217,8 @@ async def produce(
     _RECORD.check_type(request)
     count = await require_partition(cluster.producer, topic, None)
     results = _results(request, cluster, names, topic, count)
-    first = await anext(results, None)  # raises, as an HTTP error, if the only record is bad
+    # If the only record is not valid, this raises, and the response is an HTTP error.
+    first = await anext(results, None)
     if first is None:
         raise RestError(400, 400, "the body is empty; records are expected")
     return _DuplexResponse(_chain(first, results), media_type=PLAIN)
@@ -236,7 +241,8 @@ async def _results(
             result = await _acknowledged(item)
             if isinstance(result, RecordFailure):
                 await asyncio.sleep(0)
-                is_alone = reading.done() and waiting.qsize() == 1  # only the end follows
+                # Only the end of the body follows.
+                is_alone = reading.done() and waiting.qsize() == 1
                 if yielded == 0 and is_alone and result.status in (400, 408, 413, 422):
                     raise RestError(result.status, result.error_code, result.message)
                 body: dict[str, Any] = {"error_code": result.error_code, "message": result.message}
@@ -267,13 +273,14 @@ async def _read_records(
                 )
         objects.close()
     except RestError as error:
-        # The rest cannot be split into records, so the stream ends here. At a stop of the gateway it ends without
-        # an error: every record that was read has a result, and the client sends the rest to another gateway.
+        # The rest of the body cannot be divided into records, so the stream ends here. When the gateway stops, it ends
+        # without an error: every record that was read has a result, and the client sends the others to another gateway.
         if error.status != 408 or not cluster.waits.is_stopping:
             await waiting.put(_refused(error))
     except ClientDisconnect:
-        pass  # the client is gone
-    except Exception as error:  # a bug: the reader of the results must not wait for ever
+        pass  # the client has disconnected
+    # An internal error: the task that reads the results must not wait for ever.
+    except Exception as error:
         _log.error("Failed to read a client's stream of records, on an internal error", exc=error)
         await waiting.put(_refused(RestError(500, 500, "internal error: see the gateway's log")))
     await waiting.put(None)

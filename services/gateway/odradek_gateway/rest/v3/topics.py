@@ -51,8 +51,8 @@ class UpdatePartitionsRequest(msgspec.Struct):
     partitions_count: Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 
 
-_CREATE = JsonBody(CreateTopicRequest)
-_UPDATE = JsonBody(UpdatePartitionsRequest)
+_CREATE = JsonBody(CreateTopicRequest, example={"topic_name": "greetings", "partitions_count": 3})
+_UPDATE = JsonBody(UpdatePartitionsRequest, example={"partitions_count": 6})
 
 
 @router.get("/topics", response_model=Collection[TopicResource], responses=ERRORS)

@@ -29,7 +29,7 @@ _OF_RECORDS: Final = (
     errors.UnknownTopic,
     errors.UnsupportedOperation,
 )
-"""Failures that the client has to repair; after any other the same request may succeed."""
+"""Failures that the client has to correct. After any other failure the same request may succeed later."""
 
 
 class TransactionRecord(ProducedRecord, kw_only=True):
@@ -45,7 +45,12 @@ class TransactionRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 router = APIRouter(prefix=PREFIX, tags=["v3 transactions"])
-_BODY: Final = JsonBody(TransactionRequest)
+_BODY: Final = JsonBody(
+    TransactionRequest,
+    example={
+        "records": [{"topic_name": "greetings", "value": {"type": "STRING", "data": "hello"}}]
+    },
+)
 
 
 @router.post(
@@ -92,7 +97,7 @@ async def _written(
     cluster: ClusterAccess, producer: Producer, records: list[tuple[str, OutgoingRecord]]
 ) -> list[Any]:
     for topic, record in records:
-        # The SDK would wait for a partition that does not exist.
+        # This check is needed because the SDK would wait for a partition that does not exist.
         await require_partition(cluster.producer, topic, record.partition)
     async with producer.transaction():
         futures = [
