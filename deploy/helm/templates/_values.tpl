@@ -53,6 +53,9 @@ podAntiAffinity:
 {{- end }}
 
 {{- define "odradek.advertised" -}}
+{{- if and .Values.listeners.externalDomain .Values.certificates.create }}
+{{- fail "listeners.externalDomain needs certificates.create=false: the job makes no certificates for that domain. Provide those with the names broker-N.DOMAIN (deploy/k8s/README.md)" }}
+{{- end }}
 {{- $host := .Values.listeners.externalDomain | default "$(POD_NAMESPACE).svc" -}}
 KAFKA://$(POD_NAME).{{ $host }}:9092,GRPC://$(POD_NAME).{{ $host }}:9090,REPLICATION://$(POD_IP):9093
 {{- end }}

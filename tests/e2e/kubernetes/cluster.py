@@ -19,6 +19,8 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,7 @@ KERNEL_SETTINGS = (
     "kernel/panic",
     "kernel/panic_on_oops",
 )
+MODULES = {"broker": "odradek_broker", "quorum": "odradek_metadata_quorum"}
 PROGRAMS = ("etcd", "containerd", "ctr", "runc", "iptables", "nft", "conntrack", "openssl", "ip")
 
 
@@ -132,7 +135,7 @@ class Cluster:
         (process,) = [
             process
             for process in self.processes_of("odradek", pod)
-            if f"/odradek\0{pod.split('-')[0]}\0".encode() in _command_line(process)
+            if f"\0-m\0{MODULES[pod.split('-')[0]]}\0".encode() in _command_line(process)
         ]
         os.kill(process, signal.SIGKILL)
 
@@ -277,14 +280,10 @@ class Cluster:
             save_program(self._programs / name, f"localhost/{name}:1", own[-1])
         for number in range(1, self.nodes + 1):
             self._start_containerd(number)
-        for number in range(1, self.nodes + 1):
-            socket = SOCKETS / f"{number}.sock"
-            wait_until(
-                lambda s=socket: _succeeds("ctr", "-a", str(s), "version"), "containerd serves"
-            )  # type: ignore[misc]
-            for image in (*own, *self._images):
-                _run("ctr", "-a", str(socket), "-n", "k8s.io", "images", "import", str(image))
-            self._start_kubelet(number)
+        with ThreadPoolExecutor() as pool:
+            list(
+                pool.map(self._start_node, range(1, self.nodes + 1), repeat([*own, *self._images]))
+            )
         self.kubectl("apply", "-f", "-", stdin=volumes(self.folder / "volumes", self.nodes))
         self.kubectl("apply", "-f", str(HERE / "coredns.yaml"))
         wait_until(
@@ -294,6 +293,14 @@ class Cluster:
         self.kubectl(
             "--namespace=kube-system", "rollout", "status", "deployment/coredns", "--timeout=120s"
         )
+
+    def _start_node(self, number: int, images: Sequence[Path]) -> None:
+        """Import the images into the containerd of a node, then start its kubelet."""
+        address = ("-a", str(SOCKETS / f"{number}.sock"))
+        wait_until(lambda: _succeeds("ctr", *address, "version"), "containerd serves")
+        for image in images:
+            _run("ctr", *address, "-n", "k8s.io", "images", "import", str(image))
+        self._start_kubelet(number)
 
     def _start_containerd(self, number: int) -> None:
         folder = self.folder / f"node-{number}"

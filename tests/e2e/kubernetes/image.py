@@ -39,9 +39,11 @@ def python_base(root: Path) -> Path:
     root.mkdir(parents=True)
     words = ["debootstrap", "--variant=minbase", f"--include={LIBRARIES}", "bookworm"]
     subprocess.run([*words, str(root / "root")], check=True, stdout=subprocess.DEVNULL)
-    ignored = shutil.ignore_patterns("__pycache__", "*.a", "test")
+    ignored = shutil.ignore_patterns("__pycache__", "*.a", "test", "site-packages")
     local = root / "root" / "usr" / "local"
     shutil.copytree(sys.base_prefix, local, symlinks=True, dirs_exist_ok=True, ignore=ignored)
+    major, minor = sys.version_info[:2]
+    (local / "lib" / f"python{major}.{minor}" / "site-packages").mkdir()
     subprocess.run(["chown", "-R", "0:0", str(local)], check=True)
     subprocess.run(["chroot", str(root / "root"), "ldconfig"], check=True)
     for waste in ("var/cache/apt/archives", "var/lib/apt/lists"):

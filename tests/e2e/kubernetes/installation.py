@@ -38,7 +38,12 @@ class Installation:
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
         return self.cluster.kubectl(f"--namespace={self.namespace}", *words, stdin=stdin)
 
-    def apply(self, overlay: str) -> None:
+    def apply(self, overlay: str, *, quota: Mapping[str, str] | None = None) -> None:
+        """Apply an overlay; with `quota`, to a namespace that has this ResourceQuota already."""
+        if quota is not None:
+            self.cluster.kubectl("apply", "-f", str(K8S / "base" / "namespace.yaml"))
+            hard = ",".join(f"{name}={amount}" for name, amount in quota.items())
+            self.kubectl("create", "quota", "everything", f"--hard={hard}")
         self.cluster.kubectl("apply", "-k", overlay)
 
     def install_chart(self, helm: Path, chart: Path) -> None:
@@ -103,12 +108,8 @@ class Installation:
         return self.kubectl("exec", "job/admin", "--", "odradek", *words)
 
     def active_controller(self) -> int:
-        line = next(
-            one
-            for one in self.odradek("cluster", "health").splitlines()
-            if "active controller" in one
-        )
-        return int(line.split()[2])
+        facts = json.loads(self.odradek("cluster", "info", "--output", "json"))
+        return int(facts["active_controller"])
 
     def kill(self, pod: str) -> None:
         """Send SIGKILL to the pod's process, and wait until the kubelet has started it again."""
@@ -228,19 +229,26 @@ def client_pod(
     volumes: Mapping[str, object] | None = None,
     environment: Mapping[str, str] | None = None,
     secret: str | None = "tls",
+    hosts: Mapping[str, str] | None = None,
 ) -> dict[str, object]:
-    """Return a client's pod as the README describes it: with the label, and with a certificate."""
+    """Return a client's pod as the README describes it: with the label, and with a certificate.
+
+    `hosts` are addresses by name, which the pod uses before those of the DNS.
+    """
     mounts: dict[str, object] = {"/tmp": {"emptyDir": {"sizeLimit": "64Mi"}}, **(volumes or {})}
     if secret is not None:
         mounts["/etc/odradek-tls"] = {"secret": {"secretName": secret, "defaultMode": 0o440}}
-    named = {path.strip("/").replace("/", "-"): path for path in mounts}
+    named = {f"volume-{index}": path for index, path in enumerate(mounts)}
     container = {
         "name": "client",
         "image": IMAGE,
         "imagePullPolicy": "IfNotPresent",
         "command": command,
         "env": [{"name": key, "value": value} for key, value in (environment or {}).items()],
-        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+        "resources": {
+            "requests": {"cpu": "50m", "memory": "128Mi", "ephemeral-storage": "16Mi"},
+            "limits": {"memory": "512Mi", "ephemeral-storage": "64Mi"},
+        },
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -262,6 +270,8 @@ def client_pod(
         "containers": [container],
         "volumes": [{"name": key, **dict(mounts[path])} for key, path in named.items()],  # type: ignore[call-overload]
     }
+    if hosts is not None:
+        spec["hostAliases"] = host_aliases(hosts)
     if node is not None:
         spec["nodeSelector"] = {"kubernetes.io/hostname": f"node-{node}"}
     chosen = {"odradek.io/client": "true"} if labels is None else dict(labels)
@@ -271,3 +281,7 @@ def client_pod(
         "metadata": {"name": name, "namespace": namespace, "labels": chosen},
         "spec": spec,
     }
+
+
+def host_aliases(hosts: Mapping[str, str]) -> list[dict[str, object]]:
+    return [{"ip": address, "hostnames": [name]} for name, address in hosts.items()]

@@ -66,6 +66,8 @@ def kubelet_settings(folder: Path, sockets: Path, number: int, *, reserved_bytes
             "clusterDNS": ["10.96.0.10"],
             "clusterDomain": "cluster.local",
             "evictionHard": {"memory.available": "50Mi"},
+            # A full disk of the machine would let the kubelet delete images that nothing can pull again.
+            "imageGCHighThresholdPercent": 100,
         }
     )
 

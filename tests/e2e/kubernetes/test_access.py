@@ -8,20 +8,22 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.kubernetes import policy_rules
+from tests.e2e.kubernetes import kafka_client, policy_rules
 from tests.e2e.kubernetes.installation import CLIENTS, Installation, client_pod
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1_800)]
 ELSEWHERE = "elsewhere"
 CONNECT = """
 import json, socket, sys
-def is_open(host, port):
+from concurrent.futures import ThreadPoolExecutor
+def is_open(target):
     try:
-        socket.create_connection((host, port), timeout=3).close()
+        socket.create_connection(target, timeout=3).close()
         return True
     except OSError:
         return False
-print(json.dumps([is_open(host, port) for host, port in json.loads(sys.argv[1])]))
+with ThreadPoolExecutor(50) as pool:
+    print(json.dumps(list(pool.map(is_open, map(tuple, json.loads(sys.argv[1]))))))
 """
 WITHOUT_CERTIFICATE = """
 import socket, ssl, sys
@@ -104,7 +106,14 @@ def test_a_client_without_rights_changes_nothing(pods: Installation) -> None:
         words = ("exec", "client", "--", "sh", "-c", command)
         return pods.cluster.kubectl(f"--namespace={CLIENTS}", *words)
 
-    assert "hello" in run("topic", "describe", "hello")
+    assert "min.insync.replicas=2" in run("topic", "describe", "hello")
     for forbidden in (("topic", "create", "mine"), ("topic", "delete", "hello", "--yes")):
         assert "ACL" in run(*forbidden), forbidden
-    assert "hello" in run("topic", "describe", "hello")
+    assert "min.insync.replicas=2" in run("topic", "describe", "hello")
+
+
+def test_a_kafka_client_writes_and_reads_from_inside_the_cluster(pods: Installation) -> None:
+    policy_rules.stop()
+    kafka_client.start(pods)
+    policy_rules.enforce(pods.cluster)
+    kafka_client.round_trip(pods, "bootstrap.odradek.svc:9092")

@@ -1,5 +1,5 @@
-"""The dev overlay runs on one node with 2 processors and 4 GiB: no pod restarts, and the first
-record is soon acknowledged.
+"""The dev overlay runs on one node with 2 processors and 4 GiB, within a resource quota of as much:
+no pod restarts, and the first record is soon acknowledged.
 """
 
 from __future__ import annotations
@@ -19,6 +19,13 @@ from tests.unit.kubernetes.rendered import K8S, ROOT
 MEMORY_BYTES = 4 << 30
 FIRST_RECORD_S_MAX = 90.0
 WAIT_S_MAX = 300.0
+QUOTA = {
+    "requests.cpu": "2",
+    "requests.memory": "4Gi",
+    "limits.memory": "4Gi",
+    "requests.ephemeral-storage": "2Gi",
+    "limits.ephemeral-storage": "8Gi",
+}
 FIRST_RECORD = """
 import asyncio, sys, time
 from odradek import Client, TlsOptions
@@ -54,7 +61,7 @@ def test_the_first_record_comes_soon_on_a_small_node(
         installation = Installation(cluster)
         began_s = time.time()
         if installer == "kubectl":
-            installation.apply(str(K8S))
+            installation.apply(str(K8S), quota=QUOTA)
         else:
             installation.install_chart(built_programs / "helm", ROOT / "deploy" / "helm")
         client = client_pod(

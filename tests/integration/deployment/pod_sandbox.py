@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import itertools
 import os
 import shlex
 import signal
@@ -25,6 +26,7 @@ from tests.unit.kubernetes.rendered import ROOT
 BIN = Path(sys.executable).parent
 _BRIDGE_MAC = "02:00:0a:00:00:01"
 _KILLED_S_MAX = 30.0
+_NUMBERS = itertools.count()
 
 
 @functools.cache
@@ -32,10 +34,14 @@ class PodNetwork:
     """A bridge with one network namespace for each pod. Addresses are never used twice."""
 
     def __init__(self, scratch: Path) -> None:
-        self._tag = f"{os.getpid() % 100_000:05d}"
+        # Fixtures of several files may have a network at the same time in one process.
+        number = next(_NUMBERS)
+        self._tag = f"{os.getpid() % 100_000:05d}{number % 100:02d}"
         self._bridge = f"odr{self._tag}"
         self.resolver_path = scratch / "resolv.conf"
-        subnet = ipaddress.ip_network(f"10.{200 + os.getpid() % 50}.{os.getpid() // 50 % 256}.0/24")
+        subnet = ipaddress.ip_network(
+            f"10.{200 + os.getpid() % 50}.{(os.getpid() // 50 + 97 * number) % 256}.0/24"
+        )
         self._free = list(map(str, subnet.hosts()))
         self.gateway = self._free.pop(0)
         # An address of its own: by default it takes its ports' lowest one, which changes with the pods.

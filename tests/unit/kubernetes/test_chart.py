@@ -87,6 +87,20 @@ def test_the_values_of_production_make_the_prod_overlay_without_monitoring() -> 
 
 
 @pytest.mark.long
+def test_a_domain_for_which_no_certificates_are_made_is_refused() -> None:
+    """All clients, the gateways among them, would find brokers whose certificates lack their names."""
+    need("helm")
+    command = ["helm", "template", "odradek", str(CHART), "--kube-version", KUBERNETES]
+    command += ["--set", "listeners.externalDomain=example.com"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "needs certificates.create=false" in done.stderr
+    command += ["--set", "certificates.create=false"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.long
 def test_each_value_changes_what_it_says() -> None:
     def broker(*pairs: str) -> Any:
         words = [word for pair in pairs for word in ("--set", pair)]

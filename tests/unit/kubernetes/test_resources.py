@@ -13,7 +13,7 @@ from odradek_broker.settings import BrokerSettings
 from odradek_gateway.settings import GatewaySettings
 from odradek_metadata_quorum.settings import QuorumSettings
 from odradek_runtime.settings import specs_of
-from tests.unit.kubernetes.rendered import Object, objects, pods
+from tests.unit.kubernetes.rendered import OVERLAYS, Object, objects, pods
 
 MIB = 1 << 20
 UNITS = {"Ki": 1 << 10, "Mi": MIB, "Gi": 1 << 30}
@@ -119,3 +119,38 @@ def test_the_dev_overlay_fits_on_one_node_with_two_processors_and_4_gib() -> Non
     found = objects(".")
     assert requested(found, "cpu") <= 2 - 0.95
     assert requested(found, "memory") <= 4096 * MIB - 410 * MIB
+
+
+def refused_by_a_quota(found: list[Object]) -> list[str]:
+    """Return the containers that lack a request or a limit: a ResourceQuota refuses their pods."""
+    needed = {
+        (kind, resource)
+        for kind in ("requests", "limits")
+        for resource in ("cpu", "memory", "ephemeral-storage")
+    } - {("limits", "cpu")}
+    return [
+        f"{name}: {container['name']}"
+        for name, template in pods(found)
+        for container in (
+            *template["spec"]["containers"],
+            *template["spec"].get("initContainers", ()),
+        )
+        if any(
+            resource not in container.get("resources", {}).get(kind, {})
+            for kind, resource in needed
+        )
+    ]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_resource_quota_admits_every_pod(overlay: str) -> None:
+    found = objects(overlay)
+    assert list(pods(found))
+    assert refused_by_a_quota(found) == []
+
+
+def test_a_container_that_a_resource_quota_refuses_is_noticed() -> None:
+    found = objects("admin")
+    (template,) = [template for _, template in pods(found)]
+    del template["spec"]["containers"][0]["resources"]["limits"]["memory"]
+    assert refused_by_a_quota(found) == ["Job/admin: admin"]
