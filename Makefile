@@ -10,6 +10,8 @@ WORKERS ?= 2
 STAMP := $(VENV)/.installed
 SOURCES := pyproject.toml requirements.lock proto/build_hook.py proto/generate.py proto/message_types.py $(wildcard proto/odradek/v1/*.proto) proto/python/odradek_protocol/records/_codec.c
 UV := $(shell command -v uv 2>/dev/null)
+# Without bytecode each process compiles 250 modules when it starts: a broker then takes 0.4 s more CPU time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: $(BIN)/kubectl help install demo test test-long test-kubernetes scenario-table check wheel docs bench bench-kafka bench-spark sim fuzz-codec soak dev proto lock image-sbom clean
@@ -34,9 +36,10 @@ ifeq ($(UV),)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 else
 	@test -x $(BIN)/python || $(UV) venv --quiet --seed --python $(PYTHON) $(VENV)
-	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --require-hashes -r requirements.lock
+	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --compile-bytecode --require-hashes -r requirements.lock
 	VIRTUAL_ENV=$(VENV) $(UV) pip install --quiet --no-deps --no-build-isolation -e .
 endif
+	@$(BIN)/python -m compileall -q $(wildcard proto/python services clients/python spark_connector)
 	@touch $@
 	@echo "Installed. Next: source $(BIN)/activate && odradek dev"
 

@@ -13,6 +13,9 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.tools import LEAVE_OUT_NOTHING, table
 
+# The processes that tests start write and use bytecode: without it each of them compiles 250 modules.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # A first example pays for imports, and machines are shared: time is pytest-timeout's business.
 settings.register_profile("odradek", deadline=None)
 settings.load_profile("odradek")

@@ -131,7 +131,9 @@ class TopicOffsets:
         for name, offset in bounds.items():
             if offset < 0:
                 if offset not in ends:
-                    raise ValueError(f"offset {offset} of {name} is neither -1, -2 nor an offset")
+                    raise ValueError(
+                        f"offset {offset} of {name} is not valid: use -1 (latest), -2 (earliest) or 0 and above"
+                    )
                 resolved[name] = ends[offset][name]
                 continue
             inside = min(max(offset, earliest[name]), latest[name])

@@ -109,6 +109,7 @@ class Cluster:
         self.tick_ms = tick_ms
         self.coordinators: dict[str, bytes] = {}  # group -> the broker's life that answered last
         self.group_kinds: dict[str, str] = {}  # group -> the protocol that it was last seen in
+        self.undialled_until_us: dict[int, int] = {}  # brokers whose name others resolve only then
         self.network = Network(scheduler)
         self.log = MetadataLog(scheduler, self.network)
         self.brokers: dict[int, BrokerNode] = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from odradek_broker.log.log_jobs import ResetJob, TruncateJob
+from odradek_broker.replication.client_requests import ProduceTurns
 from odradek_runtime.clock import Clock
 from tests.sim.scheduler import MS, Process, ProcessKilled, Scheduler
 
@@ -123,8 +124,11 @@ def deterministic(scheduler: Scheduler) -> Iterator[None]:
     logger.addHandler(handler)
     quiet = logging.root.manager.disable
     logging.disable(max(quiet, logging.WARNING))
+    # In every second seed produces share an append, even those that arrive alone.
+    at_once = ProduceTurns.AT_ONCE if scheduler.seed % 2 else 0
     try:
         with (
+            patch.object(ProduceTurns, "AT_ONCE", at_once),
             patch.object(secrets, "token_bytes", scheduler.random.randbytes),
             patch.object(secrets, "token_hex", lambda size: scheduler.random.randbytes(size).hex()),
         ):

@@ -2,7 +2,8 @@
 minimum of in-sync replicas.
 
 The operator continues when the restarted broker reports that it has caught up, as an orchestrator
-does with a readiness probe.
+does with a readiness probe. In some restarts the other brokers cannot resolve the broker's name for
+a while, as in a cluster whose name servers cache.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tests.sim.scheduler import SECOND
 
 STOP_US_MAX = 10 * SECOND
 READY_US_MAX = 40 * SECOND
+NAME_CACHED_US_MAX = 30 * SECOND
 CATCH_UP_TIMEOUT_MS = 60_000
 
 RunUntil = Callable[[Callable[[], bool], int, str], None]
@@ -45,6 +47,10 @@ class RollingRestart:
         assert life is not None
         life.begin_shutdown()
         self._until(lambda: not node.is_up, STOP_US_MAX, "a broker does not stop")
+        scheduler = self._cluster.scheduler
+        if scheduler.chance(0.5):
+            resolved_us = scheduler.now_us + scheduler.between(SECOND, NAME_CACHED_US_MAX)
+            self._cluster.undialled_until_us[node.broker_id] = resolved_us
         node.start()
         probe = CatchUp(BrokerId(node.broker_id), timeout_ms=CATCH_UP_TIMEOUT_MS)
 
@@ -52,7 +58,9 @@ class RollingRestart:
             now = node.life
             if now is None or not now.is_serving:
                 return False
-            return not probe.why_not(now.image, node.clock.monotonic_ms())
+            assert now.broker is not None
+            connected = now.broker.followers.connected
+            return not probe.why_not(now.image, connected, node.clock.monotonic_ms())
 
         self._until(is_ready, READY_US_MAX, "a broker is not ready")
 

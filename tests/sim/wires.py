@@ -86,6 +86,7 @@ class ToLeader:
             or not target.is_serving
             or not target.process.is_running
             or not life.network.both_ways(life.broker_id, leader)
+            or life.cluster.undialled_until_us.get(leader, 0) > life.scheduler.now_us
         ):
             return
         self._stream = Stream(life.network, life.process, target.process)

@@ -61,8 +61,9 @@ class RecordedProducer:
         self._name = {"id": transactional_id, "process": process}
         self._out = out
         self._number = 0
+        asked = time.monotonic_ns()
         self._call(lambda: self._producer.init_transactions(CALL_S))
-        out.note("takeover", **self._name)
+        out.note("takeover", asked=asked, **self._name)
 
     def begin(self, **fields: Any) -> None:
         self._number += 1

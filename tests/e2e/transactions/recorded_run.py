@@ -214,7 +214,12 @@ def _read_process(path: Path, history: TransactionHistory) -> None:
         match event["event"]:
             case "takeover":
                 history.takeovers.append(
-                    Takeover(transactional_id=event["id"], process=event["process"], told_at=at)
+                    Takeover(
+                        transactional_id=event["id"],
+                        process=event["process"],
+                        asked_at=event["asked"],
+                        told_at=at,
+                    )
                 )
             case "begin":
                 transaction = Transaction(

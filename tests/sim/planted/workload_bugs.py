@@ -52,7 +52,16 @@ def _stray_never_comes_back(stack: ExitStack) -> None:
 
 
 def _ready_before_it_caught_up(stack: ExitStack) -> None:
-    replace_in(stack, CatchUp, "why_not", lambda self, image, now_ms: "")
+    replace_in(stack, CatchUp, "why_not", lambda self, image, connected, now_ms: "")
+
+
+def _ready_before_others_reach_it(stack: ExitStack) -> None:
+    original = CatchUp.why_not
+
+    def why_not(self: CatchUp, image: Any, connected: Any, now_ms: int) -> str:
+        return original(self, image, image.brokers, now_ms)
+
+    replace_in(stack, CatchUp, "why_not", why_not)
 
 
 def _coordinator_reads_damage(stack: ExitStack) -> None:
@@ -86,4 +95,5 @@ WORKLOAD_BUGS = (
         _coordinator_reads_damage,
         Extra.DAMAGE,
     ),
+    _bug(122, "ready before others reach it", _ready_before_others_reach_it, Extra.ROLL),
 )

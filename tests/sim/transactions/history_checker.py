@@ -65,11 +65,27 @@ class Fate(Enum):
 class Takeover:
     """A process got an identity (producer id and epoch) for a transactional id, which fences the
     processes before it.
+
+    Responses of two takeovers may arrive in another order than that in which they were decided. `identity` is None
+    for clients that do not show it.
     """
 
     transactional_id: str
     process: str
+    asked_at: int
     told_at: int
+    identity: tuple[int, int] | None = None
+
+    def fences(self, owner: Takeover | None) -> bool:
+        """Return whether this takeover was certainly decided after that of the owner, if the owner's is recorded."""
+        if owner is None:
+            return True
+        if self.identity is not None and owner.identity is not None:
+            (producer_id, epoch), (owner_id, owner_epoch) = self.identity, owner.identity
+            # Equal identities are a bug, which says nothing about the order.
+            if producer_id == owner_id and epoch != owner_epoch:
+                return epoch > owner_epoch
+        return self.asked_at > owner.told_at
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -276,9 +292,18 @@ class _Judge:
             asked_at = transaction.commit_asked_at
             if asked_at is None or not self._is_visible(transaction):
                 continue
-            for takeover in takeovers[transaction.transactional_id]:
+            of_id = takeovers[transaction.transactional_id]
+            own = [
+                takeover
+                for takeover in of_id
+                if takeover.process == transaction.process
+                and takeover.told_at <= transaction.began_at
+            ]
+            owner = max(own, key=lambda takeover: takeover.told_at, default=None)
+            for takeover in of_id:
                 is_between = transaction.began_at < takeover.told_at < asked_at
-                if is_between and takeover.process != transaction.process:
+                is_other = takeover.process != transaction.process
+                if is_between and is_other and takeover.fences(owner):
                     text = f"{takeover} does not fence {transaction}"
                     yield Violation(name="zombie write", text=text)
                     break

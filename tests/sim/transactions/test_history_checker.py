@@ -66,6 +66,18 @@ class Run:
         self.history.transactions.append(transaction)
         return transaction
 
+    def take_over(
+        self, process: str, *, asked: int, told: int, identity: tuple[int, int] | None = None
+    ) -> None:
+        takeover = Takeover(
+            transactional_id="tx",
+            process=process,
+            asked_at=asked,
+            told_at=told,
+            identity=identity,
+        )
+        self.history.takeovers.append(takeover)
+
     def poll(
         self,
         position: int,
@@ -212,7 +224,14 @@ def wrong_commit_after_a_crash(run: Run) -> None:
 
 def zombie_write(run: Run) -> None:
     run.committed = {"a": {0: 1}}
-    run.history.takeovers.append(Takeover(transactional_id="tx", process="p2", told_at=15))
+    run.take_over("p2", asked=12, told=15)
+    run.transact({"a": [1]}, Fate.UNKNOWN)
+
+
+def zombie_write_after_a_takeover_asked_for_earlier(run: Run) -> None:
+    run.committed = {"a": {0: 1}}
+    run.take_over("p1", asked=5, told=9, identity=(7, 3))
+    run.take_over("p2", asked=4, told=15, identity=(7, 4))
     run.transact({"a": [1]}, Fate.UNKNOWN)
 
 
@@ -298,6 +317,7 @@ BAD: list[tuple[Callable[[Run], None], str]] = [
     (wrong_commit_of_an_abort, "wrong commit"),
     (wrong_commit_after_a_crash, "wrong commit"),
     (zombie_write, "zombie write"),
+    (zombie_write_after_a_takeover_asked_for_earlier, "zombie write"),
     (offsets_without_copies, "offset tear"),
     (copies_without_offsets, "offset tear"),
     (regressed_offset, "regressed offset"),
@@ -345,14 +365,28 @@ def a_commit_is_read_before_it_is_confirmed(run: Run) -> None:
 def a_takeover_ends_what_was_open(run: Run) -> None:
     run.committed, run.aborted = {"a": {1: 2}}, {"a": {0: 1}}
     run.transact({"a": [1]}, Fate.UNKNOWN, began=10, asked=20)
-    run.history.takeovers.append(Takeover(transactional_id="tx", process="p2", told_at=15))
+    run.take_over("p2", asked=12, told=15)
     run.transact({"a": [2]}, process="p2", began=16, asked=20)
 
 
 def a_commit_on_its_way_beats_a_takeover(run: Run) -> None:
     run.committed = {"a": {0: 1}}
     run.transact({"a": [1]}, Fate.UNKNOWN, began=10, asked=20)
-    run.history.takeovers.append(Takeover(transactional_id="tx", process="p2", told_at=25))
+    run.take_over("p2", asked=12, told=25)
+
+
+def a_takeover_that_was_decided_earlier_is_confirmed_later(run: Run) -> None:
+    run.committed = {"a": {0: 1}}
+    run.take_over("p2", asked=4, told=15, identity=(7, 3))
+    run.take_over("p1", asked=5, told=9, identity=(7, 4))
+    run.transact({"a": [1]})
+
+
+def two_takeovers_at_once_without_identities_prove_nothing(run: Run) -> None:
+    run.committed = {"a": {0: 1}}
+    run.take_over("p2", asked=4, told=15)
+    run.take_over("p1", asked=5, told=9)
+    run.transact({"a": [1]})
 
 
 def copies_with_their_offsets(run: Run) -> None:
@@ -387,6 +421,8 @@ def transfers_balance(run: Run) -> None:
         commits_and_aborts,
         a_commit_is_read_before_it_is_confirmed,
         a_takeover_ends_what_was_open,
+        a_takeover_that_was_decided_earlier_is_confirmed_later,
+        two_takeovers_at_once_without_identities_prove_nothing,
         a_commit_on_its_way_beats_a_takeover,
         copies_with_their_offsets,
         what_retention_deleted_is_not_lost,

@@ -235,6 +235,7 @@ class ProducerProcess:
     async def init(self) -> None:
         """Get a producer id and epoch for the transactional id, which fences older processes."""
         request = InitProducer(transactional_id=self.transactional_id, timeout_ms=TIMEOUT_MS)
+        asked_at = self.scheduler.now_us
         while True:
             response = await self.caller.ask(self.coordinator, request)
             if isinstance(response, Initialized) and response.error is ErrorCode.NONE:
@@ -243,7 +244,9 @@ class ProducerProcess:
                 takeover = Takeover(
                     transactional_id=self.transactional_id,
                     process=self.name,
+                    asked_at=asked_at,
                     told_at=self.scheduler.now_us,
+                    identity=(response.identity.producer_id, response.identity.epoch),
                 )
                 self._history.takeovers.append(takeover)
                 return

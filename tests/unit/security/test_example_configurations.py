@@ -51,6 +51,15 @@ def test_the_brokers_example_listens_on_nothing_open() -> None:
     )
 
 
+@pytest.mark.parametrize("folder", ["examples", "k8s/base"])
+def test_no_gateway_is_a_super_user(folder: str) -> None:
+    """SECURITY.md promises that a compromised gateway does not have the rights of super users."""
+    env = {f"ODRADEK_BROKER_{key}": value for key, value in OF_THE_POD["broker"].items()}
+    settings = broker_settings(DEPLOY / folder / "broker.properties", env)
+    assert settings.delegation_principals
+    assert not set(settings.delegation_principals) & set(settings.super_users)
+
+
 def test_the_gateways_example_listens_on_nothing_open() -> None:
     settings = load_settings(
         GatewaySettings,

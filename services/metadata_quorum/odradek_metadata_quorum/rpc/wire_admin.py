@@ -41,7 +41,8 @@ from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
 
-PIECE_PARTITIONS: Final = 100  # decided in one turn of the event loop, which takes some 10 ms
+# How many partitions are decided in one turn of the event loop, in some 10 ms.
+PIECE_PARTITIONS: Final = 100
 
 
 class BadRequest(ValueError):
@@ -51,7 +52,7 @@ class BadRequest(ValueError):
 def partition_count(topic: pb.NewTopic, default: int) -> int:
     """Return the number of partitions that a topic would have.
 
-    A count of 0 was not set and, like -1, stands for `default`.
+    A count of 0 (the field was not set) or -1 stands for `default`.
     """
     return len(topic.assignments) or (
         topic.partition_count if topic.partition_count > 0 else default
@@ -61,9 +62,9 @@ def partition_count(topic: pb.NewTopic, default: int) -> int:
 def create_topics_pieces(
     message: pb.CreateTopicsRequest, counts: Sequence[int], repeated: frozenset[str]
 ) -> Iterator[CreateTopicsRequest]:
-    """Cut a request into pieces of about `PIECE_PARTITIONS` new partitions, each converted when it is taken.
+    """Divide a request into pieces of about `PIECE_PARTITIONS` new partitions. Each is converted when it is used.
 
-    `counts` are the partitions of each topic, `repeated` the names that the request has more than once.
+    `counts` are the numbers of partitions of the topics, and `repeated` the names that the request has more than once.
     """
     for piece in _pieces(counts):
         yield CreateTopicsRequest(
@@ -86,7 +87,7 @@ def create_topics_pieces(
 def create_partitions_pieces(
     message: pb.CreatePartitionsRequest, image: MetadataImage
 ) -> Iterator[CreatePartitionsRequest]:
-    """Cut a request into pieces, as `create_topics_pieces` does; `image` has the present partitions."""
+    """Divide a request into pieces, as `create_topics_pieces` does; `image` has the present partitions."""
     counts = [
         max(topic.total_count - len(present.partitions), 0)
         if (present := image.topic(topic.name)) is not None
@@ -109,7 +110,7 @@ def create_partitions_pieces(
 
 
 def delete_topics_pieces(message: pb.DeleteTopicsRequest) -> Iterator[DeleteTopicsRequest]:
-    """Cut a request into pieces: names first, then ids."""
+    """Divide a request into pieces: names first, then ids."""
     if message.names or not message.topic_ids:
         for piece in _pieces([1] * len(message.names)):
             yield DeleteTopicsRequest(names=tuple(message.names[piece]))
@@ -127,7 +128,7 @@ def _pieces(counts: Sequence[int]) -> Iterator[slice]:
             yield slice(start, index)
             start, weight = index, 0
         weight += max(count, 1)
-    # A request without items is one piece, so that it gets a response, too.
+    # A request without items is one piece, so that it has a response as well.
     if weight or not counts:
         yield slice(start, len(counts))
 
@@ -154,7 +155,7 @@ def is_unclean(message: pb.ElectLeadersRequest) -> bool:
 
 
 def reassignment(message: pb.PartitionReassignment) -> Reassignment:
-    """Convert the protobuf message to the controller's value; an empty list of replicas cancels a move."""
+    """Convert the protobuf message to a `Reassignment`; an empty list of replicas cancels a move."""
     return Reassignment(
         partition=partition(message.partition),
         replicas=tuple(map(BrokerId, message.replicas)) or None,
@@ -175,7 +176,7 @@ def partition_result(result: PartitionResult) -> pb.PartitionResult:
 def alter_configs_resource(
     message: pb.AlterConfigsResource, operations: Iterable[ConfigOperation]
 ) -> AlterConfigsResource:
-    """Convert the protobuf message to the controller's value; raises `BadRequest` for an unknown resource type."""
+    """Convert the protobuf message to an `AlterConfigsResource`; raises `BadRequest` for an unknown resource type."""
     return AlterConfigsResource(
         resource_type=resource_type(message.type),
         resource_name=message.name,
@@ -185,17 +186,17 @@ def alter_configs_resource(
 
 
 def resource_type(number: int) -> ConfigResourceType:
-    """Convert the protobuf message to the controller's value; raises `BadRequest` for an unknown type."""
+    """Convert the protobuf message to a `ConfigResourceType`; raises `BadRequest` for an unknown type."""
     try:
         return ConfigResourceType(number)
     except ValueError:
         raise BadRequest(
-            f"config resource type {number} has no configs here: 2 is topic, 4 is broker"
+            f"config resource type {number} has no configs here: 2 is topic, 4 is broker, 32 is group"
         ) from None
 
 
 def operation(message: pb.AlterConfigsOperation) -> ConfigOperation:
-    """Convert the protobuf message to the controller's value; raises `BadRequest` for an unknown operation."""
+    """Convert the protobuf message to a `ConfigOperation`; raises `BadRequest` for an unknown operation."""
     try:
         kind = AlterOperation(message.operation)
     except ValueError:
@@ -236,7 +237,7 @@ def acl_message(entry: AclEntry) -> pb.AclEntry:
 
 
 def scram_upsertion(message: pb.ScramUpsertion) -> ScramUpsertion:
-    """Convert the protobuf message to the controller's value."""
+    """Convert the protobuf message to a `ScramUpsertion`."""
     return ScramUpsertion(
         user=message.name,
         mechanism=message.mechanism,
@@ -247,12 +248,14 @@ def scram_upsertion(message: pb.ScramUpsertion) -> ScramUpsertion:
 
 
 def scram_deletion(message: pb.ScramDeletion) -> ScramDeletion:
-    """Convert the protobuf message to the controller's value."""
+    """Convert the protobuf message to a `ScramDeletion`."""
     return ScramDeletion(user=message.name, mechanism=message.mechanism)
 
 
 def quota_alteration(message: pb.QuotaEntry) -> QuotaAlteration:
-    """Convert the message to an alteration. An unset name means the default of its type, an unset value a removal."""
+    """Convert the message to an alteration. An unset name stands for the default of its type, and an unset value
+    removes the quota.
+    """
     return QuotaAlteration(
         entity=tuple(
             (part.type, part.name if part.HasField("name") else None) for part in message.entity
@@ -277,7 +280,7 @@ def item_result(outcome: Outcome) -> pb.ItemResult:
 
 
 def partition(message: common_pb2.TopicPartition) -> TopicPartition:
-    """Convert the protobuf message to the controller's value."""
+    """Convert the protobuf message to a `TopicPartition`."""
     return TopicPartition(TopicName(message.topic), PartitionIndex(message.partition))
 
 
@@ -288,7 +291,9 @@ def _assignments(messages: Iterable[pb.ReplicaAssignment]) -> tuple[tuple[Broker
 def describe(
     image: MetadataImage, resource: pb.ConfigResource, *, with_documentation: bool
 ) -> pb.ConfigResourceResult:
-    """Return the configs of a resource that can be altered, with their sources; brokers add their static ones."""
+    """Return the configs of a resource that can be changed at run time, with their sources. Brokers add their static
+    configs.
+    """
     result = pb.ConfigResourceResult(type=resource.type, name=resource.name)
     if resource.type == pb.CONFIG_RESOURCE_TYPE_TOPIC:
         if image.topic(resource.name) is None:
