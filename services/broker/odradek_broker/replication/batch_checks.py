@@ -57,7 +57,7 @@ _RECORD_BYTES_MIN: Final = 7
 count.
 """
 _EXPANSION_MAX: Final = (1, 1032, 32, 255, 32768)
-"""To how many bytes one compressed byte can expand, by compression code: none, gzip, snappy, lz4, zstd."""
+"""The most bytes that one compressed byte can expand to, by compression code: none, gzip, snappy, lz4, zstd."""
 INVALID_RECORDS_MAX: Final = 10_000
 _END_OFFSET_MAX: Final = (1 << 63) - 1
 _RECORDS_AT_ONCE: Final = 1000
@@ -83,9 +83,9 @@ class CheckedBatches(Struct, frozen=True, gc=False):
 class BatchRefused(Struct, frozen=True, gc=False):
     """Why the batches of a produce are not appended.
 
-    `invalid_records` are the indexes of the first `INVALID_RECORDS_MAX` invalid records, counted over all
-    batches. It is empty if a batch as a whole is invalid, or if the records were not read yet. In that case
-    `name_records` reads them, up to a number of expanded bytes, and returns the refusal with their indexes.
+    `invalid_records` are the indexes of the first `INVALID_RECORDS_MAX` invalid records, counted over all batches. The
+    tuple is empty if a batch as a whole is invalid, or if the records were not read yet. If they were not read,
+    `name_records(bytes_expanded_max)` reads them and returns the refusal with their indexes.
     """
 
     error: ErrorCode
@@ -424,14 +424,14 @@ def _corrupt(position: int, reason: str) -> BatchRefused:
 
 
 Look = Callable[[int], BatchRefused | None]
-"""A check: it reads batches that may expand to this many bytes, and returns why they are refused. Raises
-ExpandedTooLarge.
+"""A check: it takes the most bytes that the batches may expand to, reads them, and returns why they are refused, or
+None. Raises ExpandedTooLarge.
 """
 OnChecked = Callable[[BatchRefused | None], None]
 
 
 def expanded_bytes_max(max_message_bytes: int) -> int:
-    """Return to how many bytes the batches of one produce may expand on a topic with this max.message.bytes."""
+    """Return the most bytes that the batches of one produce may expand to on a topic with this max.message.bytes."""
     return min(max(EXPANSION_MAX * max_message_bytes, SMALL_EXPANDED_BYTES_MAX), BYTES_EXPANDED_MAX)
 
 
@@ -448,7 +448,7 @@ class _Check:
         self.look = look
         self.bytes_max = bytes_max
         self.on_checked = on_checked
-        # An exception that `look` does not expect, such as a lack of memory, must not let the batches in.
+        # The batches stay refused if `look` raises an unexpected exception, such as MemoryError.
         self.refused: BatchRefused | None = _UNFINISHED
 
     def run(self) -> None:

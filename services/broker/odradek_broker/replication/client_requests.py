@@ -33,7 +33,7 @@ OnDeleted = Callable[[OffsetOutcome], None]
 QUEUED_MAX: Final = 64
 """How many produces may share an append."""
 QUEUED_BYTES_MAX: Final = 16 << 10
-"""Larger produces do not wait for others: to join them would copy more than it saves."""
+"""Larger produces do not wait for others, because copying them into one append costs more than it saves."""
 _EMPTY: Final = bytearray()
 _log = event_log(__name__)
 
@@ -58,7 +58,7 @@ class ProduceTransaction(NamedTuple):
 
 
 class Produce(Struct, gc=False):
-    """A produce request with checked batches. Its buffer may be written to, if it is writable.
+    """A produce request with checked batches. `buffer` is writable; the log owns it once the batches are stamped.
 
     `log_append_time_ms` is -1 unless the topic uses LogAppendTime.
     """
@@ -87,8 +87,8 @@ class Produce(Struct, gc=False):
 class ProduceTurns:
     """Lets small produces to one partition that arrive in one turn of the event loop share an append.
 
-    A produce that is alone would only wait. So after a turn in which no two were for the same partition, the next
-    `AT_ONCE` produces of the broker are appended when they arrive.
+    Waiting only delays a produce that has no other to share an append with. So after a turn in which no two produces
+    were for the same partition, the next `AT_ONCE` produces of the broker are appended when they arrive.
     """
 
     AT_ONCE: ClassVar[int] = 128
@@ -138,10 +138,11 @@ class ProduceQueue:
     def takes(
         self, request: ev.ProduceRequested | ev.TransactionalProduceRequested, size_bytes: int
     ) -> bool:
-        """Add a request, if it should wait for others, and return whether it was added.
+        """Add the request if it should wait for others; return whether it was added.
 
-        If one of the same producer waits, those that wait are appended before. With acks=0 the caller needs to know of
-        an error at once, and a coordinator, which expects a leader epoch, gathers its turns itself.
+        If a request of the same producer already waits, all requests that wait are appended first. A request with
+        acks=0 does not wait, because its caller must learn of an error at once. Nor does a coordinator's, which has an
+        expected leader epoch: coordinators already write once per turn.
         """
         if (
             type(request) is not ev.ProduceRequested
@@ -238,7 +239,7 @@ class ClientRequests:
     ) -> None:
         """Pass the outcome to the caller of a produce request.
 
-        An exception of that caller is only logged, so that it does not take this partition offline.
+        An exception of the caller's callback is only logged, so that it does not take this partition offline.
         """
         produce = self._produces.pop(effect.request_id, None)
         if produce is None:
@@ -279,8 +280,8 @@ def stamp_batches(
     leader_epoch: LeaderEpoch,
     log_append_time_ms: int,
 ) -> None:
-    """Write offsets and the leader epoch into the headers, and the time unless it is -1 (topics with LogAppendTime have
-    one).
+    """Write the offsets and the leader epoch into the batch headers. Write `log_append_time_ms` as well, unless it is
+    -1 (the topic uses CreateTime).
     """
     for position, count in batches.positions:
         stamp(buffer, position, base_offset, leader_epoch)

@@ -62,13 +62,13 @@ class Counters:
 
 
 class VisibleBytes:
-    """Counts how many bytes of one partition consumers may read since the start of the process.
+    """Counts the bytes of one partition that became readable for consumers since the start of the process.
 
-    `total_bytes` are those below the high watermark, `stable_bytes` those below the last stable offset as well. A fetch
-    that waits sleeps until the count for its isolation level has risen by the bytes that it still needs. Appends may
-    continue for hours while the high watermark does not move (too few replicas in sync, with acks=1), or while a
-    transaction is open. So if there are more than STEPS_MAX such appends, the latest ones are merged into one, which
-    counts once the offset has reached its end.
+    `total_bytes` counts the bytes below the high watermark, `stable_bytes` those that are also below the last stable
+    offset. A waiting fetch sleeps until the count for its isolation level has risen by the bytes that it still lacks.
+    Either offset may stand still for hours while appends continue: the high watermark with acks=1 and too few in-sync
+    replicas, the last stable offset while a transaction is open. So at most STEPS_MAX of these appends are kept apart.
+    Later ones are merged into the last one, and count once the offset has reached its end.
     """
 
     __slots__ = (
@@ -82,7 +82,7 @@ class VisibleBytes:
     def __init__(self) -> None:
         self.total_bytes = 0
         self._appended_bytes = 0
-        # (end offset of an append, total at that time).
+        # For each append: its end offset, and the number of bytes appended up to there.
         self._above_watermark: deque[tuple[Offset, int]] = deque()
         # The appends below the high watermark and above the last stable offset; empty unless there are transactions.
         self._above_stable: deque[tuple[Offset, int]] = deque()
@@ -106,7 +106,9 @@ class VisibleBytes:
             self._above_stable.clear()
 
     def committed_behind(self, high_watermark: Offset, last_stable_offset: Offset) -> None:
-        """Count the appends that end at or below both offsets, because the last stable offset may be the lower one."""
+        """Count the appends that end at or below the high watermark, and for `stable_bytes` only those that also end
+        at or below the last stable offset.
+        """
         above, unstable = self._above_watermark, self._above_stable
         while above and above[0][0] <= high_watermark:
             if not unstable:

@@ -1,17 +1,17 @@
-"""Hanging transactions, which no marker will end: partition leaders find them, and end them once that is proved.
+"""Finds and ends hanging transactions: open transactions that no marker will ever end.
 
 A transaction hangs when its marker was lost, by an unclean election or a loss of power, and its producer begins no
-other one in this partition. Readers of committed records then wait before it for ever, and retention stops. A leader
-asks about each transaction that has been open for longer than any time-out allows.
+other transaction in this partition. Consumers with read_committed then never read past it, and retention stops. A
+partition leader asks about each transaction that has been open for longer than any transaction timeout allows.
 
     open for too long --> every coordinator is asked --> one says LIVE, or does not respond --> asked at a later check
                                      +--> COMMITTED or ABORTED, or nobody knows it --> a marker by the leader itself
 
-Only the responses of all partitions of `__transaction_state` are a proof, because a transactional id cannot be
-derived from a producer id. No batch is appended without a committed registration. So a coordinator that has loaded and
-knows nothing of the transaction has completed it, or has forgotten its id since: no marker is under way. Between the
-question and the marker the producer may come back; then its entry has changed, or a registration is under way, and
-nothing is written.
+Only the responses of all partitions of `__transaction_state` are a proof, because a transactional id cannot be derived
+from a producer id. No batch is appended without a committed registration. So a coordinator that has loaded and knows
+nothing of the transaction has completed it, or has forgotten its id since: no marker is under way. The producer may
+come back between the question and the marker. In that case its entry in the log's producer state has changed, or a
+registration is under way, and the leader writes no marker.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ class _Found:
 
 
 class HangingReport(NamedTuple):
-    """An old open transaction. `outcome` is True to commit it, False to abort it, or the error that says why neither is
-    allowed.
+    """An old open transaction. `outcome` is True if it may be committed, False if it may be aborted, or the error that
+    says why neither is allowed.
 
-    INVALID_TXN_STATE: a coordinator will end it. COORDINATOR_NOT_AVAILABLE: a coordinator did not respond, so it is not
-    known whether one will.
+    INVALID_TXN_STATE: a coordinator will end it. COORDINATOR_NOT_AVAILABLE: a coordinator did not respond, so it is
+    not known whether one will end it.
     """
 
     topic: TopicName

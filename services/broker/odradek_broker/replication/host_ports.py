@@ -46,7 +46,9 @@ class Registration(NamedTuple):
 
 
 class RegistrationResponse(NamedTuple):
-    """The coordinator's response. Its partition and leader epoch are -1 if no coordinator decided."""
+    """The coordinator's response to a Registration. Its partition and leader epoch are -1 if no coordinator
+    decided.
+    """
 
     error: ErrorCode
     coordinator_partition: PartitionIndex
@@ -140,7 +142,7 @@ class Surroundings(Protocol[Host_contra]):
         """Give this replica Tick events for as long as it waits for a deadline."""
 
     def role_changed(self, host: Host_contra, effect: fx.RoleChanged) -> None:
-        """Begin or stop to follow a leader, and notify the coordinators of the new role."""
+        """Begin or stop following a leader, and notify the coordinators of the new role."""
 
     def propose_isr(self, host: Host_contra, effect: fx.ProposeIsr) -> None:
         """Send an ISR change to the controller."""

@@ -1,5 +1,5 @@
-"""The transactional part of one replica's host: it asks coordinators, writes markers, and logs lost and
-contradicting markers.
+"""The transactional requests of one replica: its host asks coordinators, writes markers, and logs markers that were
+lost or that contradict the coordinator's decision.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _log = event_log(__name__)
 
 
 class Owner(Protocol):
-    """The host of the replica, as its transactional part uses it."""
+    """The host of one replica, as HostTransactions uses it."""
 
     topic: TopicName
     partition: TopicIdPartition
@@ -149,7 +149,7 @@ class HostTransactions:
     def _written(self, effect: fx.AnswerMarkers) -> None:
         """Pass the outcome to the caller of `write`.
 
-        An exception of that caller is only logged, so that it does not take this partition offline.
+        An exception of the caller's callback is only logged, so that it does not take this partition offline.
         """
         try:
             self._writes.pop(effect.request_id)(effect.error_codes)

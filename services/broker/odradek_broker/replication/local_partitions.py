@@ -95,8 +95,8 @@ class LocalPartitions:
         `wait_ms_max`.
 
         At least one batch is returned even if it is larger than `bytes_max`. The caller cancels this when the client
-        disconnects. With `may_send_files` outcomes may have a `file_slice`, which may be used only after the gate was
-        passed. `pace` lets other requests run between thousands of `wants`.
+        disconnects. With `may_send_files` an outcome may have a `file_slice`, which may be sent only if
+        `Partition.gate_read` returns it. `pace` lets other requests run between thousands of `wants`.
         """
         deadline_ms = self._clock.monotonic_ms() + wait_ms_max
         waiter: FetchWaiter | None = None

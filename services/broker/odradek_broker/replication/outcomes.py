@@ -62,9 +62,9 @@ class ReadOutcome(Struct, frozen=True, gc=False):
     """The result of reading one partition.
 
     `records` are whole batches, as read-only buffers that follow each other; the first batch may begin below the
-    requested offset. `aborted` is None unless the isolation level is read_committed. `leader_epoch` is the
-    epoch in which it was read, for the gate. `diverging` is the (epoch, end offset) at which the reader's log
-    diverges from this one (KIP-595), or None. `file_slice` replaces `records` if the caller allowed that.
+    requested offset. `aborted` is None unless the isolation level is read_committed. `leader_epoch` is the epoch in
+    which the partition was read, for `Partition.gate_read`. `diverging` is the (epoch, end offset) at which the
+    reader's log diverges from this one (KIP-595), or None. `file_slice` replaces `records` if the caller allowed that.
     """
 
     error: ErrorCode

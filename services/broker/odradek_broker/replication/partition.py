@@ -1,12 +1,13 @@
 """One partition as listeners and coordinators use it: this broker's replica, with the rules for its clients.
 
 `LocalPartitions.find` hands out a Partition. A request looks its partition up once, and then works on the same replica
-until its response is encoded. If the replica is removed meanwhile, reads return the error that `find` would return now,
-and the gate refuses.
+until its response is encoded. If the replica is removed meanwhile, reads return the error that `find` would return
+now, and the gate refuses.
 
-The replica decides up to which offset clients may read (rules R14, R15); the log has the bytes.
+The replica decides up to which offset clients may read (rules R14, R15 of partition/README.md); the log stores the
+records.
 
-The gate (rule R13): a response may be sent only while the broker's lease is valid and the replica still has its
+The gate (rule R13 there): a response may be sent only while the broker's lease is valid and the replica still has its
 role in the epoch of the response. A response to acks=all needs no lease if `acks.all.without.controller.enable` is
 set. A listener calls `gate_produce` or `gate_read` on each outcome when it encodes it, and sends what they return.
 
@@ -383,7 +384,9 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
     def end_of_epoch(
         self, leader_epoch: LeaderEpoch, *, current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
     ) -> OffsetOutcome:
-        """Return the greatest epoch in the leader's log that is not above `leader_epoch`, and its end as `offset`."""
+        """Return the greatest epoch in the leader's log that is not above `leader_epoch`, with its end offset as
+        `offset`.
+        """
         host = self.host
         if not host.is_leader:
             return _NOT_LEADER

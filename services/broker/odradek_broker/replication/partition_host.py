@@ -393,12 +393,12 @@ class PartitionHost:
 
     @property
     def visible_bytes(self) -> int:
-        """How many bytes came below the high watermark since the start of the process."""
+        """How many bytes the high watermark has passed since the start of the process."""
         return self._visible.total_bytes
 
     @property
     def stable_bytes(self) -> int:
-        """How many bytes came below the last stable offset since the start of the process."""
+        """How many bytes the last stable offset has passed since the start of the process."""
         return self._visible.stable_bytes
 
     @property

@@ -1,9 +1,9 @@
 """All replicas of this broker, and the objects that they share. Each replica follows the metadata image.
 
 Before `activate` is called, changes of the image are only collected: the image may be older than this broker's current
-registration, and the logs are not recovered yet. From then on each change of the image becomes events for the
-replicas that it concerns, in the order of the metadata log. Logs are created, configured, and deleted when a record
-says so. Logs without a replica in the image that no record deleted are put aside (disk/stray_logs.py).
+registration, and the logs are not recovered yet. From then on each change of the image becomes events for the replicas
+that it concerns, in the order of the metadata log. Logs are created, configured and deleted when a record says so. If
+the image has no replica for a log, but no record deleted that replica, the log is put aside (disk/stray_logs.py).
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ _log = event_log(__name__)
 def partition_view(
     image: MetadataImage, state: PartitionState, config: LogConfig
 ) -> ev.PartitionChanged:
-    """Return the event with one partition's state, and with the state of those of its brokers that the image has."""
+    """Return the event that describes one partition: its state, and the state of each of its brokers that the image
+    knows.
+    """
     views = (broker_view(image, broker_id) for broker_id in state.replicas)
     return ev.PartitionChanged(
         leader=state.leader,
@@ -181,7 +183,7 @@ class PartitionTable:
         self.produce_turns = ProduceTurns(self._loop.call_soon)
         self.strays = StrayLogs(directory, pool, on_failure=self.storage_failed, clock=clock)
         self._deleted_before: set[TopicId] = set()  # topics that records deleted before `activate`
-        # The function runs in the thread in which the disk failed.
+        # The directory calls this function in the thread in which the disk failed.
         directory.on_failure = self._failed_in_some_thread
 
     def activate(self, image: MetadataImage) -> None:
@@ -210,19 +212,20 @@ class PartitionTable:
                 self._feed(state)
 
     def apply(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
-        """Apply a change of the image to the replicas, some of them in each step, for turns of the loop between steps.
+        """Apply a change of the image to the replicas, and yield after every few of them, so that the event loop can
+        run.
 
         One record may concern ten thousand replicas. Between two steps the image is ahead of the replicas that come
-        later, so they refuse requests as if they were not created or not elected yet, and clients try again.
-        A log is deleted only if a record deletes its topic or moves its replica to another broker. If they are
-        merely missing in a snapshot, which may be of another history, the log is put aside.
+        later, so they refuse requests as if they were not created or not elected yet, and clients try again. A log is
+        deleted only if a record deletes its topic or moves its replica to another broker. If the partition is merely
+        missing in a snapshot, which may come from another history of the cluster, the log is put aside.
         """
         self.image = image
         if not self.is_active:
             if not delta.is_of_snapshot:
                 self._deleted_before.update(delta.topics_removed)
             return
-        # Before a replica becomes a leader, because a leader must refuse deposed coordinators.
+        # This comes before replicas become leaders, because a leader must refuse deposed coordinators.
         self._hear_of_coordinators(delta.partitions)
         removed = [
             (topic_id, partition.partition)
@@ -348,7 +351,9 @@ class PartitionTable:
     def _leave(
         self, keys: Sequence[tuple[TopicId, PartitionIndex]], stray_reason: str | None
     ) -> None:
-        """Remove those of these replicas that exist. Delete their logs, or put them aside for a reason."""
+        """Remove these replicas, as far as they exist. Delete their logs, or put them aside if there is a
+        `stray_reason`.
+        """
         logs: list[PartitionLog] = []
         for key in keys:
             if (host := self.by_id.get(key)) is None:
@@ -368,7 +373,9 @@ class PartitionTable:
             self.storage_failed(failure)
 
     def log_config(self, topic: TopicName) -> LogConfig:
-        """Return a topic's log settings: its configs win over the cluster's, and these over the broker's."""
+        """Return a topic's log settings. Its configs override those of the cluster, which override the broker's
+        defaults.
+        """
         defaults = self._defaults
         if topic in INTERNAL_TOPICS:
             defaults = LogConfig.from_topic_configs({"durability": "fsync"}, defaults=defaults)
@@ -389,7 +396,7 @@ class PartitionTable:
         return self.links.stream(session_id)
 
     def role_changed(self, host: PartitionHost, effect: fx.RoleChanged) -> None:
-        """Begin or stop to follow a leader, and notify the coordinators of the new role."""
+        """Begin or stop following a leader, and notify the coordinators of the new role."""
         assert self.links is not None
         leader = effect.leader if effect.role is Role.FOLLOWER else NO_BROKER
         self.links.follow(host, leader)
@@ -523,9 +530,9 @@ class PartitionTable:
     async def tick(self) -> None:
         """Give every awake replica a Tick every `tick_ms`, one slice of them at a time, until cancelled.
 
-        Any event wakes a replica. It sleeps again after a Tick when it waits for nothing that time alone brings.
-        At a Tick a leader judges its followers' lag, by a clock that also advances while the machine is
-        suspended. So before each slice this method detects stalls of the loop, by the same clock.
+        Any event wakes a replica. After a Tick the replica sleeps again unless it waits for a point in time. At a Tick
+        a leader judges its followers' lag, by a clock that also advances while the machine is suspended. So before
+        each slice this method detects stalls of the loop, by the same clock.
         """
         event = ev.Tick()
         before_ms = self.clock.boottime_ms()
@@ -552,7 +559,9 @@ class PartitionTable:
                 await asyncio.sleep(pause_ms / 1000)
 
     def _stalled(self, stall_ms: int) -> None:
-        """Report a stall of the event loop to the leaders: it is not lag of their followers (rule R10)."""
+        """Report a stall of the event loop to the leaders, because it is not lag of their followers (rule R10 of
+        partition/README.md).
+        """
         self._stalls.add(stall_ms)
         self._stalls.write_due(self.clock.boottime_ms())
         # A leader that sleeps has followers that are all caught up.

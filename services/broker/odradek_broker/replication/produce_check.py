@@ -24,8 +24,8 @@ from odradek_protocol.records.errors import CorruptBatch, ExpandedTooLarge
 
 
 class ProduceCheck:
-    """The check of one produce request. Afterwards `records` and `checked` have what is appended if it was
-    not refused.
+    """The check of one produce request. If it refuses nothing, `records` and `checked` are afterwards what is
+    appended.
     """
 
     def __init__(

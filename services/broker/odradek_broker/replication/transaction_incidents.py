@@ -1,6 +1,6 @@
 """Counts and lists the damage to transactions that this broker's partition leaders found.
 
-    torn       it ended in this partition with another outcome than elsewhere
+    torn       the transaction ended in this partition with another outcome than in its other partitions
     orphaned   its marker was lost; the leader ended it when its producer began the next transaction
     hanging    its marker was lost, and no coordinator would ever have sent it again; the leader ended it
 

@@ -1,8 +1,7 @@
-"""Syncs and truncations of one replica's log, which run on disk threads, and what follows from damage on the
-disk.
+"""Syncs and truncations of one replica's log, which run on disk threads, and the handling of damage found on the disk.
 
-A sync that is requested while another one runs starts when that one ends, and covers everything that was
-appended until then (group commit). Results reach the replica as events, in a later turn of the loop.
+A sync that is requested while another one runs starts when that one ends, and covers everything that was appended
+until then (group commit). Results reach the replica as events, in a later turn of the loop.
 """
 
 from __future__ import annotations
@@ -154,7 +153,7 @@ class LogWork:
         try:
             self._log.mark_damaged(reason)
         except OSError as error:
-            # The next start may then not verify the whole log. The damage is found again when it is read.
+            # Without the mark, the next start may not verify the whole log. Reads will find the damage again.
             _log.error(
                 "Failed to mark a log as damaged; the next start may not verify it",
                 partition=str(self._log),

@@ -80,7 +80,7 @@ class Upkeep:
                         pause_s = 0.0
 
     async def checkpoint(self) -> None:
-        """Write the offset checkpoints, once all logs are open and their losses were reported.
+        """Write the offset checkpoints, once all logs are open and their lost records were reported to the controller.
 
         Before that, only the old files have the offsets of logs that are not open yet, and the next start would need
         them.

@@ -76,7 +76,7 @@ class FollowerLinks:
         self._leader_of: dict[HostKey, BrokerId] = {}
         # Brokers that share or shared a partition with this one.
         self._peers: set[BrokerId] = set()
-        # On their way to the hot lane, but not attached there yet.
+        # Partitions that return to the hot lane, but are not attached there yet.
         self._returning: set[HostKey] = set()
         self._session_ids = itertools.count(1)
         self._throttle = TokenBucket(

@@ -203,8 +203,8 @@ class FollowerStream:
         self._outbox_wake.set()
 
     def send_ack(self, host: PartitionHost, effect: fx.SendAck) -> None:
-        """Send an acknowledgement with the next message. Only the latest one of each partition is sent, once per turn
-        of the loop (rule R6).
+        """Send an acknowledgement with the next message. Acknowledgements are cumulative, so only the latest one of
+        each partition is sent, once per turn of the loop.
         """
         self._acks[host_key(host)] = pb.ReplicaAckPartition(
             partition=_wire(host),

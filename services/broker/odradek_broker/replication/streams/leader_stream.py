@@ -1,12 +1,12 @@
 """The leader's end of one follower's stream: it responds to attaches, then pushes the records the follower lacks.
 
-One message is in flight at a time. The next one takes everything that was appended meanwhile, so a
-busy leader sends few large messages. Within a message partitions take turns with at most
-`partition_bytes_max` each. The follower's credit bounds the bytes in flight. A high watermark
-without data waits up to 50 ms for data to travel with (rule R9).
+One message is in flight at a time. The next one takes everything that was appended meanwhile, so a busy leader sends
+few large messages. Within a message partitions take turns with at most `partition_bytes_max` each. The follower's
+credit bounds the bytes in flight. If only the high watermark moves, the stream waits up to 50 ms to send it together
+with data (rule R9 of partition/README.md).
 
-Records that are not in memory are read ahead for at most two messages: a follower that comes back needs
-records of every partition at once, and they must not fill the memory while it is slow.
+Records that are not in memory are read ahead for at most two messages: a follower that comes back needs records of
+every partition at once, and they must not fill the memory while it is slow.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ class LeaderStream:
         self._cold_waiting: dict[PartitionHost, None] = {}
 
     def send(self, host: PartitionHost, effect: Effect) -> None:
-        """Send the response to an attach. From now on this stream sends the host's batches, or no longer sends them."""
+        """Send the response to an attach. After SendAttached this stream sends the host's batches; after any other
+        response it no longer does.
+        """
         if isinstance(effect, fx.SendAttached):
             self.hosts[host] = None
         else:
@@ -183,7 +185,7 @@ class LeaderStream:
             self._shared.counters.replication_bytes_out += result.size_bytes
             self._watermark_due.pop(host, None)
             if result.end_offset < due.log_end:
-                # Last in the order, so that the others have their turn first.
+                # This host goes to the end of the order, so that the others have their turn first.
                 self._due[host] = None
             self._sent(host, result.end_offset, due)
         if self._watermark_due and (not messages.is_empty or self._is_watermark_time):
@@ -191,7 +193,7 @@ class LeaderStream:
         elif self._watermark_due and self._watermark_timer is None:
             self._watermark_timer = self._loop.call_later(WATERMARK_DELAY_S, self._watermark_time)
         if self._cold_waiting and self._cold_reads_left() > 0:
-            # The hosts that were let in needed no read from the disk, so the next ones that wait are let in.
+            # The admitted hosts turned out to need no read from the disk, so the next waiting hosts can be admitted.
             self._wake.set()
         return None if messages.is_empty else messages.encode()
 
