@@ -1,12 +1,12 @@
 """Handles DeleteRecords requests at a leader, from the request to the response.
 
-    request --> the log starts later here --> waits until it does everywhere --> response
-       |                                         +--> time is up: it may still happen
+    request --> log start raised here --> waits until all replicas have raised it --> response
+       |                                      +--> timeout; the records may still be deleted later
        +--> refused, and nothing is deleted
 
-A request waits for the *low watermark*, the lowest log start offset of the replicas that could lead
-next. A response before that could be undone by a leader that is elected a moment later and has never
-heard of the new log start. (Kafka: DelayedDeleteRecords.)
+A request waits for the *low watermark*, the lowest log start offset of the replicas that could lead next. A response
+before that could be undone by a leader that is elected a moment later and has never heard of the new log start.
+(Kafka: DelayedDeleteRecords.)
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ before the next event.
 - For clients, coordinators and observers: RespondToProduce, RespondToDelete, AnswerMarkers, HighWatermarkMoved,
   RoleChanged, PartitionFailed, OrphanEnded, TransactionTorn.
 
-It reports the completion of Append, AppendMarkers, Sync, TruncateTo and ResetLog with an event of events.py:
-those of the appends before it hands in any other event, those of the others when the disk has finished.
-An append or a Sync is always the last effect of its list, so the host may report it at once.
+When an Append, AppendMarkers, Sync, TruncateTo or ResetLog has completed, the host reports it with an event of
+events.py: an append before it passes any other event, the others once the disk has finished. An append or a Sync is
+always the last effect of its list, so the host may report it at once.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ class SendSnapshotless(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SendRefused(Struct, frozen=True, kw_only=True, gc=False):
-    """Refuse the follower's Attach with this `attach_seq`. If it is 0, stop sending to a follower whose Attach was
-    accepted.
+    """Refuse the follower's Attach with this `attach_seq`. If `attach_seq` is 0, stop sending to a follower whose
+    Attach was accepted.
     """
 
     session: FollowerSession
@@ -195,8 +195,8 @@ class ProposeIsr(Struct, frozen=True, kw_only=True, gc=False):
 class RegisterTransaction(Struct, frozen=True, kw_only=True, gc=False):
     """Ask the coordinator of the transactional id whether this partition belongs to the producer's open transaction.
 
-    With ADD the coordinator adds the partition to it. The host reports TransactionVerified with the same guard, or
-    nothing if no response came by `deadline_ms`.
+    In mode ADD the coordinator adds the partition to the transaction. The host reports TransactionVerified with the
+    same guard, or nothing if no response came by `deadline_ms`.
     """
 
     guard: int
@@ -208,8 +208,8 @@ class RegisterTransaction(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AnswerMarkers(Struct, frozen=True, kw_only=True, gc=False):
-    """Report the outcome of each marker of a MarkersRequested. It is subject to `may_respond`, like
-    RespondToProduce.
+    """Report the outcome of each marker of a MarkersRequested. As for RespondToProduce, the host first checks
+    `may_respond`.
     """
 
     request_id: int
@@ -251,7 +251,7 @@ class RespondToProduce(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RespondToDelete(Struct, frozen=True, kw_only=True, gc=False):
-    """Report the outcome of a DeleteRecordsRequested. It is subject to `may_respond`, like RespondToProduce.
+    """Report the outcome of a DeleteRecordsRequested. As for RespondToProduce, the host first checks `may_respond`.
 
     `low_watermark` is the lowest log start offset of the replicas; NO_OFFSET if there is an error.
     """

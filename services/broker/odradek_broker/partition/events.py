@@ -50,10 +50,9 @@ class BrokerView(Struct, frozen=True, kw_only=True, gc=False):
 class PartitionChanged(Struct, frozen=True, kw_only=True, gc=False):
     """The state of this partition in the metadata image changed. Events come in the order of the metadata feed.
 
-    The host sends the first one when the image contains this broker's current registration; before
-    that the image shows an earlier lifetime of the broker. It sends one whenever any field differs:
-    `min_insync_replicas` may change while `partition_epoch` stays the same. `brokers` are the
-    registered brokers among `replicas`.
+    The host sends the first one when the image contains this broker's current registration; before that the image
+    shows an earlier lifetime of the broker. The host sends another whenever any field differs: `min_insync_replicas`
+    may change while `partition_epoch` stays the same. `brokers` are the registered brokers among `replicas`.
     """
 
     leader: BrokerId  # NO_BROKER: there is no leader
@@ -73,7 +72,9 @@ class PartitionChanged(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class BrokerChanged(Struct, frozen=True, kw_only=True, gc=False):
-    """A broker of `replicas` registered again, was fenced or unfenced, or began to shut down."""
+    """A broker that has a replica of this partition registered again, was fenced or unfenced, or began to shut
+    down.
+    """
 
     broker: BrokerView
 
@@ -101,7 +102,7 @@ class ProduceRequested(Struct, frozen=True, kw_only=True, gc=False):
     `expected_leader_epoch` to the leader epoch in which it loaded its state; in any other epoch the append is refused.
     """
 
-    request_id: int  # chosen by the shell; repeated in RespondToProduce
+    request_id: int  # chosen by the host; repeated in RespondToProduce
     record_count: int  # number of offsets that the batches occupy
     acks: int
     deadline_ms: int
@@ -148,11 +149,12 @@ class TransactionOutcome(NamedTuple):
 
 
 class TransactionVerified(Struct, frozen=True, kw_only=True, gc=False):
-    """The coordinator's response to the RegisterTransaction with this guard.
+    """The coordinator's response to the RegisterTransaction with the same `guard`.
 
-    NONE: the partition belongs to the producer's open transaction. The coordinator is the leader of
+    `error_code` is NONE if the partition belongs to the producer's open transaction. The coordinator is the leader of
     `coordinator_partition` of `__transaction_state` in the leader epoch `coordinator_epoch`; both are -1 if no
-    coordinator responded. `last_outcome` is that of the last transaction of the transactional id that has ended.
+    coordinator responded. `last_outcome` is the outcome of the last transaction of the transactional id that has
+    ended.
     """
 
     guard: int
@@ -178,7 +180,7 @@ class Marker(NamedTuple):
 class MarkersRequested(Struct, frozen=True, kw_only=True, gc=False):
     """A transaction coordinator wants to append markers, all in one append."""
 
-    request_id: int  # chosen by the shell; repeated in AnswerMarkers
+    request_id: int  # chosen by the host; repeated in AnswerMarkers
     markers: tuple[Marker, ...]
     deadline_ms: int
 
@@ -190,7 +192,7 @@ class HangingTransactionResolved(Struct, frozen=True, kw_only=True, gc=False):
     state is still the same, and no registration of the producer is in progress.
     """
 
-    request_id: int  # chosen by the shell; repeated in AnswerMarkers
+    request_id: int  # chosen by the host; repeated in AnswerMarkers
     producer_id: ProducerId
     entry: object
     is_commit: bool
@@ -200,7 +202,7 @@ class HangingTransactionResolved(Struct, frozen=True, kw_only=True, gc=False):
 class DeleteRecordsRequested(Struct, frozen=True, kw_only=True, gc=False):
     """A client wants to delete all records below `before_offset`; -1: below the high watermark."""
 
-    request_id: int  # chosen by the shell; repeated in RespondToDelete
+    request_id: int  # chosen by the host; repeated in RespondToDelete
     before_offset: Offset
     deadline_ms: int
 

@@ -265,7 +265,8 @@ class Follower:
             self._attach(effects, now_ms)
             return effects
         if not self._is_sound(event):
-            # The leader's copy or the connection is damaged. Wait, so that the two do not loop.
+            # The leader's copy or the connection is damaged. Wait before attaching again, so that the leader does not
+            # resend the same data in a tight loop.
             self._retry_later(now_ms)
             return [SendDetach(session_id=event.session_id)]
         if event.end_offset == event.base_offset:
@@ -323,7 +324,9 @@ class Follower:
         return effects
 
     def acknowledge(self, effects: list[Effect]) -> None:
-        """Acknowledge this replica's position and log start, if they changed and it is attached (rule R6)."""
+        """Acknowledge this replica's position and log start, if either changed since the last acknowledgement and the
+        follower is attached (rule R6).
+        """
         log = self._log
         position = (log.position, log.is_fsync, log.log_start)
         if self.phase is not Phase.STREAMING or position == self._acked:

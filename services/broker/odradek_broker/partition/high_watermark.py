@@ -10,7 +10,8 @@ The watermark stands still while the committed ISR is smaller than min.insync.re
 left below that size are eligible leaders (ELR, KIP-966), and they hold everything below the watermark
 only because it has not moved since.
 
-A follower joins at the high watermark (rule R16), and is always a round trip behind the leader's log end.
+A follower may join the ISR once it has reached the high watermark, but it is always a round trip
+behind the leader's log end.
 With the leader alone in the ISR the watermark is the log end, so a follower that keeps up would join
 only in a pause of the producers; a follower with a longer round trip than the slowest ISR member
 would join only by luck. So the watermark waits for it: it stays where it is until the follower has
@@ -101,7 +102,7 @@ class JoinWait:
         self._until_ms = None
 
     def expire(self, now_ms: int) -> bool:
-        """End a wait whose time is over. Returns whether there was one."""
+        """End a wait whose time is over. Returns whether a wait ended."""
         if self._until_ms is None or now_ms < self._until_ms:
             return False
         self._until_ms = None

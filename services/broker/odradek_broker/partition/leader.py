@@ -383,7 +383,7 @@ class Leader:
         return effects
 
     def on_data_sent(self, event: DataSent, now_ms: int) -> list[Effect]:
-        """Record up to where the follower was sent data."""
+        """Record the end offset of the data that the follower was sent."""
         follower = self._followers.attached(event.session)
         if follower is not None:
             log = self._log
@@ -436,7 +436,7 @@ class Leader:
             effects.extend(self._gate.on_tick(now_ms))
         if self._markers:
             effects.extend(self._markers.expire(now_ms))
-        # A follower may have been fenced for which a DeleteRecords waits.
+        # A DeleteRecords may wait for a follower that has been fenced in the meantime.
         if self._deletes:
             effects.extend(self._deletes.reached(self._low_watermark()))
             effects.extend(self._deletes.expire(now_ms))
@@ -483,7 +483,7 @@ class Leader:
     def _expand(
         self, effects: list[Effect], candidates: Iterable[FollowerProgress], now_ms: int
     ) -> None:
-        """Propose the ISR with the candidates that have caught up (rule R16)."""
+        """Propose the ISR with those candidates that have caught up."""
         if self.isr.is_pending or self.isr.is_recovering:
             return
         joining = [f for f in candidates if self._has_reached(f) and self._may_join(f)]

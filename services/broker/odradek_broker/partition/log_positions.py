@@ -1,7 +1,8 @@
 """The offsets of a replica's log, without the log: log start <= high watermark <= log end.
 
-They move when the replica's host reports that the disk has finished; no file is read here. Between a TruncateTo or
-ResetLog and its response the log is *being cut*: nothing may be appended, and a change of role waits.
+The offsets move when the replica's host reports that the disk has finished; no file is read here. Between a TruncateTo
+or ResetLog and the event that reports its end, the log is *being cut*: nothing may be appended, and a change of role
+waits.
 """
 
 from __future__ import annotations
@@ -83,14 +84,14 @@ class LogPositions:
 
     @property
     def waits_for_flush(self) -> bool:
-        """Whether a sync will be due by flush.ms although no other event comes."""
+        """Whether a sync will be due by flush.ms even if no other event comes."""
         return self.flush_ms < OFFSET_MAX and self.durable_end < self.log_end
 
     def is_flush_due(self, now_ms: int) -> bool:
         """Return whether a sync has to start now because of flush.ms. Call it with every Tick.
 
-        Time counts from the first Tick after an append, and again from the start of each such sync: what it does not
-        cover was appended later.
+        The time counts from the first Tick after an append, and again from the start of each sync that flush.ms
+        caused, because what that sync does not cover was appended later.
         """
         if not self.waits_for_flush:
             self.unsynced_since_ms = None

@@ -12,13 +12,14 @@ A marker is refused
   epoch. So a late marker of a deposed coordinator cannot end a transaction that this coordinator does not know. If this
   broker has not heard of a newer coordinator, the late marker does no harm: a new coordinator sends the same one,
   because the decision was committed before any marker was sent;
-- if its producer epoch is older than what the log has. With KIP-890 each transaction has an epoch of its own, and
-  its marker the next one (`is_bumped`). A marker of that epoch is a repeat if nothing is open, and is appended again:
-  its commit proves the first one. If a transaction is open, that is the next one, which the marker must not end.
+- if its producer epoch is older than the one in the log. With KIP-890 each transaction has its own producer epoch, and
+  its marker has the next one (`is_bumped`). A marker with that next epoch may be a duplicate. If no transaction is
+  open, it is appended again, because its commit proves that the first copy is committed too. If a transaction is open,
+  it is a later one, which the duplicate must not end.
 
-A leader also ends transactions by itself, when its marker was lost: one that precedes a later transaction
-(`end_orphan`), and one that no coordinator knows any more (`end_hanging`). Its markers have the epoch of the data and
-the coordinator epoch -1.
+A leader also ends a transaction whose marker was lost: when its producer begins a later transaction (`end_orphan`), or
+when no coordinator knows the transaction any more (`end_hanging`). The leader's own markers have the producer epoch of
+the data and the coordinator epoch -1.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class Produces:
     def request_all(
         self, events: tuple[ProduceRequested, ...], *, is_under_min_isr: bool
     ) -> list[Effect]:
-        """Handle several requests like `request` does each of them; those that are appended share one append."""
+        """Like `request`, for several requests; all that are accepted share one append."""
         effects: list[Effect] = []
         accepted: list[ProduceRequested] = []
         for event in events:
@@ -265,7 +265,7 @@ class _Waiter(Struct, frozen=True, gc=False):
 class ProduceWaiters:
     """Requests with acks=all that wait for the high watermark, in the order of their end offsets.
 
-    Their number is bounded by what the broker accepts at once.
+    Their number is bounded by the number of requests that the broker accepts at once.
     """
 
     __slots__ = ("_added", "_heap", "_leader_epoch")

@@ -229,7 +229,7 @@ class Replica:
     def _on_failed(
         self, event: events.StorageFailed | events.BugFound, now_ms: int
     ) -> Sequence[Effect]:
-        """Stop to acknowledge and to send data (rule R11).
+        """Stop acknowledging and sending data (rule R11).
 
         After an internal error the log itself is intact, so the replica stays in the ISR.
         """
@@ -477,8 +477,8 @@ class Replica:
     ) -> ReadBound:
         """Return the bound whose `end_offset` is the response to ListOffsets(latest).
 
-        It is OFFSET_NOT_AVAILABLE while the high watermark is below the start of this leader epoch, because consumers
-        may have seen higher offsets at the previous leader.
+        Its error is OFFSET_NOT_AVAILABLE while the high watermark is below the start of this leader epoch, because
+        consumers may have seen higher offsets at the previous leader.
         """
         bound = self.read_bound(
             last_stable_offset=last_stable_offset,

@@ -121,7 +121,7 @@ class TransactionGate:
         coordinators: CoordinatorEpochs,
         timeout_ms: int,
     ) -> None:
-        """`guards` yields each number only once, so that a late response is never mistaken for that to a later
+        """`guards` yields each number only once, so that a late response is never mistaken for the response to a later
         registration.
         """
         self._leader_epoch = leader_epoch
@@ -175,8 +175,8 @@ class TransactionGate:
         return isinstance(verdict, ErrorCode) and verdict is not ErrorCode.INVALID_PRODUCER_EPOCH
 
     def refusal(self, event: TransactionalProduceRequested) -> RespondToProduce | None:
-        """Return the error for a batch that would begin a transaction in this partition, although it is not the first
-        batch of one.
+        """Refuse a batch of a producer that the log does not know, unless it begins with sequence number 0 (only with
+        transaction.version 2). Returns None if the batch is not refused.
         """
         batch = event.produce.producer
         assert batch is not None, event
@@ -237,11 +237,12 @@ class TransactionGate:
         return producer_id in self._waiting
 
     def ended(self, producer_id: ProducerId, last_epoch: int) -> list[Effect]:
-        """Void the registration of a producer whose marker is being appended; it ended data up to `last_epoch`.
+        """Void the registration of a producer whose marker is being appended, and fail its held batches up to
+        `last_epoch`.
 
-        Held batches of such an epoch belong to that transaction, because the next one begins when this marker
-        is committed. They must not be registered again: clients of the older protocol keep their epoch, so
-        the coordinator could take them for batches of the next transaction.
+        Those batches belong to the transaction that the marker ends, because the next one begins only when this marker
+        is committed. They must not be registered again: clients of the older protocol keep their epoch, so the
+        coordinator could take them for batches of the next transaction.
         """
         waiting = self._waiting.get(producer_id)
         if waiting is None:
