@@ -4,12 +4,12 @@ A broker has caught up when two things hold:
 
 - Each of its replicas is in its partition's ISR, or has no leader to catch up with.
 - Each live broker that shares a partition with it has a replication stream to it. Followers open these streams before
-  the broker leads anything (`FollowerLinks.keep`). Without this rule a broker could count as caught up although no
+  the broker leads anything (`FollowerLinks.share`). Without this rule a broker could count as caught up although no
   other broker can reach it, for example because their name servers still return its old address. When the next broker
   stops, this one may become a leader without followers, and acks=all fails.
 
-Copying a large log takes long, so after a timeout the broker counts as caught up nevertheless. From then on it stays
-so: a replica that falls behind later is a matter for alerts, and no reason to report the broker as not ready.
+Copying a large log takes long, so after a timeout the broker counts as caught up nevertheless. From then on it always
+does: a replica that falls behind later is a matter for alerts, and no reason to report the broker as not ready.
 """
 
 from __future__ import annotations

@@ -34,12 +34,12 @@ class Lease:
     """How long this broker may respond as a leader without a response from the active controller.
 
     The lease begins at the *send* time of the last heartbeat to which the active controller responded, so a slow
-    response shortens it. It only bounds how stale a response to a client can be: safety rests on epochs and the maximal
-    ISR, and a new leader may begin while the lease of the old one still runs. Times are ms of CLOCK_BOOTTIME, which
-    continues while the machine is suspended.
+    response shortens it. It only bounds how stale a response to a client can be: safety rests on epochs and the
+    maximal ISR, and a new leader may begin while the lease of the old one still runs. Times are ms of CLOCK_BOOTTIME,
+    which continues while the machine is suspended.
 
-    The heartbeat threads write it and the event loop reads it, without a lock, because it is one attribute that is set
-    atomically.
+    The heartbeat threads write `until_ms` and the event loop reads it. This needs no lock, because setting one
+    attribute is atomic.
     """
 
     __slots__ = ("_length_ms", "until_ms")
@@ -104,12 +104,14 @@ class SentBeats:
         self._sent_at_ms[request.seq] = self._clock.boottime_ms()
 
     def take(self, response: pb.HeartbeatResponse) -> int | None:
-        """Return the send time of the heartbeat that this is the response to; None if this stream did not send it."""
+        """Return the send time of the heartbeat that this response answers; None if this stream did not send that
+        heartbeat.
+        """
         return self._sent_at_ms.pop(response.seq, None)
 
 
 class Beating(Protocol):
-    """Sends the heartbeats of one `Heartbeat`: from threads, or in the simulator."""
+    """Sends a broker's heartbeats, whose content a `Heartbeat` makes: from threads, or in the simulator."""
 
     def start(self) -> None:
         """Begin to send heartbeats."""

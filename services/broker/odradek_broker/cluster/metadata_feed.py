@@ -1,13 +1,13 @@
 """The metadata feed: keeps the broker's copy of the metadata up to date with the controllers' committed records.
 
-The feed only goes forward. The broker reads it from the active controller if that one is known, because it commits
-first; otherwise from any controller, and from the next one when the stream breaks. It leaves a standby after a while,
-because a standby may be cut off from its leader and then receives no commits. A broker that is too far behind
-gets a snapshot. The snapshot is built beside the present image, and the difference between the two is applied in
-slices, so that the event loop keeps turning.
+The feed only goes forward. If the broker knows the active controller, it reads from that one, because it commits
+first; otherwise it reads from any controller, and from the next one when the stream breaks. It leaves a standby
+controller after a while, because a standby may be cut off from its leader and then receives no commits. A broker that
+is too far behind gets a snapshot. The snapshot is built beside the present image, and the difference between the two
+is applied in slices, so that the event loop keeps turning.
 
-`on_change(image, delta)` is called after each batch, when the image already includes the delta. It returns the
-steps in which the parts of the broker apply the change; the next batch is read when all of them are done.
+`on_change(image, delta)` is called after each batch, when the image already includes the delta. It returns the steps
+in which the parts of the broker apply the change; the next batch is read when all of them are done.
 
 The feed ends with a call of `on_refused` when no other controller could help: the metadata needs a newer release than
 this program, or it is another log than the one that this broker has followed so far.
@@ -49,8 +49,8 @@ _Call = grpc.aio.UnaryStreamCall[pb.MetadataFeedRequest, pb.MetadataFeedResponse
 
 
 class FeedBroken(Exception):
-    """The controller sent an invalid entry or snapshot, or one that does not follow the image. The feed tries the next
-    one.
+    """The controller sent an invalid entry or snapshot, or one that does not follow the image. The feed tries the
+    next controller.
     """
 
 

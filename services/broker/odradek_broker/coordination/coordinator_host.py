@@ -37,7 +37,9 @@ _log = event_log(__name__)
 
 
 class ShardKind(Protocol[Shard]):
-    """The parts in which kinds of coordinators differ: how their state machine is created, loaded and written."""
+    """What differs between the group and the transaction coordinator: how a state machine is created, loaded and
+    written.
+    """
 
     def create(self) -> Shard:
         """Return an empty state machine."""

@@ -293,7 +293,7 @@ class GroupCoordinator:
 
     async def fetch_offsets(self, request: FetchOffsets) -> FetchedOffsets:
         """Handle OffsetFetch of one group."""
-        # Before that, a new catalog removes the committed offsets of deleted topics.
+        # Before the read, a new catalog removes the committed offsets of deleted topics.
         self.catalog()
         fetched: FetchedOffsets = await self._ask(
             request.group_id,
@@ -454,8 +454,9 @@ def group_settings(
 
 @dataclass(frozen=True, slots=True)
 class GroupKind:
-    """The ShardKind of groups. `catalog` returns the present topics; `now_ms` and `wall_ms` read the monotonic and the
-    wall clock.
+    """How CoordinatorHost creates, loads and writes the shards of the group coordinator.
+
+    `catalog` returns the present topics; `now_ms` and `wall_ms` read the monotonic and the wall clock.
     """
 
     settings: GroupSettings

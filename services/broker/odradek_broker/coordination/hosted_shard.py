@@ -71,7 +71,7 @@ class _Write(Struct, gc=False):
 
 
 class Order(Struct, frozen=True, gc=False):
-    """An order of a step. It waits in the same queue as the responses."""
+    """Work outside of the state machine that a step asks for. It waits in the same queue as the responses."""
 
     order: Any
 
@@ -97,7 +97,8 @@ class HostedShard(Generic[Shard]):
     _waiting: dict[int, tuple[asyncio.Future[Any], Callable[[Any], Any]]] = field(
         default_factory=dict
     )
-    # The writes of this turn of the event loop. Their effects belong to the last of `_writes`.
+    # The records of this turn of the event loop. The responses and orders that wait for them are in the last of
+    # `_writes`.
     _turn: TurnWrites | None = None
     _writes: deque[_Write] = field(default_factory=deque)
     _next_request_id: int = 0
@@ -111,12 +112,12 @@ class HostedShard(Generic[Shard]):
         decide: Callable[[Shard, RequestId], Step[Any]],
         shape: Callable[[Any], Any] = returned,
     ) -> asyncio.Future[Any]:
-        """Decide one request, and return a future of its response. The future is set when the response may be sent, or
-        at once if nothing has to be written before it.
+        """Decide one request, and return a future of its response. The future is set when the response may be sent,
+        or at once if nothing has to be written before it.
 
         The result is what `shape` returns for the response or for a CoordinatorError: NOT_COORDINATOR if the shard
-        closes while the response waits, UNKNOWN_SERVER_ERROR if the handler failed. An exception of `shape` becomes
-        that of the future.
+        closes while the response waits, UNKNOWN_SERVER_ERROR if the handler failed. If `shape` raises, the future
+        gets that exception.
 
         Raises:
             CoordinatorError: COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, or COORDINATOR_NOT_AVAILABLE when too

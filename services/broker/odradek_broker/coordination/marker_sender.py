@@ -2,26 +2,27 @@
 
 A marker goes to the leader that the metadata image names: over a stream to another broker, or directly to this one.
 The leader's response is one of these:
-
     done         NONE; INVALID_PRODUCER_EPOCH, because only this decision or a later one of the same producer can have
                  written a higher epoch there
-    fenced       TRANSACTION_COORDINATOR_FENCED: another broker coordinates by now. The shard resigns
-    again        everything else, and a stream that broke: after 50 ms to 1 s, or at once when the image changes
+    fenced       TRANSACTION_COORDINATOR_FENCED: another broker coordinates by now, so the shard resigns
+    again        everything else, or no response because the stream broke: the marker is sent again after 50 ms to 1 s,
+                 or at once when the image changes
 
 The markers of a partition without a leader wait until it has one. The partition counts as deleted only if the image
 lacks its topic id: the image that made this broker the coordinator is not older than any in which the partition was
 registered.
 
-A marker says for which leader epoch of the partition it is meant. So when the leader changes it goes to the new one at
-once: a copy that is still on its way to the old one is refused if it arrives in a later leadership. Otherwise it could
-end a later transaction of a client that keeps its epoch. A marker is sent to the same leadership again only after a
-response, or after the stream broke: a new stream makes the leader drop what still arrives on the old one.
+A marker says for which leader epoch of the partition it is meant. So when the leader changes, the marker is sent to
+the new leader at once: a copy that is still on its way to the old leader is refused if it arrives in a later epoch.
+Otherwise it could end a later transaction of a client that keeps its epoch. A marker is sent to the same leadership
+again only after a response, or after the stream broke: a new stream makes the leader drop what still arrives on the
+old one.
 
-A transaction may have thousands of partitions: one turn of the event loop sends `MARKERS_AT_ONCE` markers, and reports
-as many acknowledgements.
+A transaction may have thousands of partitions: one turn of the event loop sends `MARKERS_AT_ONCE` markers, and
+reports as many acknowledgements.
 
-Acknowledgements are matched with what was sent by the stream's entries. One that comes after the shard was closed
-changes nothing, and neither does one of an earlier decision.
+The entry number in a stream tells which marker an acknowledgement is for. An acknowledgement that comes after the
+shard was closed changes nothing, and neither does one for an earlier decision.
 """
 
 from __future__ import annotations
@@ -278,7 +279,8 @@ class MarkerSender:
             )
             self._on_fenced(*due.shard)
         elif attempt == due.attempt:
-            # The error of an earlier leader says nothing about the present one, which has the request now.
+            # An earlier leader's error says nothing about the present leader, to which the marker has been sent
+            # since.
             self._retry(due, code)
 
     def _settle(self, due: _Due, code: ErrorCode) -> None:

@@ -222,7 +222,9 @@ class TransactionCoordinator:
     async def ask_staged(
         self, query: str, decide: Callable[[TransactionShard, RequestId], Step[Any]]
     ) -> Any:
-        """Let the shard decide that has the staged writes of a query, and wait until its response may be sent."""
+        """Let the shard that has the staged writes of a query (transactions/staged_steps.py) decide, and wait until
+        its response may be sent.
+        """
         return await self._ask(query, decide)
 
     async def describe(self, transactional_id: TransactionalId) -> Transaction | None:
@@ -342,7 +344,7 @@ _OUTDATED: Final = object()
 
 
 class TransactionKind:
-    """The ShardKind of transactions."""
+    """How CoordinatorHost creates, loads and writes the shards of the transaction coordinator."""
 
     def __init__(
         self,

@@ -142,7 +142,7 @@ class TransactionalOffsets:
                 await asyncio.sleep(_PAUSE_S)
 
     def _order(self, partition: PartitionIndex) -> ConnectionOrder:
-        """Return what keeps the requests of each connection in order, as long as the leader epoch is the same."""
+        """Return the ConnectionOrder of an offsets partition. A new leader epoch begins with a new one."""
         placement = self._groups.placement
         epoch = self._partitions.leader_of(placement.topic, partition).leader_epoch
         known_epoch, order = self._orders.get(partition, (None, None))

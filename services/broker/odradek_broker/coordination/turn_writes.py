@@ -120,9 +120,9 @@ def _size_bytes(records: list[EncodedRecord]) -> int:
 
 
 def _build_run(run: _Run, now_wall_ms: int, buffer: bytearray) -> None:
-    """Add the batches of a run. There are several if one step alone is larger than a batch may be.
+    """Build the batches of a run. There are several if one step alone is larger than a batch may be.
 
-    Only the tombstones of expired offsets can be so many.
+    Only a step that expires offsets can be so large: it writes a tombstone for each of them.
     """
     batch = BatchBuilder(BATCH_BYTES_MAX)
     for record in run.records:
