@@ -170,8 +170,8 @@ class ClassicGroup:
         )
         if self.state is ClassicState.STABLE and is_same:
             joined = self._joined(member, skips=was_leader and join.may_skip_assignment)
-            # An old client would compute the assignment again if it were the leader. If the old member id stays the
-            # leader, it is a follower.
+            # A client without KIP-814 would compute the assignment again if it were told that it is the leader. So
+            # the response names the old member id as the leader.
             if was_leader and not join.may_skip_assignment:
                 joined = Joined(
                     error=ErrorCode.NONE,
@@ -339,7 +339,7 @@ class ClassicGroup:
     def check_commit(
         self, member_id: MemberId, instance_id: str | None, generation: int, *, now_ms: int
     ) -> ErrorCode:
-        """Return whether this member may commit offsets now; a commit counts as a heartbeat."""
+        """Return NONE if this member may commit offsets now, or else the error. A commit counts as a heartbeat."""
         # The caller is not a member, but a consumer that assigns its partitions to itself.
         if generation < 0 and self.state is ClassicState.EMPTY:
             return ErrorCode.NONE

@@ -70,7 +70,7 @@ class ConsumerGroup:
     _session_ends_ms: dict[MemberId, int] = field(default_factory=dict)
     _revocation_ends_ms: dict[MemberId, int] = field(default_factory=dict)
     _duty_ends_ms: dict[MemberId, int] = field(default_factory=dict)
-    """When each member of the classic protocol is removed that has to join again or to sync."""
+    """When each member of the classic protocol that has to join again or to sync is removed."""
     _pace: HeartbeatPace = field(init=False)
 
     def __post_init__(self) -> None:
@@ -299,7 +299,8 @@ class ConsumerGroup:
     ) -> None:
         """Raise the group's epoch if its members' subscriptions, or the subscribed topics, have changed.
 
-        It checks the topics again after a member has left, which alone may have subscribed to some of them.
+        The topics are also checked after a member has left, because it may have been the only one that subscribed to
+        some of them.
         """
         has_targets = self.state.epoch == self.state.target_epoch
         if has_targets and not subscription_changed and catalog.version == self._catalog_version:
@@ -457,8 +458,8 @@ class ConsumerGroup:
         return records
 
     def due_ms(self, *, now_ms: int) -> int:
-        """Return the time before which `tick` need not run unless a request arrives. It is the present if the group is
-        not calm.
+        """Return the time before which `tick` need not run unless a request arrives; `now_ms` if a group with members
+        is not calm.
         """
         if self.state.members and not self._pace.is_calm:
             return now_ms
@@ -477,7 +478,7 @@ class ConsumerGroup:
     def check_epoch(
         self, member_id: MemberId | None, member_epoch: int, instance_id: str | None = None
     ) -> ErrorCode:
-        """Return whether this member may commit or fetch offsets."""
+        """Return NONE if this member may commit or fetch offsets, or else the error."""
         # The caller is not a member, but a consumer that assigns its partitions to itself, or an administrator.
         if member_epoch < 0 and (not self.state.members or member_id is None):
             return ErrorCode.NONE

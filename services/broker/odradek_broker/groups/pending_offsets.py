@@ -94,7 +94,7 @@ class PendingOffsets(Struct, gc=False):
         partition: TopicPartition,
         committed: CommittedOffset,
     ) -> None:
-        """Add the offset that one transactional record commits to the producer's open transaction."""
+        """Add to the producer's open transaction the offset that one of its transactional records commits."""
         transaction = self._transactions.get(producer_id)
         if transaction is None or transaction.epoch != epoch:
             # Without a marker between them, the batches of two epochs are one transaction to readers of the log.

@@ -53,7 +53,7 @@ class ClassicGroupState(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ClassicGroupRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """GroupMetadata; None deletes the group."""
+    """The state of a classic group (Kafka's GroupMetadata); None deletes the group."""
 
     group_id: GroupId
     state: ClassicGroupState | None
@@ -107,7 +107,7 @@ class ConsumerMember(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ConsumerMemberRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """ConsumerGroupMemberMetadata."""
+    """A member's subscription and client (Kafka's ConsumerGroupMemberMetadata); None deletes the member."""
 
     group_id: GroupId
     member_id: MemberId
@@ -140,7 +140,7 @@ class CurrentAssignment(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CurrentMemberRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """ConsumerGroupCurrentMemberAssignment."""
+    """What a member owns, and its epochs (Kafka's ConsumerGroupCurrentMemberAssignment); None deletes the record."""
 
     group_id: GroupId
     member_id: MemberId

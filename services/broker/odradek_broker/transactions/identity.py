@@ -44,8 +44,8 @@ class Match(Enum):
 
 @dataclass(slots=True)
 class ProducerIdReserve:
-    """Producer ids that a shard may give out, each once. Its host adds ids to it. The ids in the reserve of a discarded
-    shard are never used.
+    """Producer ids that a shard may give out, each once. The shard's host adds ids. The ids in the reserve of a
+    discarded shard are never used.
     """
 
     size_max: int

@@ -1,8 +1,9 @@
 """The partitions that have not acknowledged the marker of a decided transaction.
 
-Each decision has a number, which the shard assigns in rising order. An acknowledgement names that number. So one that
-comes late, for an earlier transaction of the same transactional id, completes nothing (KAFKA-16352). Acknowledgements
-are kept in memory only: after a load, all markers are sent again, and partition leaders accept repeated ones.
+Each decision has a number, which the shard assigns in rising order, and an acknowledgement names the number of its
+decision. So a late acknowledgement, for an earlier transaction of the same transactional id, completes nothing
+(KAFKA-16352). Acknowledgements are kept in memory only: after a load, all markers are sent again, and partition
+leaders accept repeated ones.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Aborted:
 
 
 class SlotIdentity(NamedTuple):
-    """A member of a staged step: the transactional id of its slot, and its producer identity."""
+    """A member of a staged step (staged_steps.py): the transactional id of its slot, and its producer identity."""
 
     transactional_id: TransactionalId
     identity: ProducerIdentity
@@ -121,7 +121,7 @@ class SlotIdentity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenStaged:
-    """A request of a task of a step (staged_steps.py) to begin to write."""
+    """A request of a task to begin to write in a step of staged writes."""
 
     query: str
     step: int

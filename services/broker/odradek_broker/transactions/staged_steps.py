@@ -219,7 +219,7 @@ class StagedSteps:
     def handle_renew(
         self, request_id: RequestId, request: RenewStaged, *, now_ms: int
     ) -> TransactionStep:
-        """Extend the leases of these members, and restart the time-outs of the steps of those that are prepared."""
+        """Extend the leases of these members. For each prepared member, also restart the time-out of its step."""
         errors = {}
         for member in request.members:
             state, errors[member] = self._match(member)
@@ -266,7 +266,7 @@ class StagedSteps:
             step += self._move_ledger(request, wall_ms)
         for transactional_id, state in self._open_members(request.query, request.step):
             assert state.staged is not None
-            # Only a repetition of the last complete step can have written for it again.
+            # Only a repetition of the last complete step can have opened new members for it.
             if is_completed and state.staged.step != request.step:
                 continue
             if transactional_id in committed:

@@ -164,10 +164,11 @@ def _tags(state: Transaction) -> dict[int, bytes]:
 
 
 def _read_usual(value: bytes) -> Transaction | None:
-    """Return the state that nearly all records of a log have, after a transaction of a client of transaction version
-    2; None for a value of any other form.
+    """Decode a value of the most common form, which a client of transaction version 2 leaves after each transaction;
+    None for a value of any other form.
 
-    `_read_value` takes three times as long. No transaction of a shard goes on while its records are loaded.
+    `_read_value` takes three times as long, and no transaction of a shard makes progress while its records are
+    loaded.
     """
     if len(value) != _USUAL.size:
         return None

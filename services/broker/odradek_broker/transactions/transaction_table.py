@@ -185,8 +185,8 @@ class TransactionTable:
         query, separator, _ = transactional_id.partition(SLOT_SEPARATOR)
         of_query = self._states.get(TransactionalId(query))
         if of_query is not None and of_query.ledger is not None and of_query.ledger.is_final:
-            # A final ledger is that of a batch write, whose slots no other query uses. It stays until they have
-            # expired, because they expire early only while the ledger shows that they may.
+            # A final ledger belongs to a batch write, whose slots no other query uses. The ledger is kept until they
+            # have expired, because only the ledger shows that they may expire early.
             if not separator and query in self._slots:
                 return False
             expiration_ms = _FINAL_LEDGER_MS
