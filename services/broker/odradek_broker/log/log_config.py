@@ -53,7 +53,7 @@ class LogConfig:
     cleanup_compact: bool = False
     """Whether `cleanup.policy` contains `compact`."""
     min_cleanable_dirty_ratio: float = 0.5
-    """`min.cleanable.dirty.ratio`: the share of bytes not compacted yet from which a log is compacted."""
+    """`min.cleanable.dirty.ratio`: a log is compacted once this share of its bytes is not compacted yet."""
     min_compaction_lag_ms: int = 0
     """`min.compaction.lag.ms`: records younger than this are not compacted."""
     max_compaction_lag_ms: int = _INT64_MAX

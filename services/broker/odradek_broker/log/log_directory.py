@@ -79,7 +79,7 @@ from odradek_protocol.identity import (
 __all__ = ["DirectoryRefused", "LoadReport", "LogDirectory", "RestartClass"]
 
 SYNCS_AT_CLOSE_MAX: Final = 8
-ROOM_BYTES_MIN: Final = 8 << 20  # a full directory is written again from this much free space on
+ROOM_BYTES_MIN: Final = 8 << 20  # a full directory is writable again with this much free space
 BOOT_ID_PATH: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -376,8 +376,8 @@ class LogDirectory:
     def delete(self, topic_id: TopicId, partition: PartitionIndex) -> None:
         """Delete a partition: its directory is renamed, and `take_removals` returns it for removal later.
 
-        Its log must not be used after that. It is no error if there is none. Raises StorageFailed if the disk fails;
-        after any other error of the rename the partition is deleted nevertheless.
+        Its log must not be used after that. It is no error if the partition has no log. Raises StorageFailed if the
+        disk fails; after any other error of the rename the partition is deleted nevertheless.
         """
         self.health.check()
         log = self._logs.pop((topic_id, partition), None)
@@ -579,9 +579,9 @@ def due_flushes(
 ) -> list[PartitionLog]:
     """Return logs that need a full sync, by unsynced bytes or age; at most FLUSHES_AT_ONCE_MAX.
 
-    `unsynced` are the logs that have unsynced bytes, with the number of these. The log with the most is first in the
-    result. The caller should begin each sync (`begin_sync(full=True)`) only when it can run, because a running sync
-    delays the syncs for producers to topics with `durability=fsync`.
+    `unsynced` has pairs (number of unsynced bytes, log). The log with the most unsynced bytes is first in the result.
+    The caller should begin each sync (`begin_sync(full=True)`) only when it can run, because a running sync delays
+    the syncs for producers to topics with `durability=fsync`.
     """
     total_bytes = sum(unsynced_bytes for unsynced_bytes, _ in unsynced)
     due: list[PartitionLog] = []

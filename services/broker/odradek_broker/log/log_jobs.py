@@ -64,8 +64,9 @@ class StorageJob:
     def require_current(self) -> None:
         """Raise FileNotFoundError if the job is no longer current.
 
-        To be called after long steps and before files are changed by name: if the partition was deleted
-        in between, its directory may belong to a new topic of the same name."""
+        Call it after long steps and before files are changed by name: if the partition was deleted in between, its
+        directory may belong to a new topic of the same name.
+        """
         if not self.is_current():
             raise FileNotFoundError(
                 errno.ENOENT, "the log was truncated or deleted while a job of it ran"

@@ -59,7 +59,7 @@ class OpenFiles:
         self.on_sync_failed: Callable[[OSError], object] | None = None
         self._files_max = files_max
         self._clean: dict[Segment, None] = {}
-        # With their sizes when they were opened or last looked at, the oldest first.
+        # Dirty segments, oldest first, with the file's size when it was opened or last examined.
         self._dirty: dict[Segment, int] = {}
         self._newest: Segment | None = None
 

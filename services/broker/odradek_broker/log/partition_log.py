@@ -235,7 +235,7 @@ class PartitionLog:
         self._segments.use(old, may_drop=self._progress.may_drop)
 
     def assign_epoch(self, epoch: LeaderEpoch) -> None:
-        """Add (epoch, log end offset) to the leader epochs when this replica becomes leader (rule R1)."""
+        """Add (epoch, log end offset) to the leader epochs when this replica becomes the leader."""
         if epoch > self.epochs.latest:
             self.epochs.enter(epoch, self.log_end_offset)
 
@@ -333,7 +333,7 @@ class PartitionLog:
         }
 
     def begin_truncate(self, offset: Offset) -> StorageJob:
-        """Return a job that truncates the log, its epochs and its producer state to `offset`, synced (rule R4).
+        """Return a job that truncates the log, its leader epochs and its producer state to `offset`, and syncs them.
 
         No append is allowed until `finish`. A batch that contains `offset` is removed whole. Truncating to the log
         end offset removes epochs without data. An offset below the first segment is a reset.

@@ -212,7 +212,7 @@ class SyncProgress:
         self.since_ms = None
 
     def forget_segments(self) -> None:
-        """Remove segments from the two lists that are no longer part of the log."""
+        """Remove from the two lists the segments that are no longer part of the log."""
         current = self._segments.all
         self._unsynced = [s for s in self._unsynced if s in current]
         self._unindexed = [s for s in self._unindexed if s in current]

@@ -183,7 +183,7 @@ class CheckpointJob:
 
 
 def _recovery_point(log: PartitionLog) -> Offset:
-    # This is read before the recovery point. A truncation that ends in between has then already lowered that.
+    # Read the limits before the recovery point. If a truncation ends in between, it has already lowered that point.
     limits = log.cut_limits
     point = log.recovery_point
     return point if limits is None else min(point, limits[0])

@@ -38,8 +38,8 @@ FAILED: Final = "failed"
 
 
 class RestartClass(Enum):
-    """What survived the end of the last process: all bytes and a clean stop, all writes, or only the bytes that were
-    synced.
+    """What survived the end of the last process: everything, as it was stopped cleanly; all writes; or only synced
+    bytes.
     """
 
     CLEAN = "clean"

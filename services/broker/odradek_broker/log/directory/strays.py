@@ -43,7 +43,7 @@ from odradek_protocol.identity import PartitionIndex, TopicId, TopicIdPartition
 
 STRAY_FILE: Final = "stray.json"
 UNKNOWN_MS: Final = -1
-_NAME_KEPT_MAX: Final = 200  # how many characters of a name are kept that an earlier version gave
+_NAME_KEPT_MAX: Final = 200  # length of the part of an older version's name that is kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,7 +106,7 @@ class Segment:
         self._directory = directory
         self._mark = mark  # ".cleaned" while compaction writes it
         self._file: File | None = None
-        self.open_files: OpenFiles | None = None  # it counts the descriptor once a log owns it
+        self.open_files: OpenFiles | None = None  # counts descriptors once a log owns this
         self._index_lock = threading.Lock()
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
@@ -202,8 +202,8 @@ class Segment:
         if open_files is None:
             file, self._file = self._file, None
         else:
-            # A log may be closed on a disk thread while the event loop makes room for another log's file. A
-            # descriptor that is closed twice would be that of another file the second time.
+            # A log may be closed on a disk thread while the event loop makes room for another log's file. A second
+            # close could close another file that has got the same descriptor number.
             with open_files.lock:
                 file, self._file = self._file, None
                 open_files.closed(self)
@@ -545,7 +545,9 @@ class Segment:
         return copy
 
     def rename_files(self, mark: str) -> None:
-        """Rename all files of the segment to another mark. The log is last, because it makes the rest valid."""
+        """Rename all files of the segment to another mark. The `.log` file is last, because it makes the others
+        valid.
+        """
         for suffix in (*INDEX_SUFFIXES, Suffix.LOG):
             source = self.path(suffix)
             if self._storage.exists(source):
@@ -554,6 +556,6 @@ class Segment:
         self._mark = mark
 
     def remove_files(self) -> None:
-        """Delete the segment's files. The log is first: recovery deletes indexes without a log."""
+        """Delete the segment's files. The `.log` file is first, because recovery deletes indexes that have none."""
         for suffix in (Suffix.LOG, *INDEX_SUFFIXES):
             self._storage.remove(self.path(suffix))
