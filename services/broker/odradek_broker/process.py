@@ -306,8 +306,8 @@ class BrokerProcess:
 async def _warm_up(counters: Counters) -> None:
     """Generate the code of Kafka's messages in small pieces while no request arrives.
 
-    A request that needs such code earlier generates it itself. A thread would not help: the event loop would then
-    wait for the interpreter's lock at each of its system calls.
+    A request that needs such code earlier generates it itself. A thread would not help, because the event loop would
+    wait for the interpreter's lock after each of its system calls.
     """
     served = -1
     for _ in warm_up():

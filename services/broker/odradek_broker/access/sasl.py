@@ -53,9 +53,9 @@ _REBUILD_S: Final = 1.0
 class Imitations:
     """Existing users whose credentials serve as models for those of unknown users.
 
-    A login must not reveal whether its user exists. Consistent hashing of the unknown name chooses the user that it
-    imitates. So that is the same user on every broker and after a restart, and it rarely changes when users are created
-    or deleted. The lookup is done for known users too, so that both take the same time.
+    A login must not reveal whether its user exists. Consistent hashing of an unknown name chooses the user to
+    imitate. So the name imitates the same user on every broker and after a restart, and the choice rarely changes
+    when users are created or deleted. The lookup is done for known users too, so that both take the same time.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:

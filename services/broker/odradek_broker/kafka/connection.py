@@ -4,17 +4,17 @@
                                                        ^          |
                                     one unordered at a time     head first
 
-Requests begin one after the other. The next one begins only when there is room: none but `is_ordered` requests are in
-progress, fewer than `IN_FLIGHT_MAX`, the client takes its responses, and no quota mutes it. While a request cannot
-begin, further bytes stay unread in the socket (`pause_reading`), so a client that sends without reading fills its own
-buffers, not the broker's.
+Requests begin one after the other. The next request begins only if all requests in progress are `is_ordered`
+(registry.py), there are fewer than `IN_FLIGHT_MAX` of them, the client reads its responses, and no quota mutes the
+connection. While a request cannot begin, further bytes stay unread in the socket (`pause_reading`), so a client that
+sends without reading fills its own buffers, not the broker's.
 
-A long request (`LONG_REQUEST_BYTES_MIN`) is decoded, handled and encoded in turns with other work on the event
-loop, and no request after it begins before it has its response.
+A long request (`LONG_REQUEST_BYTES_MIN`) is decoded, handled and encoded in turns with other work on the event loop,
+and no request after it begins before it has its response.
 
 Before the login has succeeded, frames have at most 4 KiB (20 KiB for a token), and only the login's requests are
-allowed. What a client may not do (malformed frames, unknown requests, being too slow, requests before the login) closes
-the connection; errors in a request are codes in its response. A lost connection cancels its requests.
+allowed. A malformed frame, an unknown request, a request before the login, or a client that is too slow closes the
+connection; all other errors are codes in the response. A lost connection cancels its requests.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._written()
 
     def _written(self) -> None:
-        """Continue, because the transport has room again, or has received all of a long response."""
+        """Begin further requests, because the transport has room again, or has received all of a long response."""
         if not self._is_write_paused:
             self._owner.registry.services.unsent.hold(self, self._line.waiting_bytes)
             self._advance()
@@ -188,10 +188,10 @@ class KafkaConnection(asyncio.BufferedProtocol):
     def _regulate(self) -> None:
         held = self._frames.held_bytes
         if self._is_closing or (not held and not self._has_held and self._is_reading):
-            return  # this is so after nearly every request
+            return  # nothing is held and reading goes on: the usual case
         self._has_held = held > 0
-        # A connection that has no whole request continues to read; otherwise it would not notice a disconnect of the
-        # client.
+        # A connection that holds no bytes continues to read even if no request may begin; otherwise it would not
+        # notice that the client disconnects.
         wants = self._has_room() or not held
         arriving = self._owner.arriving
         arriving.hold(self, held)

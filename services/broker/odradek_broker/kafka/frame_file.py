@@ -1,9 +1,10 @@
 """The bytes of a large unfinished frame, kept in a file instead of in memory.
 
-A client may begin a frame of the largest legal size and never finish it. While its owner holds more than half of its
-share of the memory for unfinished frames, a large frame that goes on arriving is moved to a file part by part, and
-read back when it is whole. So unfinished frames cost no more memory than the shares, and a large request of an honest
-client still arrives. The file has no name: nothing of it is left when the process dies. All file calls run in a thread.
+A client may begin a frame of the largest legal size and never finish it. Each owner (`odradek_runtime.budget.shares`)
+has a share of the memory for unfinished frames. While an owner's connections hold more than half of its share, a
+large frame that goes on arriving is moved to a file part by part, and read back when it is whole. So unfinished
+frames cost no more memory than the shares, and a large request of an honest client still arrives. The file has no
+name: nothing of it is left when the process dies. All file calls run in a thread.
 """
 
 from __future__ import annotations

@@ -199,12 +199,12 @@ class ArrivingBytes:
     """The memory of large frames that are not whole yet, on all connections together.
 
     An owner (`odradek_runtime.budget.shares`) may hold an eighth of it. Beyond that, or when all of it is held,
-    connections in the middle of a large frame stop reading, except one: of the owner that holds least, the connection
-    that holds least, so that small frames and new clients get through. If less than `SMALL_BYTES` arrive on it in a
-    second, another one has its turn; if its owner holds more than its share, the connection closes. Without that last
-    rule, each connection of an owner in its turn could add a frame of the largest size and leave it unfinished. With it
-    an owner holds at most its share and one frame. From half a share on, a large frame that goes on arriving is kept in
-    a file (`frame_file`), not in memory.
+    connections in the middle of a large frame stop reading, so that small frames and new clients get through. Only
+    one of them reads on: among the connections of the owner that holds least, the one that holds least. If less than
+    `SMALL_BYTES` arrive on it in a second, another one has its turn; if its owner holds more than its share, the
+    connection closes. Without that last rule, each connection of an owner in its turn could add a frame of the
+    largest size and leave it unfinished. With it an owner holds at most its share and one frame. From half a share
+    on, a large frame that goes on arriving is kept in a file (`frame_file`), not in memory.
     """
 
     SMALL_BYTES: Final = 64 * 1024  # smaller amounts that a connection holds are not counted

@@ -66,8 +66,8 @@ class ClientSession:
     def logged_in(self, reauth_ms_max: int) -> int:
         """Set the principal of a completed login, and return how long the login lasts, in ms.
 
-        A login by token ends with the token, any login after `reauth_ms_max` unless that is 0. A login
-        without an end (0) lasts as long as the connection.
+        A login by token ends when the token expires. Any login ends after `reauth_ms_max`, unless that is 0. A login
+        without an end (0 is returned) lasts as long as the connection.
         """
         assert self.sasl is not None, self
         self.principal = f"User:{self.sasl.user}"

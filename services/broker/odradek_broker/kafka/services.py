@@ -31,9 +31,10 @@ class UnsentResponses:
     """The bytes of responses that clients have not taken yet, on all connections together.
 
     A response to a fetch may have 50 MiB, and what its socket does not take stays in memory. Each connection is
-    bounded, because it begins no request meanwhile. All of them together are bounded here: the more bytes are unsent,
-    the fewer bytes of records go into a new response, down to `LEAST_BYTES`. That is what a connection may leave unsent
-    anyway, and lets the other clients make progress. Connections report when they stop sending and when they resume.
+    bounded, because it begins no request while bytes are unsent. This class bounds all of them together: the more
+    bytes are unsent, the fewer bytes of records go into a new response, down to `LEAST_BYTES`. A connection may leave
+    that much unsent anyway, and it lets the other clients make progress. Connections report when they stop sending
+    and when they resume.
     """
 
     __slots__ = ("_bytes_max", "_unsent", "total_bytes")

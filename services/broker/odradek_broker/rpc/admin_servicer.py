@@ -42,7 +42,8 @@ DescribeBroker = Callable[[pb.ConfigResource], pb.ConfigResourceResult]
 
 
 def _forwards_the_rest(servicer: type[AdminServicer]) -> type[AdminServicer]:
-    """Add each RPC of the service that the class does not define: the active controller responds to it.
+    """Add a forwarding method for each RPC of the service that the class does not define: the active controller
+    responds.
 
     A response with a metadata_offset describes the metadata from that offset on, so this broker waits until its image
     has reached it. What a caller needs for an RPC is in `access/rights.py`; an RPC without a rule there is refused.
@@ -317,7 +318,7 @@ def describe_broker(
 ) -> pb.ConfigResourceResult:
     """Return the configs of this broker.
 
-    A value set at run time for this broker wins over one for all brokers, and both win over the settings.
+    A value set at run time for this broker overrides one set for all brokers, and both override the settings.
     """
     result = pb.ConfigResourceResult(type=resource.type, name=resource.name)
     own = image.config_of(ConfigResourceType.BROKER, resource.name)

@@ -160,7 +160,7 @@ class BrokerServicer(pb_grpc.BrokerServiceServicer):
                 timeout_s=metadata_changes.READABLE_S_MAX,
             )
         image = self._partitions.image
-        # Read first, so that its offset is not later than the state of any topic.
+        # The offset is read first, so that it is not later than the state of any topic that is added below.
         response = self._metadata(image, [])
         hidden: list[str] = []
         async for name in in_turns(all_topics(image) if request.all_topics else named):

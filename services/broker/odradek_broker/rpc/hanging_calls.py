@@ -19,7 +19,7 @@ PRODUCERS_MAX = 100_000
 
 
 class HangingCalls:
-    """Serves these calls for the partitions that this broker leads."""
+    """Serves the operators' calls about transactions, for the partitions that this broker leads."""
 
     def __init__(
         self,

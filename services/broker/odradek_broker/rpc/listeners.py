@@ -152,7 +152,9 @@ class GrpcListeners:
         return ports
 
     def _new_watch(self, ports: list[int]) -> ConnectionWatch:
-        """Return the object that watches clients' connections. One address may use three quarters of a listener."""
+        """Return the object that watches clients' connections. One address may have at most three quarters of a
+        listener's connections.
+        """
         most = self._connections_max()
         watch = ConnectionWatch(
             self._intake.messages,

@@ -41,7 +41,7 @@ Context = grpc.aio.ServicerContext[bytes, pb.ProduceResponse]
 
 
 class _Request:
-    """A request whose partitions are appended, or wait for replicas."""
+    """A produce request in progress: its partitions are being appended, or wait for replicas."""
 
     __slots__ = (
         "acks",

@@ -262,7 +262,8 @@ class StagedWriteServicer(pb_grpc.StagedWriteServiceServicer):
         if not self._partitions.image.has_transactions:
             return refuse(ErrorCode.UNSUPPORTED_VERSION)
         query: str = getattr(request, "query")  # noqa: B009  (the messages share no type)
-        # A slot's name has the same coordinator as its query, and this would serve the slot as if it were a query.
+        # The transactional id of a slot has the same coordinator as its query, so without this check the slot would
+        # be served as if it were a query.
         if SLOT_SEPARATOR in query:
             return refuse(ErrorCode.INVALID_REQUEST)
         return await self._routing.at_coordinator(

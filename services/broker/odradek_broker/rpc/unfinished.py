@@ -35,8 +35,8 @@ _CALL_BYTES: Final = 512
 _IDLE_BYTES_PER_S: Final = 4096
 _HANDSHAKE_BYTES: Final = 64 * 1024
 _STREAM_BYTES: Final = 1 << 20
-"""How many bytes a stream may hold: its window, which is as large as a message of a producer. So many producers do not
-count as an attack.
+"""How many bytes a stream may hold: its window, which is as large as a message of a producer. Thanks to this
+allowance, many producers that send at the same time do not count as an attack.
 """
 
 _LOOK_INTERVAL_S: Final = 0.2

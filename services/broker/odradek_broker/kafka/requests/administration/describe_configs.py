@@ -3,8 +3,8 @@
     topic's own > this broker's own > default of all brokers > this process's settings > built in
 
 A topic's config falls back on the broker config that is its default (`retention.ms` on `log.retention.ms`), and the
-response lists the whole chain as synonyms (KIP-226). It never has the values of secrets. ListConfigResources
-lists the resources that have configs (KIP-1142); its version 0 lists client metrics alone.
+response lists the whole chain as synonyms (KIP-226). The response never has the values of secrets.
+ListConfigResources lists the resources that have configs (KIP-1142); its version 0 lists client metrics alone.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _FENCED_FROM: Final = {
     ApiKey.ADD_OFFSETS_TO_TXN: 2,
     ApiKey.END_TXN: 2,
 }
-"""The first version whose clients know PRODUCER_FENCED."""
+"""For each request, the first version whose clients know PRODUCER_FENCED."""
 _ABORTABLE_FROM: Final = {
     ApiKey.FIND_COORDINATOR: 5,
     ApiKey.INIT_PRODUCER_ID: 5,
@@ -38,7 +38,7 @@ _ABORTABLE_FROM: Final = {
     ApiKey.TXN_OFFSET_COMMIT: 4,
     ApiKey.END_TXN: 4,
 }
-"""The first version whose clients know TRANSACTION_ABORTABLE."""
+"""For each request, the first version whose clients know TRANSACTION_ABORTABLE."""
 
 
 def has_transactions(services: Services) -> bool:
