@@ -75,15 +75,17 @@ class MetadataFeed:
         self._on_change = on_change
         self._on_refused = on_refused
         self._refusals: set[ControllerId] = set()  # controllers whose refusal was logged
-        # An image that is built from the start of the log, because an entry was refused. It replaces `image` when it is
-        # as new.
+        # An image that is built from the start of the log, because an entry was refused. It replaces `image` once it
+        # has all entries that `image` has.
         self._rebuilt: MetadataImage | None = None
         self._has_refused = False
         self._source: ControllerId | None = None
         self._call: _Call | None = None
 
     def active_moved(self, active: ControllerId) -> None:
-        """End a stream from a controller that is not active: the active one commits first, so it is read instead."""
+        """End the stream if it comes from a standby controller: the active one commits first, so it is read
+        instead.
+        """
         if self._source is not None and self._source != active and self._call is not None:
             self._call.cancel()
 

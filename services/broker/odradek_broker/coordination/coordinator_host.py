@@ -56,7 +56,7 @@ class ShardKind(Protocol[Shard]):
         """Start the timers after the log was replayed, and return the step that must be written at once."""
 
     def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
-        """Forget the unfinished orders of a shard that was loaded, because it no longer coordinates."""
+        """Drop the unfinished orders of a shard that was loaded, because it no longer coordinates."""
 
     def tick(self, shard: Shard, partition: PartitionIndex) -> Step[Any]:
         """Return the step that expired timers decide."""
@@ -174,7 +174,7 @@ class CoordinatorHost(Generic[Shard]):
         leader_epoch: LeaderEpoch,
         decide: Callable[[Shard], Step[Any]],
     ) -> None:
-        """Let the shard decide about an event that has no response, if its leader epoch is still this one."""
+        """Let the shard handle an event that needs no response, if its leader epoch is still `leader_epoch`."""
         hosted = self._hosted.get(partition)
         if hosted is not None and hosted.leader_epoch == leader_epoch:
             hosted.take_of(decide)

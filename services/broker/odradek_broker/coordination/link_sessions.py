@@ -1,8 +1,8 @@
-"""The serving end of the gRPC streams between brokers (peer_streams.py): it receives entries, and sends their results
-in any order.
+"""The serving end of the gRPC streams between brokers (peer_streams.py): it receives entries (numbered requests), and
+sends their results in any order.
 
 A broker has one open session of each kind. A session with a higher broker epoch or session number ends the older one;
-entries that still arrive there are dropped.
+entries that still arrive in the older session are dropped.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ class TransactionCoordinator:
         """Return the response of the id's coordinator, its partition, and the leader epoch in which it decided.
 
         Raises:
-            CoordinatorError: as for `CoordinatorHost.ask`.
+            CoordinatorError: in the cases of `CoordinatorHost.ask`.
         """
         partition = self.partition_of(transactional_id)
         if partition is None:

@@ -70,7 +70,9 @@ class ConsumerGroup:
     _session_ends_ms: dict[MemberId, int] = field(default_factory=dict)
     _revocation_ends_ms: dict[MemberId, int] = field(default_factory=dict)
     _duty_ends_ms: dict[MemberId, int] = field(default_factory=dict)
-    """When each member of the classic protocol that has to join again or to sync is removed."""
+    """For members of the classic protocol: the time at which a member is removed if it has not joined again, or
+    synced, by then.
+    """
     _pace: HeartbeatPace = field(init=False)
 
     def __post_init__(self) -> None:

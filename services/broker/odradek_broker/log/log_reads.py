@@ -1,7 +1,7 @@
 """Reads of a range of a partition's log: planned on the event loop, run there or on a disk thread.
 
-Most reads are of the tail, which is in memory, or of data in the page cache, which costs a copy;
-those run at once. A read that would wait for the disk runs on a disk thread. It opens its own file,
+Reads of the tail of the log, which is in memory, and of data in the page cache, which costs a copy, run at once; most
+reads are of these two kinds. A read that would wait for the disk runs on a disk thread. It opens its own file,
 because the segment may be closed, truncated or deleted during the read; the result is then empty.
 """
 

@@ -1,7 +1,7 @@
 """Look-ups of records by timestamp, on a disk thread. No other look-up has to decode records.
 
-A batch with a right CRC is as the producer sent it, and a broker does not decode it on append. If its
-records cannot be decoded, that is not the disk's fault: then the batch's header is used instead.
+A batch with a right CRC is as the producer sent it, and a broker does not decode it on append. So if its records
+cannot be decoded, the disk is not at fault, and the batch's header is used instead.
 """
 
 from __future__ import annotations

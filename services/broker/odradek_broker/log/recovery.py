@@ -117,7 +117,8 @@ class Recovery:
         start = self._log_start()
         active = self._segments[-1]
         end = Offset(active.end_offset)
-        # Otherwise, at the next start this log start would hide records that are appended below it.
+        # Without this, a log start above the log end would hide, at the next start, records that are appended below
+        # it.
         forget_log_start(self.storage, self.directory, above=end)
         durable = max(self.high_watermark or 0, self.recovery_point or 0)
         self.lost_bytes = end < durable or bool(self.damage)

@@ -49,7 +49,8 @@ class FollowerProgress:
     log_start_sent: Offset = UNKNOWN
     # The last round (see high_watermark.py) that the leader has not judged yet.
     round_ms: int = NO_ROUND
-    # The leader's log end when it sent a Data, until this is acknowledged.
+    # The leader's log end when it sent a certain Data message; UNKNOWN once the follower has acknowledged that log
+    # end.
     _sampled_end: Offset = UNKNOWN
     _sampled_at_ms: int = 0
     _written_to: Offset = UNKNOWN
@@ -171,7 +172,7 @@ class FollowerProgress:
         return True
 
     def excuse(self, stall_ms: int, *, now_ms: int) -> None:
-        """Do not count the time for which the leader itself did not run as lag of this follower."""
+        """Do not count as this follower's lag the time for which the leader itself did not run."""
         self.caught_up_at_ms = min(now_ms, self.caught_up_at_ms + stall_ms)
         self.join_wait.excuse(stall_ms)
 
@@ -269,8 +270,8 @@ class Followers:
         """Return whether the lag of some follower can change without an event: it may begin to lag, or it is outside
         the ISR.
 
-        A follower that has acknowledged the whole log does not lag. When the log grows, it counts as caught up until
-        then.
+        A follower that has acknowledged the whole log does not lag. When the log grows, such a follower counts as
+        caught up until that moment.
         """
         return (
             self.is_any_waited_for

@@ -251,7 +251,7 @@ class Leader:
         return effects
 
     def on_append_refused(self) -> list[Effect]:
-        """Fail the request, because the disk is full, and those that were to be appended after it."""
+        """Fail the request, and those that were to be appended after it, because the disk is full."""
         effects = self.on_append_failed()
         self._append_ready(effects)
         return effects
@@ -543,8 +543,8 @@ class Leader:
         )
 
     def _epoch_named(self, broker_id: BrokerId) -> BrokerEpoch:
-        """Return the broker epoch of the follower whose acknowledgements were counted (KIP-903); if there were none,
-        the epoch in the image.
+        """Return the broker epoch to name for a member in an ISR proposal (KIP-903): that of the follower's session,
+        or, if it is not attached, that in the image.
         """
         follower = self._followers.get(broker_id)
         if follower is None:

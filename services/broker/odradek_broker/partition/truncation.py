@@ -63,8 +63,9 @@ def compare(leader: LogPositions, log_end: Offset, last_epoch: LeaderEpoch) -> V
 def attach_response(
     verdict: Verdict, attach: AttachReceived, log: LogPositions, leader_epoch: LeaderEpoch
 ) -> SendAttached | SendDiverged | SendSnapshotless:
-    """Return the response to an Attach: sending begins, or where the follower has to truncate first, or
-    that it has to start over."""
+    """Return the response to an Attach: accept it, name the offset to truncate to, or tell the follower to start over
+    with an empty log.
+    """
     if verdict is Lineage.SHARED:
         return SendAttached(
             session=attach.session,

@@ -39,8 +39,8 @@ _log = event_log(__name__)
 
 
 class ProduceTransaction(NamedTuple):
-    """The transactional id of a produce request, and what the partition leader asks the coordinator of this id
-    (KIP-890).
+    """The transactional id of a produce request. `mode` says whether the partition leader asks the coordinator to add
+    the partition to the transaction, or only to verify it (KIP-890).
     """
 
     transactional_id: str
@@ -102,14 +102,16 @@ class ProduceTurns:
         self._at_once = self.AT_ONCE
 
     def is_shared(self) -> bool:
-        """Return whether the next produce should wait for the end of this turn."""
+        """Return whether the next produce should wait for the end of this turn. One that should not is counted
+        against `AT_ONCE`.
+        """
         if not self._at_once:
             return True
         self._at_once -= 1
         return False
 
     def added_to(self, queue: ProduceQueue) -> None:
-        """Flush a queue at the end of this turn."""
+        """Count a produce that was added to `queue`, which is flushed at the end of this turn."""
         if not self._queues:
             self._call_soon(self._end)
         self._queues[queue] = None

@@ -103,7 +103,7 @@ class LeadershipWatcher(Protocol):
     def on_leader(
         self, topic: TopicName, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> None:
-        """Handle that this broker is now the leader of the partition."""
+        """Begin to coordinate, because this broker is now the leader of the partition."""
 
     def on_resigned(self, topic: TopicName, partition: PartitionIndex) -> None:
-        """Handle that this broker is no longer the leader of the partition, or that the partition was removed."""
+        """Stop coordinating, because this broker no longer leads the partition, or the partition was removed."""

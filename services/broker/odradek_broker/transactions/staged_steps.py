@@ -204,7 +204,7 @@ class StagedSteps:
 
     @judges
     def _match(self, member: SlotIdentity) -> tuple[Transaction | None, ErrorCode]:
-        """Return the state of a staged member, or the error that says why it is no longer one."""
+        """Return the state of a staged member, or the error for a transactional id that is no longer a member."""
         state = self._shard.table.get(member.transactional_id)
         match = Match.FOREIGN if state is None else state.match(member.identity)
         if state is None or match is Match.FOREIGN:
@@ -475,8 +475,9 @@ def _is_free(state: Transaction) -> bool:
 def _needs_id(state: Transaction | None) -> bool:
     """Return whether a slot gets another producer id before it is used again.
 
-    The decision of its step bumps the epoch a second time. Slots of one query reach the last epoch together, and a step
-    that needed a producer id for each of them could need more than the reserve ever has.
+    Opening the slot bumps the epoch, and the decision of its step bumps it again. Slots of one query reach the last
+    epoch together, so if the decision had to replace producer ids, one step could need more of them than the reserve
+    ever has.
     """
     return state is None or state.producer_epoch >= CLIENT_EPOCH_MAX - 1
 

@@ -73,8 +73,9 @@ class SegmentList:
         return transactions
 
     def use(self, segment: Segment, *, may_drop: Callable[[Segment], bool]) -> None:
-        """Count a use of a segment. If too many closed segments are open, close the least recently used
-        ones and drop their indexes from memory if `may_drop` allows it."""
+        """Record that a segment is used. If too many closed segments have open files, close the files of the least
+        recently used ones, and drop their indexes from memory if `may_drop` allows it.
+        """
         if segment is self.active:
             return
         if segment in self._open:
@@ -83,7 +84,9 @@ class SegmentList:
         self.close_unused(may_drop=may_drop)
 
     def close_unused(self, *, may_drop: Callable[[Segment], bool]) -> None:
-        """Close the least recently used of the closed segments, if more than CLOSED_OPEN_MAX are open and synced."""
+        """Close files of the least recently used closed segments, if more than CLOSED_OPEN_MAX of these segments are
+        synced and have open files.
+        """
         excess = len(self._open) - CLOSED_OPEN_MAX
         if excess <= 0:
             return

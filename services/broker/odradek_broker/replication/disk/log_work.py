@@ -125,9 +125,9 @@ class LogWork:
     def damage_found(self, failure: LogDamaged) -> bool:
         """Handle bytes of the log that changed on the disk. Returns whether the replica must go offline.
 
-        It goes offline if another replica is in sync: the next start verifies the log, truncates it at the damage and
-        fetches the rest. If no other replica is in sync, it stays online, because no other has the records that are
-        undamaged.
+        The replica goes offline if another one is in sync: the next start verifies the log, truncates it at the
+        damage and fetches the records above it again. If no other replica is in sync, this one stays online, because
+        no other has the undamaged records.
         """
         if not self._shared.has_others_in_sync(self._log.id):
             if self._log.damage is None:

@@ -382,9 +382,8 @@ class FollowerStream:
                 await connection.write(pb.ReplicateRequest(credit_bytes=consumed))
 
     def _is_throttled(self) -> bool:
-        """Return whether more credit may not be granted yet. If it may, subtract it from the throttle's budget.
-
-        A leader without credit stops sending.
+        """Return whether the throttle forbids granting more credit now. If it does not, take the credit from the
+        throttle's budget.
         """
         throttle = self._throttle
         if throttle is None:

@@ -198,7 +198,7 @@ class LeaderStream:
         return None if messages.is_empty else messages.encode()
 
     def _admit_cold(self) -> None:
-        """Let as many waiting hosts continue as may start a cold read now (a read of data that is not in memory)."""
+        """Let waiting hosts continue, as many as may start a cold read now (a read of data that is not in memory)."""
         reads_max = self._cold_reads_left()
         for host in list(itertools.islice(self._cold_waiting, max(reads_max, 0))):
             del self._cold_waiting[host]
