@@ -1,6 +1,6 @@
 """Handles DeleteRecords requests at a leader, from the request to the response.
 
-    request --> log start raised here --> waits until all replicas have raised it --> response
+    request --> log start raised here --> waits for the low watermark --> response
        |                                      +--> timeout; the records may still be deleted later
        +--> refused, and nothing is deleted
 
@@ -31,7 +31,9 @@ class _Waiter:
 
 
 class Deletes:
-    """The requests of one leader epoch; bounded by the number of requests that the broker accepts at once."""
+    """The DeleteRecords requests of one leader epoch. The broker bounds the number of requests that it accepts at
+    once, and so these.
+    """
 
     __slots__ = ("_leader_epoch", "_log", "_waiters")
 

@@ -280,9 +280,10 @@ class RoleChanged(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PartitionFailed(Struct, frozen=True, kw_only=True, gc=False):
-    """Take the log directory offline, and report that in the heartbeat (rule R11).
+    """Take the log directory offline after a storage failure, and report that in the heartbeat (rule R11).
 
-    After an internal error, only this partition is affected: each heartbeat from now on asks for another leader of it.
+    After an internal error only this partition goes offline: each heartbeat from now on asks for another leader of
+    it.
     """
 
     reason: str

@@ -1,19 +1,19 @@
 """Events: everything that can happen to a replica. Its host (replication/partition_host.py) passes each one to
 `Replica.step`.
 
-- Of the metadata image: PartitionChanged, BrokerChanged, PartitionRemoved.
-- Requests of clients: ProduceRequested, ProducesRequested, TransactionalProduceRequested, DeleteRecordsRequested.
-- Of transaction coordinators: TransactionVerified, MarkersRequested, HangingTransactionResolved.
-- Of the log: Appended, MarkersAppended, AppendRefused, Synced, Truncated, LogReset, LogStartAdvanced,
-  StorageFailed; BugFound.
+- From the metadata image: PartitionChanged, BrokerChanged, PartitionRemoved.
+- From clients: ProduceRequested, ProducesRequested, TransactionalProduceRequested, DeleteRecordsRequested.
+- From transaction coordinators: TransactionVerified, MarkersRequested, HangingTransactionResolved.
+- From the log: Appended, MarkersAppended, AppendRefused, Synced, Truncated, LogReset, LogStartAdvanced,
+  StorageFailed. From the host itself, after an internal error: BugFound.
 - At a leader, from its followers' streams: AttachReceived, DetachReceived, AckReceived,
   FollowerSessionClosed, DataSent.
 - At a follower, from the stream to its leader: SessionReady, LeaderSessionClosed, AttachedReceived,
   DivergedReceived, SnapshotlessReceived, DataReceived, RefusedReceived.
-- Of the controller and of time: IsrChangeResponded, Tick, LeaderStalled.
+- From the controller: IsrChangeResponded. From the clock: Tick, LeaderStalled.
 
-Times are ms of CLOCK_BOOTTIME, which the host reads (a lease on CLOCK_MONOTONIC would outlive a
-suspended machine). Range ends are exclusive. README.md beside this file lists the rules (R1 ..).
+Times are ms of CLOCK_BOOTTIME, which the host reads (a lease on CLOCK_MONOTONIC would outlive a suspended machine).
+Range ends are exclusive. README.md beside this file lists the rules (R1 ..).
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class PartitionRemoved(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ProducerBatch(Struct, frozen=True, gc=False):
-    """The idempotent producer of a batch, and the batch's first and last sequence number, which are inclusive and begin
-    again at 0 after 2^31 - 1.
+    """The idempotent producer of a batch, and the batch's first and last sequence number. Both are inclusive; after
+    2^31 - 1 the numbers begin again at 0.
     """
 
     producer_id: ProducerId
@@ -224,8 +224,8 @@ class MarkersAppended(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Synced(Struct, frozen=True, kw_only=True, gc=False):
-    """A Sync effect finished. `durable_end` is the end of what is synced now; it may be lower than before if the log
-    was truncated.
+    """A Sync effect finished. Everything below `durable_end` is synced now; the offset may be lower than before if
+    the log was truncated.
     """
 
     durable_end: Offset
@@ -260,7 +260,9 @@ class BugFound(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AppendRefused(Struct, frozen=True, kw_only=True, gc=False):
-    """The disk is full: nothing of the Append or AppendMarkers was written, and the log is as it was."""
+    """The write was refused, for example because the disk is full: nothing of the Append or AppendMarkers was
+    written, and the log is as it was.
+    """
 
 
 class FollowerSession(Struct, frozen=True, kw_only=True, gc=False):
@@ -280,8 +282,8 @@ class FollowerSession(Struct, frozen=True, kw_only=True, gc=False):
 class AttachReceived(Struct, frozen=True, kw_only=True, gc=False):
     """A follower reports the end of its log and asks for the data after it (rule R3).
 
-    Within one lifetime of a broker a greater `attach_seq` is later, in any lane. An Attach that
-    arrives after a later one is ignored.
+    A broker process numbers its Attaches with `attach_seq`, in all lanes together. An Attach that arrives after one
+    with a greater number is ignored.
     """
 
     session: FollowerSession
@@ -302,7 +304,7 @@ class AckReceived(Struct, frozen=True, kw_only=True, gc=False):
     """A follower acknowledges everything below `ack_to` as appended, or, if `is_synced`, as synced to its disk (rule
     R7).
 
-    Its log starts at `log_start`.
+    `log_start` is the follower's log start offset.
     """
 
     session: FollowerSession
@@ -397,8 +399,8 @@ class DataReceived(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class RefusedReceived(Struct, frozen=True, kw_only=True, gc=False):
-    """The leader refused this follower's Attach with this `attach_seq`, or, if it is 0, stopped sending this
-    partition.
+    """The leader refused this follower's Attach with this `attach_seq`. If `attach_seq` is 0, it stopped sending data
+    of this partition.
     """
 
     session_id: int

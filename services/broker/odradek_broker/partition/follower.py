@@ -100,7 +100,7 @@ class Follower:
         self._attach_seq = 0
         """The number of the Attach that waits for a response."""
         self._acked: tuple[Offset, bool, Offset] | None = None
-        """What was last acknowledged since the Attached response: position, whether it is synced, and log start."""
+        """The last acknowledgement since the Attached response: position, whether it is synced, and log start."""
         self._appending: DataReceived | None = None
         self._retry_at_ms = 0
         self._retry_ms = settings.attach_retry_min_ms
@@ -193,7 +193,7 @@ class Follower:
         return [self._reset(event.log_start)]
 
     def on_refused(self, event: RefusedReceived, now_ms: int) -> list[Effect]:
-        """Wait, then attach again. If a new image comes first, it may create a new Follower instead."""
+        """Wait, then attach again. If a new image comes first, it may replace this Follower by a new one."""
         ends_stream = event.attach_seq == 0 and self.phase is Phase.STREAMING
         if not ends_stream and not (
             self.phase is Phase.ATTACHING and event.attach_seq == self._attach_seq
@@ -309,7 +309,7 @@ class Follower:
         self._appending = None
 
     def on_append_refused(self, now_ms: int) -> list[Effect]:
-        """Detach, because the disk is full, and ask for the same data again later."""
+        """Detach, because the write was refused (a full disk, for example), and ask for the same data again later."""
         self._appending = None
         self._retry_later(now_ms)
         assert self._session_id is not None, "data without a session"

@@ -137,8 +137,8 @@ class FollowerProgress:
     def sent(
         self, end_offset: Offset, high_watermark: Offset, *, log_end: Offset, now_ms: int
     ) -> None:
-        """Record that a Data message up to `end_offset` was sent, and remember the leader's log end at this time, by
-        which lag is measured (rule R10).
+        """Record that a Data message up to `end_offset` was sent. Remember the leader's log end at this time, to
+        measure lag when the follower acknowledges it (rule R10).
         """
         if end_offset > self.sent_to:
             self.sent_to = end_offset
@@ -152,8 +152,8 @@ class FollowerProgress:
     ) -> bool:
         """Record an acknowledgement. Returns whether the position that counts rose.
 
-        The follower is caught up now if it has reached the leader's log end. If it has only reached the remembered log
-        end, it was caught up at that time (rule R10).
+        The follower is caught up now if it has reached the leader's log end. If it has only reached the log end that
+        `sent` remembered, it was caught up when that message was sent (rule R10).
         """
         if is_synced and ack_to > self._synced_to:
             self._synced_to = ack_to

@@ -102,7 +102,7 @@ class Isr:
     def must_withdraw(
         self, leader_epoch: LeaderEpoch, partition_epoch: PartitionEpoch, error_code: ErrorCode
     ) -> bool:
-        """Return whether the pending change has to be withdrawn because of this response."""
+        """Return whether the pending change has to be withdrawn because the controller responded with this error."""
         return (
             self._pending is not None
             and not self._pending.is_withdrawal

@@ -251,13 +251,15 @@ class Leader:
         return effects
 
     def on_append_refused(self) -> list[Effect]:
-        """Fail the request, and those that were to be appended after it, because the disk is full."""
+        """Fail the request, because its write was refused (by a full disk, for example). Then begin the next append
+        that is ready.
+        """
         effects = self.on_append_failed()
         self._append_ready(effects)
         return effects
 
     def on_append_failed(self) -> list[Effect]:
-        """Fail the request, because the write failed or the disk is full."""
+        """Fail the request, because the write failed or was refused."""
         return [*self._produces.failed(), *self._markers.failed()]
 
     def _append_ready(self, effects: list[Effect]) -> bool:
@@ -289,7 +291,7 @@ class Leader:
         return effects
 
     def on_delete_records(self, event: DeleteRecordsRequested, now_ms: int) -> list[Effect]:
-        """Raise the log start offset, here and at the followers; respond when it has risen at all of them."""
+        """Raise the log start offset, here and at the followers; respond when the low watermark has reached it."""
         log_start_before = self._log.log_start
         refusal = self._deletes.request(event)
         if refusal is not None:
@@ -410,8 +412,8 @@ class Leader:
         return follower.due(self._log, self.leader_epoch) if follower is not None else None
 
     def _counts(self, event: AckReceived, follower: FollowerProgress) -> bool:
-        """Return whether an acknowledgement counts (rule R7). One that is above the end of the data sent in this
-        session does not.
+        """Return whether an acknowledgement counts (rule R7). An acknowledgement above the end of the data sent in
+        this session does not.
         """
         return (
             follower.is_attached_in(event.session)

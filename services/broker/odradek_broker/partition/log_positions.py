@@ -121,9 +121,9 @@ class LogPositions:
         self.cutting_to, self.is_reset = None, False
 
     def begin_at(self, first_offset: Offset) -> None:
-        """Lower the start of an empty log to the base offset of the batch that contains this start.
+        """Lower the start of an empty log to the base offset of a batch that contains this start.
 
-        The leader's log start may be inside a batch (DeleteRecords), and a batch is appended whole.
+        The leader's log start may be inside a batch (DeleteRecords), but a batch is always appended whole.
         """
         assert self.log_start == self.log_end, f"{self} is not empty"
         self.log_start = self.log_end = self.durable_end = self.high_watermark = first_offset

@@ -51,7 +51,7 @@ NO_COORDINATOR: Final = PartitionIndex(-1)
 class CoordinatorEpochs:
     """The latest leader epoch of each partition of `__transaction_state` that this broker knows.
 
-    All partitions of a broker share one object. It is updated from the metadata image, responses to registrations, and
+    All replicas of a broker share one object. It is updated from the metadata image, responses to registrations, and
     markers. After a restart the image comes first, because no replica becomes a leader before it.
     """
 
@@ -185,7 +185,7 @@ class MarkerWrites:
             self._waiters.append(write)
 
     def failed(self) -> list[Effect]:
-        """Fail the request, because the write failed or the disk is full."""
+        """Fail the request, because the write failed or was refused."""
         write, self._appending = self._appending, None
         self._is_appending = False
         return [self._respond(write, ErrorCode.KAFKA_STORAGE_ERROR)] if write is not None else []

@@ -202,7 +202,7 @@ class Produces:
         return effects
 
     def failed(self) -> list[Effect]:
-        """Fail the requests, because the write failed or the disk is full."""
+        """Fail the requests, because the write failed or was refused."""
         events, self._appending = self._appending, ()
         return [self._respond(event, ErrorCode.KAFKA_STORAGE_ERROR) for event in events]
 

@@ -72,7 +72,9 @@ class ReadBound(Struct, frozen=True, gc=False):
 
 
 class Replica:
-    """One replica of a partition, for a single task. Its methods never wait, and `step` does no work per record."""
+    """One replica of a partition; only one task may use it. Its methods never wait, and `step` does no work per
+    record.
+    """
 
     __slots__ = (
         "_attach_seqs",
@@ -175,7 +177,7 @@ class Replica:
         return effects
 
     def _adopt_within_epoch(self, view: PartitionChanged, now_ms: int) -> Sequence[Effect]:
-        """Adopt a state of the same leader epoch, in which a reassignment may have added or removed this follower."""
+        """Apply a state of the same leader epoch, in which a reassignment may have added or removed this follower."""
         if self._leading is not None:
             return self._leading.adopt(view, self._brokers, now_ms)
         effects: list[Effect] = []

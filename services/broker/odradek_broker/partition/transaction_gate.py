@@ -61,7 +61,7 @@ _FINAL: Final[dict[ErrorCode, ErrorCode]] = {
     ErrorCode.TRANSACTION_ABORTABLE: ErrorCode.TRANSACTION_ABORTABLE,
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
-"""Errors that end a held batch, and the ones that its client gets for them."""
+"""The coordinator's errors that end a held batch, and for each the error that the client gets."""
 
 
 @dataclass(slots=True)

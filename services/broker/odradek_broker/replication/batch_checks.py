@@ -281,8 +281,8 @@ def check_keys(
 
 
 class ScannedBatches(Struct, frozen=True, gc=False):
-    """What the headers of batches from a leader say: the end offset, the leader epochs with their start offsets,
-    and whether all are valid.
+    """What the headers of batches from a leader contain: the end offset, and the leader epochs with their start
+    offsets; and whether all batches are valid.
     """
 
     end_offset: Offset
@@ -467,7 +467,7 @@ class RecordChecks:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        # The waiting checks of each partition; the first partition is next.
+        # The waiting checks of each partition. The first partition has the next turn.
         self._lines: dict[Hashable, deque[_Check]] = {}
         self._is_running = False
 

@@ -98,7 +98,9 @@ class VisibleBytes:
         _add(self._above_watermark, end_offset, self._appended_bytes)
 
     def committed(self, high_watermark: Offset) -> None:
-        """Count the appends that end at or below the new high watermark. Only for a log without open transactions."""
+        """Count the appends that end at or below the new high watermark. Call it only if the log has no open
+        transaction.
+        """
         above = self._above_watermark
         while above and above[0][0] <= high_watermark:
             self.total_bytes = above.popleft()[1]

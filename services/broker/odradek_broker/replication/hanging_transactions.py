@@ -79,7 +79,7 @@ class _Found:
 
     @property
     def key(self) -> tuple[TopicIdPartition, ProducerId, int]:
-        """A key that differs from those of later transactions of the same producer."""
+        """A key of this transaction; later transactions of the same producer have other keys."""
         return (
             self.host.partition,
             self.transaction.producer_id,
@@ -190,7 +190,9 @@ class HangingTransactions:
         return await self._end(found[0], is_commit=outcome, is_by_operator=True)
 
     def _old(self, open_ms_max: int | None = None) -> list[_Found]:
-        """Return the transactions that have been open for too long, and forget those that ended."""
+        """Return the transactions that have been open for too long, at most CHECKED_MAX. Forget when those that ended
+        were first seen.
+        """
         open_ms_max = self._open_ms_max if open_ms_max is None else open_ms_max
         now_ms = self._table.clock.boottime_ms()
         seen_ms: dict[tuple[TopicIdPartition, ProducerId, int], int] = {}

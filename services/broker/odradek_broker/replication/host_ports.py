@@ -100,7 +100,7 @@ class FollowerStreamPort(Protocol[Host_contra]):
 
 
 class LogOwner(Protocol):
-    """The replica to which a log belongs, as the disk work on this log uses it."""
+    """The replica that owns a log, as LogWork (disk/log_work.py) uses it."""
 
     is_failed: bool
     is_removed: bool

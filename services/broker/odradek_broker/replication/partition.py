@@ -403,11 +403,11 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         return OffsetOutcome(ErrorCode.NONE, end, -1, epoch)
 
     async def delete_records(self, before_offset: Offset, *, timeout_ms: int) -> OffsetOutcome:
-        """Raise the log start offset at the leader (-1: to the high watermark), and wait until all live replicas have
-        done so.
+        """Raise the log start offset at the leader (-1: to the high watermark), and wait until it has risen at all
+        live replicas, too.
 
-        The outcome's `offset` is the lowest log start offset among them. After REQUEST_TIMED_OUT the records may still
-        be deleted later.
+        The outcome's `offset` is the lowest log start offset among them. After REQUEST_TIMED_OUT the records may
+        still be deleted later.
         """
         host = self.host
         if not host.is_leader or not self.may_respond(host.replica.leader_epoch):
@@ -448,9 +448,9 @@ class Partition(Struct, frozen=True, eq=False, gc=False):
         return ReadOutcome(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def may_respond(self, leader_epoch: LeaderEpoch, *, is_replicated: bool = False) -> bool:
-        """Return whether a response of that epoch may be sent now.
+        """Return whether a response of that leader epoch may be sent now.
 
-        `is_replicated`: the response contains only what the whole in-sync set has, and may be sent without a lease.
+        `is_replicated`: the response contains only what all in-sync replicas have, and may be sent without a lease.
         """
         host, rules = self.host, self._rules
         return not host.is_removed and host.replica.may_respond(

@@ -373,7 +373,7 @@ class PartitionHost:
             self._end(ev.StorageFailed(reason=reason))
 
     def _end(self, event: ev.StorageFailed | ev.BugFound) -> None:
-        """Take the replica offline. If one effect fails, the other ones are carried out nevertheless, so that requests
+        """Take the replica offline. If one effect fails, the other effects are still carried out, so that requests
         get responses.
         """
         self.is_failed = True
@@ -564,7 +564,7 @@ class PartitionHost:
         if effect.is_bug:
             self._shared.partition_broke(self, effect.reason)
         elif self.log.is_intact:
-            # If the log is not intact, a full disk left it half written, and FullDisk opens it again.
+            # A log that is not intact was left half written by a full disk; FullDisk opens it again.
             self._shared.storage_failed(effect.reason)
 
     def _notify(self) -> None:

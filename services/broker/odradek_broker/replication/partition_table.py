@@ -148,8 +148,9 @@ class PartitionTable:
         tick_slices: int = TICK_SLICES,
     ) -> None:
         """`on_offline` is called once, when the directory fails. `on_broken` is called with all replicas that are
-        offline after internal errors, whenever these change. Each replica that waits for something gets a Tick every
-        `tick_ms`; these replicas are spread over `tick_slices` turns within that time."""
+        offline after internal errors, whenever this set changes. Each replica that waits for something gets a Tick
+        every `tick_ms`; these replicas are spread over `tick_slices` turns within that time.
+        """
         self.clock = clock
         self.pool = pool
         self.record_checks = RecordChecks(pool)
@@ -564,7 +565,7 @@ class PartitionTable:
         """
         self._stalls.add(stall_ms)
         self._stalls.write_due(self.clock.boottime_ms())
-        # A leader that sleeps has followers that are all caught up.
+        # Leaders that sleep need no report, because all of their followers are caught up.
         for host in dict.fromkeys((*self._ticked, *self._awake)):
             if host.is_leader and not host.is_removed:
                 host.step(ev.LeaderStalled(stall_ms=stall_ms))

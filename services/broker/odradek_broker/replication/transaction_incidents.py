@@ -50,7 +50,7 @@ class TransactionIncidents:
         self.counts: Counter[IncidentKind] = Counter()
         self.recent: deque[TransactionIncident] = deque(maxlen=RECENT_MAX)
         self.hanging = 0
-        """How many transactions hung at the last check and were not ended."""
+        """How many hanging transactions the last check found and did not end."""
 
     def add(self, incident: TransactionIncident) -> None:
         """Count an incident, and add it to the recent ones."""

@@ -36,7 +36,7 @@ _log = event_log(__name__)
 
 
 class FullDisk:
-    """Observes whether one data directory is full, and handles both changes."""
+    """Observes whether one data directory is full. It handles the change to full and the change back."""
 
     def __init__(
         self,

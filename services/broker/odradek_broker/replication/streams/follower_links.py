@@ -86,8 +86,8 @@ class FollowerLinks:
         )
         self._by_session: dict[int, FollowerStream] = {}
         self._ending_ids = itertools.count(1)
-        # The streams that end slowly, oldest first. A WeakSet would order them by their addresses, so that no run of
-        # the simulator could be repeated.
+        # Streams that are ending but still send their last messages, oldest first. A WeakSet would order them by
+        # their addresses, so that no run of the simulator could be repeated.
         self._ending: weakref.WeakValueDictionary[int, FollowerStream] = (
             weakref.WeakValueDictionary()
         )
@@ -146,7 +146,8 @@ class FollowerLinks:
 
     async def close(self) -> None:
         """End all streams; from now on no host follows a leader."""
-        # While one stream ends, data that another receives could open a stream that nobody ends.
+        # While one stream is being closed, data that another one receives could open a new stream, which nobody would
+        # close.
         self._is_closed = True
         streams, self._streams = [*self._streams.values(), *self._ending.values()], {}
         for stream in streams:

@@ -112,9 +112,11 @@ class FollowerStream:
         on_ready: Callable[[FollowerStream, HostKey], None],
         throttle: TokenBucket | None = None,
     ) -> None:
-        """`on_distance(stream, host, records)` is called with how far a partition is behind its leader's
-        high watermark when that may require another lane, `on_ready(stream, key)` when a partition attaches in
-        this stream. `throttle`, in bytes and shared with other streams, limits the inbound rate."""
+        """`on_distance(stream, host, records)` is called when a partition is so far behind its leader's high
+        watermark, or so near to it, that it may have to change its lane. `on_ready(stream, key)` is called when a
+        partition attaches in this stream. `throttle`, in bytes and shared with other streams, limits the inbound
+        rate.
+        """
         self.lane = lane
         self.leader = leader
         self._on_distance = on_distance

@@ -84,7 +84,7 @@ class LeaderStream:
         # Bytes that are being read from the disk, or are held in `_read`.
         self._cold_bytes: dict[PartitionHost, int] = {}
         self._cold_total_bytes = 0
-        # Hosts that wait until some bytes read from the disk were sent.
+        # Hosts that may not read from the disk until bytes that were read before have been sent.
         self._cold_waiting: dict[PartitionHost, None] = {}
 
     def send(self, host: PartitionHost, effect: Effect) -> None:
