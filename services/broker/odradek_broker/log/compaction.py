@@ -76,8 +76,8 @@ _GIVING_UP: Final = NO_ROOM | {errno.ENOENT}
 
 @dataclass(slots=True, kw_only=True)
 class CompactedRun:
-    """A run of adjacent segments, and the new segment that may replace them. The new files are synced, and marked with
-    .swap.
+    """A run of adjacent segments, and the new segment that may replace them. The new files are synced, and their
+    names end in .swap.
     """
 
     old: list[Segment]
@@ -298,7 +298,7 @@ class CompactJob:
 
         The header is `header` itself if nothing changed, and None if the batch is removed."""
         data = file.pread(header.size_bytes, position)
-        # The map of keys does not cover this batch; a later pass will.
+        # The map of keys does not cover this batch; a later pass will compact it.
         if header.base_offset >= self.end_offset:
             return data, header
         if header.record_count == 0:

@@ -96,7 +96,8 @@ class LogConfig:
         match self.compression:
             case Compression.GZIP if self.gzip_level > 0:
                 return self.gzip_level
-            # As in Kafka, the default is the fast variant, although the levels around it are of the slow one.
+            # As in Kafka, the default level stands for the fast variant of lz4, although the levels around it are
+            # slow ones.
             case Compression.LZ4 if self.lz4_level != LZ4_LEVEL_DEFAULT:
                 return min(self.lz4_level, LEVELS[Compression.LZ4][2])
             case Compression.ZSTD:

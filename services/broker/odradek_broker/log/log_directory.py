@@ -393,7 +393,7 @@ class LogDirectory:
     ) -> Stray | None:
         """Rename the log of a partition that the metadata does not contain, and keep it for an operator.
 
-        Apart from that it does the same as `delete`; directory/strays.py has the details. Returns None if there is no
+        In all other respects this is like `delete`; directory/strays.py has the details. Returns None if there is no
         such log. The caller has to run `strays.sync` with the result on a disk thread.
         """
         self.health.check()
@@ -440,7 +440,7 @@ class LogDirectory:
         return StrayReturn(self._storage, FoundPartition(path, topic, stray.id), stray)
 
     def finish_return(self, job: StrayReturn, config: LogConfig) -> PartitionLog:
-        """Make the log of a job that ran live. If it raises StorageFailed, the log is a stray again."""
+        """Put the log of a job that ran into use. If this raises StorageFailed, the log is a stray again."""
         if job.error is not None:
             self.strays.keep(job.stray, job.found.path)
             what = f"opening {job.found.path}"
@@ -469,11 +469,11 @@ class LogDirectory:
         return self.health.full
 
     def look_for_room(self) -> bool:
-        """Return whether a full directory has enough free space again (a system call)."""
+        """Return whether a full directory has enough free space again. It makes a system call."""
         return self.free_bytes() >= self.room_bytes_min
 
     def free_bytes(self) -> int:
-        """Return the free space of the file system (a system call)."""
+        """Return the free space of the file system in bytes. It makes a system call."""
         return self._storage.free_bytes(self.path)
 
     def begin_checkpoint(self) -> CheckpointJob:

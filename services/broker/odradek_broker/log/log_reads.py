@@ -123,14 +123,13 @@ class DamagedBatch(CorruptBatch):
 
 
 class ReadResult(NamedTuple):
-    """Complete batches, in order. There are no slices if there is nothing to read, or if the segment was
-    removed from the log during the read; in the second case the caller should read again.
+    """Complete batches, in order. There are no slices if there is nothing to read, or if the segment was removed from
+    the log during the read; in the second case the caller should read again.
 
-    `slices` are read-only and may be kept. `start_offset` is the base offset of the first batch
-    (it may be below the requested offset), `end_offset` is the exclusive end of the last batch, where
-    the next read begins. Without slices both are the requested offset, unless compaction left no batch
-    between that and the end of the range: then `end_offset` is that end. A `file_slice`, if one was
-    requested, contains all batches instead of `slices`.
+    `slices` are read-only and may be kept. `start_offset` is the base offset of the first batch; it may be below the
+    requested offset. `end_offset` is the exclusive end of the last batch, where the next read begins. Without slices
+    both are the requested offset, with one exception: if compaction left no batch from there to the end of the range,
+    `end_offset` is that end. A `file_slice`, if one was requested, contains all batches instead of `slices`.
     """
 
     slices: Sequence[bytes | memoryview]

@@ -68,7 +68,9 @@ class OpenFiles:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether so many open files are dirty (not synced) that logs should be synced earlier than they would be."""
+        """Whether so many open files are dirty (not synced) that logs should be synced before they would otherwise be
+        due.
+        """
         return len(self._dirty) * 2 > max(self._files_max(), 1)
 
     def make_room(self) -> None:
@@ -95,7 +97,7 @@ class OpenFiles:
                 next(iter(self._clean)).close()
 
     def opened(self, segment: Segment) -> None:
-        """Count a segment that has its file open."""
+        """Record that a segment has opened its file."""
         with self.lock:
             if segment.is_dirty:
                 self._dirty[segment] = segment.size_bytes
@@ -116,7 +118,7 @@ class OpenFiles:
                 self._clean[segment] = None
 
     def closed(self, segment: Segment) -> None:
-        """Forget a segment that has closed its file."""
+        """Record that a segment has closed its file."""
         with self.lock:
             self._clean.pop(segment, None)
             self._dirty.pop(segment, None)
@@ -131,7 +133,7 @@ class OpenFiles:
             if segment.is_dirty:
                 segment.sync()
         except OSError as error:
-            # No descriptor gets this error a second time.
+            # The kernel reports this error only once, so it must not be lost here.
             if self.on_sync_failed is not None:
                 self.on_sync_failed(error)
             raise

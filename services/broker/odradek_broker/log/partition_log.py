@@ -144,21 +144,23 @@ class PartitionLog:
         self._generation = 0  # rises with each truncation: jobs begun before it are stale
         self._is_truncating = False
         self.cut_limits: tuple[Offset, Offset] | None = None
-        """Upper bounds of recovery point and log start in a checkpoint while a truncation cuts the files."""
+        """Upper bounds of the recovery point and the log start in a checkpoint that is taken while a truncation cuts
+        the files.
+        """
         self.config = config
         self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted to here
         self.is_intact = True  # false: a truncation failed half-way; the log must be reopened
         self.is_trusted = True  # false after an internal error: the next start trusts only files
 
     def append(self, batches: ByteBuffer, *, now_ms: int, retain: bool = True) -> AppendInfo:
-        """Write complete, validated batches with their final offsets at the end: write(2) without a sync.
+        """Write complete, validated batches with their final offsets at the end of the log: write(2) without a sync.
 
-        Leaders (which assign offsets from `log_end_offset` and their epoch) and followers call it alike: offsets rise
-        from `log_end_offset` on (compaction leaves gaps), epochs never fall. The caller may not change the buffer
-        afterwards, because it is kept for readers of the tail unless `retain` is false. Rolls segments and records
-        leader epochs, producers and transactions. After StorageFailed the append does not count (after StorageRefused
-        the files are unchanged, too, if `is_intact`). Raises CorruptBatch, before any write, if `batches` does not
-        contain valid batches.
+        Leaders and followers call it alike; a leader assigns offsets from `log_end_offset` and its epoch before.
+        Offsets rise from `log_end_offset` on (compaction leaves gaps), and epochs never fall. The caller may not
+        change the buffer afterwards, because it is kept for readers of the tail unless `retain` is false. Rolls
+        segments, and records leader epochs, producers and transactions. After StorageFailed the append does not
+        count; after StorageRefused the files are unchanged, too, if `is_intact`. Raises CorruptBatch, before any
+        write, if `batches` does not contain valid batches.
         """
         self._health.check_room()
         assert not self._is_truncating, self.id
@@ -242,9 +244,10 @@ class PartitionLog:
     def begin_sync(self, *, full: bool = False) -> SyncJob | None:
         """Return a job that makes all bytes up to the present log end durable.
 
-        None if nothing is unsynced, or if a sync is running: the caller begins the next one after `finish` (group
-        commit without a timer). A `full` sync also writes indexes, epochs and a producer snapshot and moves the
-        recovery point; if it is requested while a sync runs, the next sync is a full one.
+        Returns None if nothing is unsynced, or if a sync is running: in that case the caller begins the next one
+        after `finish` (group commit without a timer). A `full` sync also writes indexes, epochs and a producer
+        snapshot, and moves the recovery point. If a full sync is requested while a sync runs, the next sync is a full
+        one.
         """
         self._health.check()
         progress = self._progress
@@ -313,7 +316,9 @@ class PartitionLog:
     def sync_at_close(self) -> bool:
         """Run a full sync in this thread. A sync job that was begun and will never be finished is ignored.
 
-        False if the disk is full, during a truncation, or after an internal error: the next start recovers."""
+        Returns False if the disk is full, during a truncation, or after an internal error: the next start then
+        recovers the log.
+        """
         if self._is_truncating or not self.is_trusted:
             return False
         self._progress.is_under_way = False
@@ -539,8 +544,9 @@ class PartitionLog:
 
     @property
     def stored_end_offset(self) -> Offset:
-        """The end of the last batch, which a restart would take as the log end. The log end offset is higher after a
-        truncation to an offset inside a gap that compaction left."""
+        """The end of the last batch, which a restart would take as the log end offset. The log end offset itself is
+        higher after a truncation to an offset inside a gap that compaction left.
+        """
         return Offset(self._segments.active.end_offset)
 
     @property

@@ -17,7 +17,7 @@ A transaction of a producer is
     unreplicated   decided, but the marker is not below the high watermark yet
     forgotten      afterwards, except that an abort stays in the transaction index
 
-The state is a fold over the batch headers of the log (and the markers' records), so leaders and
+The state follows from the batch headers of the log (and the markers' records) alone, so leaders and
 followers rebuild it alike from a snapshot and a replay. Entries are never changed in place: a copy
 of the dictionary is a consistent snapshot that a thread may write to disk.
 

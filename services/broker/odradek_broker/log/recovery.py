@@ -232,7 +232,7 @@ class Recovery:
             self.damage = f"{path} is damaged at byte {segment.size_bytes}"
 
     def _scan(self, segment: Segment, size_bytes: int, trusted: int) -> None:
-        """Read all batches from `trusted` on; the segment ends before the first invalid one."""
+        """Read all batches from the offset `trusted` on; the segment ends before the first invalid one."""
         file = segment.file()
         whole_bytes = segment.size_bytes
         position, header = segment.locate(file, trusted, whole_bytes)
@@ -266,9 +266,9 @@ class Recovery:
     def _log_start_of_epochs(self, epochs: LeaderEpochs, start: Offset, end: Offset) -> Offset:
         """Return the log start offset according to the leader epoch checkpoint.
 
-        The log start may have risen after its own checkpoint and before the epochs were written. Then the
-        first epoch begins past the first batch that the log start checkpoint includes, perhaps at the log
-        end. If there is no batch before the first epoch, the epochs say nothing about the log start.
+        The log start may have risen after the log start checkpoint and before the epoch checkpoint was written. In
+        that case the first epoch begins past the first batch that the log start checkpoint includes, perhaps at the
+        log end. If there is no batch before the first epoch, the epochs say nothing about the log start.
         """
         entries = epochs.entries()
         segment = next(s for s in reversed(self._segments) if s.base_offset <= start)

@@ -452,7 +452,7 @@ class DirectoryHealth:
             raise self.full
 
     def has_room_again(self) -> None:
-        """Leave the FULL state, because the caller found free space, so that writes are tried again."""
+        """Leave the FULL state, because the caller found free space. Writes are tried again from now on."""
         self.full = None
 
     def fail(self, what: str, error: OSError) -> StorageFailed:

@@ -182,7 +182,7 @@ class SyncProgress:
         self._segments.close_unused(may_drop=self.may_drop)
 
     def was_refused(self, job: SyncJob) -> None:
-        """Record that a job failed, so that the next sync does its work."""
+        """Record that a sync failed or was refused, so that the next one covers what it should have covered."""
         self.directory_changes += job.sync_directory
         self.is_full_wanted |= job.full
         if job.since_ms is not None:

@@ -59,8 +59,9 @@ def decode_offsets(text: bytes) -> dict[TopicIdPartition, Offset]:
 class OffsetCheckpoint:
     """One checkpoint file. Pool threads write it, one at a time.
 
-    A `write` must not undo a `lower` that was called after the offsets of the write were gathered. The ticket of such a
-    write is outdated, so it is skipped; the next periodic write has new offsets.
+    If `lower` is called while a write is being prepared, the write must not undo it. So a write needs a ticket from
+    before its offsets were collected. `lower` makes that ticket outdated, and the write is skipped; the next periodic
+    write has new offsets.
     """
 
     __slots__ = ("_lock", "_offsets", "_path", "_storage", "_ticket", "was_lost")
@@ -145,9 +146,9 @@ class Checkpoints:
 class CheckpointJob:
     """A job that gathers the offsets and writes the checkpoints, on a disk thread.
 
-    The loop may change offsets while they are read: each was right at some moment after the tickets
-    were taken, and a truncation that begins later outdates the tickets. A truncation that was running at
-    that time may have lowered the file already: `cut_limits` of the log applies until it is finished.
+    The event loop may change offsets while the job reads them. Each offset was right at some moment after the tickets
+    were taken, and a truncation that begins later makes the tickets outdated. A truncation that was already running
+    may have lowered the file: `cut_limits` of the log applies until it is finished.
     """
 
     __slots__ = ("_checkpoints", "_logs", "_tickets", "error", "is_outdated")

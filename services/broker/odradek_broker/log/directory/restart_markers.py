@@ -90,8 +90,8 @@ class RestartMarkers:
         return restart_class, broker_epoch
 
     def loss_reported(self) -> None:
-        """Record that the controller has committed the restart class. If the process is killed from now on, the next
-        restart is of class PROCESS.
+        """Record that the controller has committed a registration with the present restart class. If the process is
+        killed from now on, the next restart is of class PROCESS.
         """
         if "untold" in self._running:
             told = {name: value for name, value in self._running.items() if name != "untold"}

@@ -150,7 +150,9 @@ class Strays:
             self._by_name[stray.name] = synced
 
     def bring_back(self, stray: Stray, live: Path) -> None:
-        """Rename a stray to its live name. If it raises OSError, the log stays a stray, if it still exists."""
+        """Rename a stray to its live name. If this raises OSError, the log is still a stray, unless its directory is
+        gone.
+        """
         path = self._path / stray.name
         if path != live:
             try:

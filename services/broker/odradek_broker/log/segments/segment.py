@@ -467,11 +467,12 @@ class Segment:
         return end, None
 
     def settle(self, position: int, next_offset: int) -> None:
-        """Make the state in memory that of a segment that ends at `position`; the next batch has offset `next_offset`.
+        """Change the state in memory to that of a segment that ends at `position`, and whose next batch has offset
+        `next_offset`.
 
-        Truncates the indexes in memory. The other fields come from the time index's last entry, which
-        covers all batches up to the last offset index entry, and from the batches behind it (blocks). The
-        files on disk do not change. Raises CorruptBatch.
+        Truncates the indexes in memory. The other fields come from the time index's last entry, which covers all
+        batches up to the last offset index entry, and from the batches behind it (blocks). The files on disk do not
+        change. Raises CorruptBatch.
         """
         offsets, times = self.offsets(), self.times()
         offsets.cut_positions(position)

@@ -196,12 +196,11 @@ def expired_segments(
 ) -> tuple[int, bool]:
     """Return how many of the oldest segments may be deleted, and whether the log must roll before that.
 
-    Segments are deleted from the oldest on without a hole, and only below the high watermark. Segments
-    below the log start offset are deleted whatever `cleanup.policy` is. Age and size apply only with
-    `delete`, and only below the last stable offset, because read_committed consumers cannot have read
-    later records. The active segment is deleted only by age, if all its records are old enough; this is
-    what the log must roll for. Raises OSError if the modification time of a segment without timestamps
-    cannot be read.
+    Segments are deleted from the oldest on without a hole, and only below the high watermark. Segments below the log
+    start offset are deleted whatever `cleanup.policy` is. Age and size apply only with `delete`, and only below the
+    last stable offset, because read_committed consumers cannot have read later records. The active segment is deleted
+    only by age, if all its records are old enough; in that case the log must roll first. Raises OSError if the
+    modification time of a segment without timestamps cannot be read.
     """
     sizes_bytes = sum(segment.size_bytes for segment in segments)
     excess_bytes = sizes_bytes - config.retention_bytes if config.retention_bytes >= 0 else 0
