@@ -74,10 +74,10 @@ IdentityWrite: TypeAlias = TransactionalRecords[R] | TransactionMarker
 class Step(Struct, Generic[R], frozen=True, gc=False):
     """The result of a handler, whose records have been replayed already.
 
-    The host appends the records as one batch and `writes` behind them. Steps of one turn of the event loop become one
+    The host appends the records as one batch, followed by `writes`. Steps of one turn of the event loop become one
     append, in the order of the decisions. Responses are sent and orders are carried out when everything that was
-    appended before them is committed, so that none reports what may still be lost. If an append fails, the host drops
-    the shard and loads it again from the log.
+    appended before them is committed, so that they never report what may still be lost. If an append fails, the host
+    drops the shard and loads it again from the log.
     """
 
     records: tuple[R, ...] = ()

@@ -53,7 +53,7 @@ def open_data_directory(
 
 
 def warn_of_few_descriptors(directory: LogDirectory, settings: BrokerSettings) -> None:
-    """Log a warning if connections may find too few descriptors, or logs have to open their files again and again."""
+    """Log a warning if the process may open fewer files than its connections and its logs may need."""
     partitions = sum(1 for _ in directory.logs())
     needed = descriptors_wanted(partitions=partitions, connections_max=settings.connections_max)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]

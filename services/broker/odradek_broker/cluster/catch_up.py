@@ -68,7 +68,8 @@ class CatchUp:
 def _connects_early(broker: BrokerState) -> bool:
     """Return whether the broker is up and opens streams to brokers that lead none of its partitions.
 
-    Older programs, which do not register this `metadata.version`, wait until a broker leads.
+    Older releases, which do not support this level of `metadata.version`, open a stream only to brokers that already
+    lead a partition.
     """
     supported = highest_supported(broker.features, METADATA_VERSION)
     return broker.is_live and supported >= METADATA_VERSION_WITH_HOSTS

@@ -252,10 +252,13 @@ class Membership:
         await _patiently(self.unfenced.wait(), "the active controller to answer heartbeats")
 
     def image_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Report the offset of a new image to the controller. Called last, after all parts have seen the image."""
+        """Report the offset of a new image to the controller. It must be called last, when all parts of the broker
+        have seen the image.
+        """
         if self._heartbeat is not None:
             self._heartbeat.image_offset = image.offset
-            # When this broker shuts down, it waits until all other brokers know its new state.
+            # A broker that shuts down waits until all others have reported that they know its new state. So report
+            # this one at once.
             if delta.brokers:
                 self._beat_now()
         registered = image.brokers.get(self.broker_id)

@@ -53,13 +53,13 @@ class ShardKind(Protocol[Shard]):
     def loaded(
         self, shard: Shard, partition: PartitionIndex, leader_epoch: LeaderEpoch
     ) -> Step[Any]:
-        """Start the timers after the log was replayed, and return the step that must be written at once."""
+        """Start the timers after the log was replayed, and return a step, whose records must be written at once."""
 
     def closed(self, partition: PartitionIndex, leader_epoch: LeaderEpoch) -> None:
         """Drop the unfinished orders of a shard that was loaded, because it no longer coordinates."""
 
     def tick(self, shard: Shard, partition: PartitionIndex) -> Step[Any]:
-        """Return the step that expired timers decide."""
+        """Return the step (records, responses and orders) that follows from timers that have expired."""
 
     def encode(self, record: Any) -> EncodedRecord:
         """Return the key and the value of a record."""
@@ -68,7 +68,7 @@ class ShardKind(Protocol[Shard]):
         """Return the record's key if the record replaces all earlier ones with that key; otherwise None."""
 
     def obey(self, partition: PartitionIndex, leader_epoch: LeaderEpoch, order: Any) -> None:
-        """Carry out an order of a step, whose records are committed."""
+        """Carry out an order (work outside of the state machine) of a step whose records are committed."""
 
 
 class CoordinatorHost(Generic[Shard]):

@@ -254,8 +254,8 @@ class GroupCoordinator:
     async def commit_in_transaction(
         self, request: CommitInTransaction, registered: Registered | None = None
     ) -> OffsetsAnswer | NeedsRegistration:
-        """Handle TxnOffsetCommit. If it raises NeedsRegistration, add the offsets partition to the transaction and
-        call again.
+        """Handle TxnOffsetCommit. After a NeedsRegistration response, the caller adds the offsets partition to the
+        transaction and calls again with `registered`.
         """
         catalog = self.catalog()
         response: OffsetsAnswer | NeedsRegistration = await self._ask(
@@ -277,7 +277,7 @@ class GroupCoordinator:
         """Write a marker into a partition of `__consumer_offsets`, and so commit or drop the pending offsets of a
         transaction.
 
-        Only the shard with that leader epoch of the partition writes it.
+        The marker is written only if this broker still coordinates the partition in `leader_epoch`.
 
         Raises:
             CoordinatorError: as for all requests. The sender of the marker treats it like NOT_LEADER_OR_FOLLOWER.

@@ -28,7 +28,7 @@ class _Run(Struct, gc=False):
 
 
 class TurnWrites:
-    """Collects the records of steps, and makes the batches of one append of them.
+    """Collects the records of steps, and turns them into the batches of one append.
 
     Records are encoded when their step is added, so that a record that cannot be encoded fails only the request that
     decided it. If several records of a batch have the same state key, only the last one is written: a load replays a

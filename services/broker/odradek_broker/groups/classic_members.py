@@ -39,7 +39,7 @@ class ClassicState(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A member, with its join and its sync that wait for a response."""
+    """A member, with its JoinGroup and its SyncGroup that wait for a response."""
 
     member_id: MemberId
     instance_id: str | None

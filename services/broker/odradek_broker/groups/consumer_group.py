@@ -253,7 +253,8 @@ class ConsumerGroup:
         now_ms: int,
         records: list[GroupRecord],
     ) -> CurrentAssignment:
-        """Store a member's fields, raise the epoch and compute targets if they changed, and reconcile the member.
+        """Store a member's fields and reconcile the member. If the group changed, first raise its epoch and compute
+        the targets.
 
         `restarted`: the member no longer owns the partitions that it had.
         """

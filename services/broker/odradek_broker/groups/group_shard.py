@@ -88,7 +88,9 @@ class GroupShard:
     def _replace_last_of_consumer_protocol(
         self, group: ConsumerGroup, join: JoinGroup, now_ms: int, wall_ms: int
     ) -> Step[GroupRecord]:
-        """Remove the last member of the consumer protocol if it is static and comes back with the classic one."""
+        """Remove the last member that uses the consumer protocol, if it is static and comes back with the classic
+        protocol.
+        """
         holder = group.state.static_holder(join.instance_id)
         if holder is None or join.member_id != NO_MEMBER:
             return NOTHING

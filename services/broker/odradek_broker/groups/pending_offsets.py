@@ -109,7 +109,9 @@ class PendingOffsets(Struct, gc=False):
     def supersede(
         self, group_id: GroupId, partition: TopicPartition, *, before_order: int | None = None
     ) -> None:
-        """Drop pending offsets whose records are before a committed record; None stands for the end of the log."""
+        """Drop the group's pending offsets of a partition whose records come before the committed record with the
+        number `before_order`. None stands for the end of the log.
+        """
         for producer_id in list(self._producers.get(group_id, {}).get(partition, ())):
             pending = self._transactions[producer_id].offsets[group_id, partition]
             if before_order is None or pending.order < before_order:

@@ -71,7 +71,7 @@ def reconciled(
 
 
 def free_of(wanted: Assignment, is_free: IsFree) -> Assignment:
-    """Return those of the wanted partitions that are free."""
+    """Return the wanted partitions that are free."""
     free = {t: frozenset(i for i in indexes if is_free(t, i)) for t, indexes in wanted.items()}
     return {t: indexes for t, indexes in free.items() if indexes}
 

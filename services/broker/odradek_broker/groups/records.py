@@ -60,7 +60,7 @@ class ClassicGroupRecord(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GroupEpochRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """ConsumerGroupMetadata (KIP-848): the epoch of members and subscriptions; None deletes it."""
+    """The group epoch (Kafka's ConsumerGroupMetadata, KIP-848); None deletes the record."""
 
     group_id: GroupId
     epoch: int | None
@@ -75,7 +75,7 @@ class TopicSnapshot(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class GroupTopicsRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """ConsumerGroupPartitionMetadata: the topics that the last target assignment was computed from."""
+    """The topics that the last target assignment was computed from (Kafka's ConsumerGroupPartitionMetadata)."""
 
     group_id: GroupId
     topics: tuple[TopicSnapshot, ...] | None
@@ -115,14 +115,14 @@ class ConsumerMemberRecord(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TargetEpochRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """ConsumerGroupTargetAssignmentMetadata: the epoch that the targets were computed for."""
+    """The group epoch that the targets were computed for (Kafka's ConsumerGroupTargetAssignmentMetadata)."""
 
     group_id: GroupId
     epoch: int | None
 
 
 class TargetMemberRecord(Struct, frozen=True, kw_only=True, gc=False):
-    """ConsumerGroupTargetAssignmentMember: the partitions that a member should own."""
+    """The partitions that a member should own (Kafka's ConsumerGroupTargetAssignmentMember)."""
 
     group_id: GroupId
     member_id: MemberId

@@ -1,4 +1,5 @@
-"""Requests to the transaction coordinator of a transactional id, its responses, and the orders that it gives.
+"""Requests to the transaction coordinator of a transactional id, its responses, and the orders that it gives to its
+host.
 
 `wait_until_ms` is the time of the monotonic clock until which a request may wait for the completion of the previous
 transaction. None stands for the time-out in the settings.

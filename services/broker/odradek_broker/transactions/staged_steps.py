@@ -148,8 +148,8 @@ class StagedSteps:
 
     @judges
     def _judge_open(self, request: OpenStaged) -> Opened | TransactionalId:
-        """Return the slot for a member: the one that it already has, or else the lowest free one. Otherwise return the
-        response that refuses it.
+        """Return the slot for a member: the one that it already has, or else the lowest free one. If it gets none,
+        return the response instead: an error, or that its step is complete.
         """
         has_long_name = len(request.member.encode()) > MEMBER_BYTES_MAX
         is_valid = request.step >= 0 and request.prepared_timeout_ms >= 0 and not has_long_name

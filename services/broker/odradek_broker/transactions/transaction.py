@@ -66,7 +66,7 @@ from odradek_protocol.identity import (
 TransactionalId = NewType("TransactionalId", str)
 NO_TIME: Final = -1
 SLOT_SEPARATOR: Final = "\x1f"
-"""Precedes the number of a slot in its transactional id; what is before it is the id of the query."""
+"""Separates the id of the query from the number of the slot in the transactional id of a slot."""
 NO_TIMEOUT_MS: Final = (1 << 31) - 1
 """The time-out of a producer that takes part in a two-phase commit (KIP-939). Its transactions never time out."""
 

@@ -551,7 +551,7 @@ class TransactionShard:
         return Step(orders=tuple(orders))
 
     def move(self, transactional_id: TransactionalId, state: Transaction | None) -> TransactionStep:
-        """Replay the record of a state change, which `MOVES` must allow."""
+        """Replay the record of a state change; `MOVES` must allow that change."""
         before = self.table.get(transactional_id)
         moved_from = None if before is None else before.status
         moved_to = None if state is None else state.status

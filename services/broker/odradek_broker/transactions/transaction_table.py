@@ -45,7 +45,7 @@ class TransactionTable:
     """The time at which each open transaction began, on the wall clock."""
     _decided: dict[TransactionalId, None] = field(default_factory=dict)
     _slots: dict[str, dict[TransactionalId, None]] = field(default_factory=dict)
-    """The slots of each query of staged writes."""
+    """The slots (transactional ids) of each query of staged writes (staged_steps.py)."""
     _member_counts: dict[tuple[str, int], int] = field(default_factory=dict)
     """How many members of each query and step of staged writes are not decided."""
 

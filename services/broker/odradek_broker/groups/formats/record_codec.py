@@ -268,7 +268,7 @@ _UUID_BYTES: Final = 16
 
 
 class RecordReader:
-    """Reads a key or value from its start; a read past its end raises Malformed."""
+    """Reads the fields of a key or value from its start; a read past the end raises Malformed."""
 
     __slots__ = ("buffer", "position")
 
