@@ -1,6 +1,6 @@
 """The settings of several brokers on one host, derived from one configuration (`odradek broker --processes N`).
 
-Process k of N, counted from 0, differs from the configuration in this:
+Process k of N, counted from 0, differs from the configuration in these settings:
 
     node.id                                      node.id + k
     {id} in any value                            that id

@@ -3,7 +3,7 @@
 A login by SASL ends with a session, a random name that later calls carry. A session is valid on this broker alone, for
 `lifetime_ms` at most, and no longer than the credential that proved it: it ends at once, with its streams, when its
 user is deleted or gets another password. A session that was opened with a signed token ends with that token. Sessions
-are kept in memory as digests, so neither a memory dump nor the time of a lookup reveals one. A broker that restarts
+are kept in memory as digests, so neither a memory dump nor the time of a lookup reveals a name. A broker that restarts
 has no sessions, and clients log in again.
 
 There are never more than SESSIONS_MAX, nor more than SESSIONS_PER_USER_MAX of one user: a new session ends the user's

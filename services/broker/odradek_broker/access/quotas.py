@@ -80,7 +80,7 @@ _NOTHING: Final[Mapping[str, float]] = {}
 
 
 class Quotas:
-    """Quotas of one broker. All methods are for the event loop."""
+    """The client quotas of one broker. It is used only on the event loop."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -155,6 +155,6 @@ class Quotas:
     def _drop_buckets(self, now_s: float) -> None:
         for name in [name for name, bucket in self._buckets.items() if bucket.is_full(now_s)]:
             del self._buckets[name]
-        # All buckets are below their limit, so the oldest one is dropped.
+        # No bucket is full, so the one that was created first is dropped.
         while len(self._buckets) >= BUCKETS_MAX:
             del self._buckets[next(iter(self._buckets))]

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 ScramCredentials = Mapping[tuple[str, ScramMechanism], UserScramCredential]
 _Ring = list[tuple[int, tuple[str, ScramMechanism]]]
-# The ring is built again after this time even if the number of users is the same: one may have been created and
-# another deleted.
+# The ring of consistent hashing is built again after this time even if the number of users is the same, because one
+# user may have been created and another deleted.
 _REBUILD_S: Final = 1.0
 
 
@@ -101,7 +101,7 @@ SCRAM: Final = {
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = (PLAIN, *SCRAM, OAUTHBEARER)
 ITERATIONS_MIN: Final = 4096
-# Kafka's limit, because each login costs the client this many iterations.
+# This is Kafka's limit. A client computes as many hashes at each login.
 ITERATIONS_MAX: Final = 16_384
 _HASHES: Final = {ScramMechanism.SHA_256: "sha256", ScramMechanism.SHA_512: "sha512"}
 _NAME_BYTES_MAX: Final = 512
@@ -330,8 +330,8 @@ def credential_of(
 
 
 def _stored_key(password: str, credential: UserScramCredential) -> bytes:
-    """Derive the stored key of a password. It takes 3 ms of CPU without the interpreter's lock: never on the event
-    loop.
+    """Derive the stored key of a password. Do not call it on the event loop: it takes 3 ms of CPU, in which it does
+    not hold the interpreter's lock.
     """
     name = _HASHES[credential.mechanism]
     salted = hashlib.pbkdf2_hmac(name, password.encode(), credential.salt, credential.iterations)

@@ -55,7 +55,7 @@ from odradek_runtime.tls import ANONYMOUS
 
 UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 4 * 1024
 TOKEN_FRAME_BYTES_MAX: Final = 20 * 1024
-"""The size limit once a mechanism is chosen: a token of OAUTHBEARER has up to 16 KiB."""
+"""The size limit of a frame once a SASL mechanism is chosen: a token of OAUTHBEARER has up to 16 KiB."""
 IN_FLIGHT_MAX: Final = 5
 REQUEST_BYTES_MAX: Final = 16 << 20
 """The size limit of every request except Produce, which contains records."""
@@ -348,7 +348,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         body: memoryview,
         decoding: Generator[None, None, object] | None = None,
     ) -> None:
-        """Serve a long request in turns with other work; `decoding` is its decoding, which has begun."""
+        """Serve a long request in turns with other work. `decoding` decodes it, and may have been started already."""
         self._slots.append(slot)
         self._owner.counters.requests[handler.key] += 1
         slot.began = perf_counter()
@@ -412,7 +412,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._respond(slot, done.result())
 
     def _respond(self, slot: Slot, result: Response) -> None:
-        """Encode a response, put it into the line, and send the responses at the head of the line."""
+        """Encode a response and put it into the connection's ResponseLine; then send the responses at the head of the
+        line.
+        """
         request = slot.request
         if self._is_closing or request is None:
             return

@@ -9,7 +9,7 @@ STALLED_FRAME_MS_MAX: Final = 30_000
 STALLED_WRITE_MS_MAX: Final = 30_000
 CLOSING_MS_MAX: Final = 5_000
 FRAME_BYTES_MIN: Final = 64 * 1024
-"""The part of a longer frame that must arrive within `STALLED_FRAME_MS_MAX`."""
+"""How many bytes of a longer frame must arrive within `STALLED_FRAME_MS_MAX`."""
 
 
 class ConnectionTimes:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from odradek_broker.kafka.connection_owner import ConnectionOwner
 
 PART_BYTES_MIN: Final = 4 << 20
-"""A frame is moved to its file once it holds this much in memory."""
+"""A frame is moved to its file once it has this many bytes in memory."""
 _READ_BYTES: Final = 4 << 20
 
 

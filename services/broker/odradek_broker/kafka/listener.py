@@ -38,10 +38,12 @@ if TYPE_CHECKING:
 _CHECK_INTERVAL_S: Final = 1.0
 _BACKLOG: Final = 1024
 STRANGERS_PER_IP_MAX: Final = 500
-"""Connections from one address that have not logged in yet; a login takes milliseconds."""
+"""The most connections from one address that have not logged in yet; a login takes milliseconds."""
 EARLY_BYTES_MAX: Final = 16 << 20
 EARLY_BYTES_PER_IP_MAX: Final = 1 << 20
-"""Bytes of unfinished frames of all clients that have not logged in, and of those from one address."""
+"""The most bytes of unfinished frames that clients may hold before their login: all together, and those of one
+address.
+"""
 _audit = event_log("odradek_broker.audit")
 
 

@@ -116,7 +116,9 @@ class Request(Struct, Generic[M_co], kw_only=True, gc=False):
 
     @property
     def pace(self) -> Pace:
-        """The pace at which this request, if it is long, lets others run. It is created at its first use."""
+        """Lets other requests run now and then while this one, if it is long, is handled. It is created at its first
+        use.
+        """
         if self._pace is None:
             self._pace = self.services.budget.turns.pace(self.session.owner)
         return self._pace

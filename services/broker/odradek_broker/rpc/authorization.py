@@ -47,8 +47,8 @@ _PUBLIC: Final = ("/grpc.health.", "/grpc.reflection.")
 _PRODUCE: Final = "/odradek.v1.BrokerService/Produce"
 _WRITES_SOMEWHERE: Final = [(Operation.WRITE, ResourceType.TOPIC, None)]
 _PERCENT_A_CALL: Final = 0.03
-"""What share of a second a unary call takes of the broker's event loop, in percent (300 us). The rest of its duration
-is mostly waiting.
+"""The share of a second for which a unary call keeps the broker's event loop busy, in percent (300 us). The rest of
+its duration is mostly waiting.
 """
 
 

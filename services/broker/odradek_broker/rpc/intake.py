@@ -246,9 +246,9 @@ class GrpcIntake:
         message: Descriptor,
         decode: Callable[[bytes], M],
     ) -> AsyncIterator[tuple[M, Pace]]:
-        """Decode a request, and yield it with the pace at which to serve it; abort a call that asks too much.
+        """Decode a request, and yield it with the pace at which to serve it; abort a call that asks for too much.
 
-        The memory of a long request counts until the body ends.
+        The memory of a long request counts until the body of the `async with` statement ends.
         """
         pace = self.budget.turns.pace(owner)
         held = decoded_bytes(len(data)) if len(data) >= LONG_REQUEST_BYTES_MIN else 0

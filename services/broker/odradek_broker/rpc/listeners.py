@@ -51,7 +51,7 @@ from odradek_runtime.tls import TlsFiles, peer_identity
 _CLIENT_IDLE_MS_MAX: Final = 120_000
 """The time after which a connection without calls is closed. A client of the SDK opens another one when it needs it."""
 _IDLE_PER_IP_MAX: Final = 500
-"""Connections from one address that have made no call."""
+"""The most connections from one address that have made no call."""
 _STREAMS: Final = frozenset(
     {
         "/odradek.v1.ReplicationService/Replicate",

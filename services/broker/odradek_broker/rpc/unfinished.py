@@ -122,7 +122,7 @@ class UnfinishedMessages:
 
     @property
     def total_bytes(self) -> int:
-        """The bytes of unfinished messages at the last check, without one window for each stream."""
+        """The bytes of unfinished messages at the last check, less the window that each stream may hold."""
         return int(sum(max(c.excess_bytes, 0) for c in self._connections.values()))
 
     def called(self, peer: Peer, size_bytes: int = 0) -> None:

@@ -186,7 +186,9 @@ def _partition(topic: TopicState | ErrorCode, index: int) -> TopicPartition | Er
 
 
 def _as_version(request: AnyRequest, code: ErrorCode) -> ErrorCode:
-    """Return the code in a form that clients of this version know: those from before KIP-848 know no member epochs."""
+    """Return the code in a form that clients of this version know: clients from before KIP-848 know no member
+    epochs.
+    """
     if code is ErrorCode.STALE_MEMBER_EPOCH and request.version < _CONSUMER_PROTOCOL_FROM:
         return ErrorCode.UNSUPPORTED_VERSION
     return code
@@ -197,7 +199,9 @@ def _response(
     partitions: Iterable[TopicPartition | ErrorCode],
     codes: _Codes,
 ) -> _CommitResponse:
-    """Return the response; `partitions` are those of the request in order, or why they are refused."""
+    """Return the response. `partitions` has, in the order of the request, each partition or the error that refuses
+    it.
+    """
     in_order = iter(partitions)
     topics: list[CommittedTopic] = []
     for name, topic_id, items in request.message.topics:

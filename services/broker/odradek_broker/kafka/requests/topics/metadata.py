@@ -1,8 +1,9 @@
-"""Metadata: brokers, topics, leaders. Encoded responses are cached: no other generated message is as hot.
+"""Metadata: brokers, topics, leaders. Encoded responses are cached, because Metadata is the most frequent request
+that the generated encoders serve.
 
-A missing topic is created if the client and the cluster allow it, and the response waits for it. A null list of topics
-means all of them, and so does an empty one in version 0, the first request of old clients. A response about all
-topics omits those that the caller may not DESCRIBE; a topic that the request names is refused instead.
+A missing topic is created if the client and the cluster allow it, and the response waits for it. A null list of
+topics means all of them, and so does an empty one in version 0, the first request of old clients. A response about
+all topics omits those that the caller may not DESCRIBE; a topic that the request names is refused instead.
 """
 
 from __future__ import annotations
