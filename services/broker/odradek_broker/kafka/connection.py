@@ -412,9 +412,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._respond(slot, done.result())
 
     def _respond(self, slot: Slot, result: Response) -> None:
-        """Encode a response and put it into the connection's ResponseLine; then send the responses at the head of the
-        line.
-        """
+        """Encode a response, put it into the ResponseLine, and send the responses at the head of the line."""
         request = slot.request
         if self._is_closing or request is None:
             return

@@ -144,9 +144,7 @@ class PartitionLog:
         self._generation = 0  # rises with each truncation: jobs begun before it are stale
         self._is_truncating = False
         self.cut_limits: tuple[Offset, Offset] | None = None
-        """Upper bounds of the recovery point and the log start in a checkpoint that is taken while a truncation cuts
-        the files.
-        """
+        """Upper bounds of recovery point and log start in checkpoints that are taken during a truncation."""
         self.config = config
         self.cleaned_offset = min(cleaned_offset, self.log_end_offset)  # compacted to here
         self.is_intact = True  # false: a truncation failed half-way; the log must be reopened
@@ -156,11 +154,11 @@ class PartitionLog:
         """Write complete, validated batches with their final offsets at the end of the log: write(2) without a sync.
 
         Leaders and followers call it alike; a leader assigns offsets from `log_end_offset` and its epoch before.
-        Offsets rise from `log_end_offset` on (compaction leaves gaps), and epochs never fall. The caller may not
-        change the buffer afterwards, because it is kept for readers of the tail unless `retain` is false. Rolls
-        segments, and records leader epochs, producers and transactions. After StorageFailed the append does not
-        count; after StorageRefused the files are unchanged, too, if `is_intact`. Raises CorruptBatch, before any
-        write, if `batches` does not contain valid batches.
+        Offsets rise from `log_end_offset` on (compaction leaves gaps), and epochs never fall. The buffer may not
+        change afterwards, because it is kept for readers of the tail unless `retain` is false. Rolls segments, and
+        records leader epochs, producers and transactions. After StorageFailed the append does not count; after
+        StorageRefused the files are unchanged, too, if `is_intact`. Raises CorruptBatch, before any write, if a batch
+        is invalid.
         """
         self._health.check_room()
         assert not self._is_truncating, self.id
@@ -244,10 +242,9 @@ class PartitionLog:
     def begin_sync(self, *, full: bool = False) -> SyncJob | None:
         """Return a job that makes all bytes up to the present log end durable.
 
-        Returns None if nothing is unsynced, or if a sync is running: in that case the caller begins the next one
-        after `finish` (group commit without a timer). A `full` sync also writes indexes, epochs and a producer
-        snapshot, and moves the recovery point. If a full sync is requested while a sync runs, the next sync is a full
-        one.
+        Returns None if nothing is unsynced, or if a sync is running: the caller begins the next one after `finish`
+        (group commit without a timer). A `full` sync also writes indexes, epochs and a producer snapshot, and moves
+        the recovery point. If it is requested while a sync runs, the next sync is a full one.
         """
         self._health.check()
         progress = self._progress
@@ -316,9 +313,7 @@ class PartitionLog:
     def sync_at_close(self) -> bool:
         """Run a full sync in this thread. A sync job that was begun and will never be finished is ignored.
 
-        Returns False if the disk is full, during a truncation, or after an internal error: the next start then
-        recovers the log.
-        """
+        Returns False if the disk is full, during a truncation, or after an internal error; the next start recovers."""
         if self._is_truncating or not self.is_trusted:
             return False
         self._progress.is_under_way = False
@@ -545,8 +540,7 @@ class PartitionLog:
     @property
     def stored_end_offset(self) -> Offset:
         """The end of the last batch, which a restart would take as the log end offset. The log end offset itself is
-        higher after a truncation to an offset inside a gap that compaction left.
-        """
+        higher after a truncation to an offset in a gap that compaction left."""
         return Offset(self._segments.active.end_offset)
 
     @property

@@ -68,9 +68,7 @@ _log = event_log(__name__)
 def partition_view(
     image: MetadataImage, state: PartitionState, config: LogConfig
 ) -> ev.PartitionChanged:
-    """Return the event that describes one partition: its state, and the state of each of its brokers that the image
-    knows.
-    """
+    """Return the event that describes one partition and those of its brokers that the image knows."""
     views = (broker_view(image, broker_id) for broker_id in state.replicas)
     return ev.PartitionChanged(
         leader=state.leader,
@@ -213,8 +211,7 @@ class PartitionTable:
                 self._feed(state)
 
     def apply(self, image: MetadataImage, delta: MetadataDelta) -> Iterator[None]:
-        """Apply a change of the image to the replicas, and yield after every few of them, so that the event loop can
-        run.
+        """Apply a change of the image to the replicas; yield after every few of them, so that the event loop can run.
 
         One record may concern ten thousand replicas. Between two steps the image is ahead of the replicas that come
         later, so they refuse requests as if they were not created or not elected yet, and clients try again. A log is
@@ -352,9 +349,7 @@ class PartitionTable:
     def _leave(
         self, keys: Sequence[tuple[TopicId, PartitionIndex]], stray_reason: str | None
     ) -> None:
-        """Remove these replicas, as far as they exist. Delete their logs, or put them aside if there is a
-        `stray_reason`.
-        """
+        """Remove these replicas, if they exist. Delete their logs, or put them aside if there is a `stray_reason`."""
         logs: list[PartitionLog] = []
         for key in keys:
             if (host := self.by_id.get(key)) is None:
@@ -374,9 +369,7 @@ class PartitionTable:
             self.storage_failed(failure)
 
     def log_config(self, topic: TopicName) -> LogConfig:
-        """Return a topic's log settings. Its configs override those of the cluster, which override the broker's
-        defaults.
-        """
+        """Return a topic's log settings. Its configs override the cluster's, and these override the broker's."""
         defaults = self._defaults
         if topic in INTERNAL_TOPICS:
             defaults = LogConfig.from_topic_configs({"durability": "fsync"}, defaults=defaults)
@@ -560,9 +553,7 @@ class PartitionTable:
                 await asyncio.sleep(pause_ms / 1000)
 
     def _stalled(self, stall_ms: int) -> None:
-        """Report a stall of the event loop to the leaders, because it is not lag of their followers (rule R10 of
-        partition/README.md).
-        """
+        """Report a stall of the event loop to the leaders, because it is not lag of their followers."""
         self._stalls.add(stall_ms)
         self._stalls.write_due(self.clock.boottime_ms())
         # Leaders that sleep need no report, because all of their followers are caught up.
