@@ -72,7 +72,7 @@ class ReadBound(Struct, frozen=True, gc=False):
 
 
 class Replica:
-    """One replica of a partition; only one task may use it. Its methods never wait, and `step` does no work per
+    """One replica of a partition. It is not thread-safe. Its methods never wait, and `step` does no work per
     record.
     """
 
