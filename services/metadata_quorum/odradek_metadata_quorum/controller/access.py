@@ -75,8 +75,8 @@ class Looks:
 
 
 class _Records:
-    """The records of all access control entries, by their content. It is read once for all pieces of a large
-    request.
+    """The records of all access control entries, by their content. They are read from the image once for all pieces of
+    a large request.
     """
 
     @staticmethod

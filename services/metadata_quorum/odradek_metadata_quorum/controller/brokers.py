@@ -44,7 +44,7 @@ def heartbeat(work: Workspace, request: HeartbeatRequest) -> HeartbeatResponse:
     _note_broken_partitions(work, request)
     is_read_only = request.cannot_write and not request.want_shutdown
     if is_read_only and not memory.is_read_only:
-        # Some partition may wait for this broker as its leader.
+        # A partition without a leader may elect this broker now.
         work.is_repair_due = True
     memory.is_read_only = is_read_only
     broker = work.image.brokers[request.broker_id]
@@ -82,9 +82,10 @@ def _heartbeat_response(work: Workspace, request: HeartbeatRequest) -> Heartbeat
 def _note_offline_directories(
     work: Workspace, broker: BrokerState, request: HeartbeatRequest
 ) -> None:
-    """Fence a broker that has no working directory, and treat its replicas as having lost records (rule R11).
+    """Record which directories of a broker are offline. If none works, fence the broker, and treat its replicas as
+    having lost records.
 
-    Changes that do not fit into this batch follow with its next heartbeats, which repeat the request.
+    Changes that do not fit into this batch follow with the broker's next heartbeats, which report the same directories.
     """
     offline = {*broker.offline_directory_ids, *request.offline_directory_ids}
     offline &= {*broker.directory_ids}
@@ -122,8 +123,8 @@ def _registration_change(
 
 
 def _note_broken_partitions(work: Workspace, request: HeartbeatRequest) -> None:
-    """Elect other leaders for replicas that failed because of an internal error. The replicas stay in the ISR and the
-    ELR.
+    """Record which replicas of a broker failed because of an internal error, and settle their partitions: for them the
+    broker counts as FENCED (`Workspace.standing_in`).
     """
     if not request.broken_partitions:
         work.broken.pop(request.broker_id, None)
@@ -166,7 +167,9 @@ def fence_dead(work: Workspace, fences: Iterable[Fence]) -> None:
 
 
 def _may_unfence(work: Workspace, broker: BrokerState, request: HeartbeatRequest) -> bool:
-    """Return whether a fenced broker may be unfenced (rule R23)."""
+    """Return whether a fenced broker may be unfenced (rule R23). It must not ask to stay fenced or to shut down, its
+    image must include its registration, and a directory must work. A broker that flaps must also wait.
+    """
     if request.want_fence or request.want_shutdown:
         return False
     if request.image_offset < broker.broker_epoch:
@@ -197,7 +200,7 @@ def _begin_shutdown(work: Workspace, broker: BrokerState) -> None:
 
 
 def _end_shutdown(work: Workspace, broker: BrokerState) -> None:
-    """Let a broker serve again that could not write for a time."""
+    """End the shutdown state of a broker that can write again or no longer asks to stop."""
     work.write(_registration_change(broker, in_shutdown=False))
     work.memory(broker.broker_id).shutdown_offset = None
     leaderless = [s for s in work.partitions_of(broker.broker_id) if s.leader == NO_LEADER]
@@ -216,7 +219,7 @@ def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
     # The offset is None if the shutdown began under another controller.
     if memory.shutdown_offset is None:
         memory.shutdown_offset, memory.shutdown_since_ms = work.next_offset, work.now_ms
-    # Only a new record can change either value, and computing them looks at all partitions.
+    # Both values are computed from all partitions, and only a new record can change them.
     if memory.judged_at != work.next_offset:
         memory.judged_at = work.next_offset
         led = (s for s in work.image.partitions() if s.leader == broker.broker_id)
@@ -230,7 +233,7 @@ def _may_shutdown(work: Workspace, broker: BrokerState) -> bool:
         work.is_repair_due = True
         return False
     if memory.is_missed:
-        # The broker bounds this wait: it stops after the time that its settings give it.
+        # The broker limits how long it waits: after a timeout of its own settings it stops without permission.
         memory.shutdown_since_ms = work.now_ms
         return False
     if work.now_ms >= memory.shutdown_since_ms + work.settings.shutdown_wait_ms:

@@ -173,7 +173,7 @@ class Controller:
                 self._open(self._opening)
 
     def decided(self, offset: MetadataOffset, epoch: int) -> tuple[MetadataRecord, ...] | None:
-        """Return the records of this entry if this controller decided them, so that they need not be
+        """Return the records of the entry at `offset` if this controller decided them, so that they need not be
         decoded again.
         """
         if self._work is None or epoch != self._work.epoch or not self._in_flight:
@@ -254,10 +254,10 @@ class Controller:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Decision[T]:
-        """Run a handler on the working image. Its records are then to be proposed; if it raises, they are undone.
+        """Run a handler on the working image. The caller must propose its records; if it raises, they are undone here.
 
         Raises:
-            BatchTooLarge: its records do not fit into one entry of the quorum's log.
+            BatchTooLarge: the handler's records do not fit into one entry of the quorum's log.
         """
         work = self._work
         assert work is not None, "a standby cannot decide"

@@ -29,8 +29,8 @@ watermark, which needs |ISR| >= min. A replica that leaves a full ISR loses its 
 smaller one keeps it in the ELR, because the high watermark has not moved since. So each of ISR and ELR
 holds all that was acknowledged, unless it lost bytes; and then it is in `lost`.
 
-I6 holds by construction: a member leaves ISR and ELR both only if it lost bytes and another member
-is left; the last copy stays, in the ELR (rule R19).
+ISR and ELR are never both empty (I6 in tests/sim/README.md): a member leaves both only if it lost bytes and another
+member is left. The last copy stays in the ELR (rule R19).
 """
 
 from __future__ import annotations

@@ -74,7 +74,9 @@ def update_feature(
     *,
     allow_downgrade: bool = False,
 ) -> Outcome:
-    """Set a feature's level if every registered broker and every voter supports it."""
+    """Raise a feature's level if every registered broker and every voter supports it, or lower it if `allow_downgrade`
+    is set.
+    """
     if name not in SUPPORTED_FEATURES:
         return _failed(
             f"there is no feature {name}; the features are {', '.join(SUPPORTED_FEATURES)}"

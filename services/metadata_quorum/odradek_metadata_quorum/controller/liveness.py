@@ -10,21 +10,22 @@ heartbeat, or is registered, this module keeps one of these states:
 
       UNHEARD --heartbeat--> CONNECTED --stream_broken--> BROKEN --heartbeat--> CONNECTED
 
-Standbys keep this too, without deadlines, so that a new active controller knows of deaths from
+Standbys keep these states too, without deadlines, so that a new active controller knows of deaths from
 before its time (rule R24). While the controller is active, each broker that is unfenced in the image is *watched*,
-that is, it has a deadline: `session_ms` after its last heartbeat while connected, `grace_ms` after its
-break. When the controller becomes active, broken brokers get a grace and all others a session.
+that is, it has a deadline: `session_ms` after its last heartbeat while CONNECTED, `grace_ms` after its stream
+ended. When the controller becomes active, the deadline of a BROKEN broker is `grace_ms` later, that of any other broker
+`session_ms` later.
 
 Invariants:
 - Only watched brokers are fenced, and a fenced broker is not watched.
 - A decision that was undone leaves no broker unfenced and unwatched for longer than a tick (`keep_watching`).
 - No broker is fenced because this controller itself was stalled: a stall moves every deadline by its length.
-  Of stalls shorter than a session only one a session counts: a controller that is slow all the time would
-  otherwise never fence a broker, and dead ones would keep their places until their leaders find them lagging.
-- If more than one broker, and at least half of the watched ones, break within one grace, the fault is taken
-  to be on this side, and every watched broker gets a full session, except those that broke before that grace;
-  each broker gets it only once since its last heartbeat. So a dead broker is fenced at most a session
-  later than without such a break, however often other brokers lose their connections meanwhile.
+  Of stalls shorter than `session_ms`, only one in each `session_ms` counts. A controller that is slow all the time
+  would otherwise never fence a broker, and dead ones would stay in their ISRs until the leaders find them lagging.
+- If more than one broker, and at least half of the watched ones, lose their streams within one `grace_ms`, the
+  controller assumes that the fault is its own. Every watched broker then gets a deadline in `session_ms`, except those
+  that became BROKEN before. Each broker gets it only once since its last heartbeat. So a dead broker is fenced
+  at most `session_ms` later than otherwise, however often other brokers lose their connections meanwhile.
 
 This module commits no fencing (the controller does, from the fences that `tick` returns), and
 safety never rests on it. Fencing a healthy leader is allowed at any moment: epochs and the ISR
@@ -50,9 +51,7 @@ class Connection(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """A broker that the controller must fence. `found` is the state of its connection at the time when its deadline
-    passed.
-    """
+    """A broker that the controller must fence. `found` is the state of its connection when the deadline passed."""
 
     broker_id: BrokerId
     found: Connection
@@ -63,7 +62,7 @@ class _Broker:
     connection: Connection = Connection.UNHEARD
     broken_at_ms: int = 0
     deadline_ms: int | None = None  # None: the broker is not watched
-    # Whether its deadline was moved, when many streams broke at once, since its last heartbeat.
+    # Whether its deadline was extended since its last heartbeat, because many streams broke at once.
     is_forgiven: bool = False
 
 

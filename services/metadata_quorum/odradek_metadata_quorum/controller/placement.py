@@ -22,8 +22,8 @@ that has
 3. the fewest replicas of this partition in its rack;
 4. the first place on the ring.
 
-A host lies in one rack, so rule 1 never costs rule 3 a rack. Brokers without a host are hosts of their own, and brokers
-without a rack are one rack. (Kafka knows racks only; its placement is like this one with rules 2 to 4.)
+A host lies in one rack, so rule 1 never conflicts with rule 3. Brokers without a host are hosts of their own, and
+brokers without a rack are one rack. (Kafka knows racks only; its placement is like this one with rules 2 to 4.)
 
 Fenced brokers and those in shutdown never lead a new partition, and do not begin in its ISR.
 """
@@ -94,7 +94,7 @@ def place(
     hosts = len({candidate.host_key for candidate in brokers})
     racks = len({candidate.rack for candidate in brokers})
     placed: Assignments = []
-    # The replicas chosen for each place on the ring and shift.
+    # The replicas of each combination of the leader's place on the ring and the shift of the followers.
     chosen: dict[tuple[int, int], tuple[BrokerId, ...]] = {}
     for _ in range(partition_count):
         of_topic, of_cluster, tie, position = waiting[0]

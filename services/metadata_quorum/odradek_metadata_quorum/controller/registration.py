@@ -78,7 +78,9 @@ def register(work: Workspace, request: RegisterRequest) -> RegisterResponse:
 def _registration_changes(
     work: Workspace, request: RegisterRequest, restart_class: RestartClass
 ) -> list[PartitionChange]:
-    """Return the changes of the partitions of a broker that registers again, is fenced, and may have lost bytes."""
+    """Return the changes of a broker's partitions when it registers again. The broker is fenced by then, and may have
+    lost bytes.
+    """
     changes = []
     for state in work.partitions_of(request.broker_id):
         key = TopicIdPartition(state.topic_id, state.partition)
@@ -117,7 +119,7 @@ def _fits_one_batch(
         return True
     if not before.fenced:
         note_fencing(work, before.broker_id)
-    # Put the elections first.
+    # The partitions that change their leader come first, because the others can wait.
     changes.sort(key=lambda change: change.leader is None)
     work.write(*changes[:changes_max])
     return False

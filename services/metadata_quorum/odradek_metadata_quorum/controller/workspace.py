@@ -54,7 +54,7 @@ class BrokerMemory:
     # The times of the last few fencings, for the delay of a broker that flaps.
     fenced_at_ms: list[int] = field(default_factory=list)
     fenced_because: str = ""  # the reason, as text for people
-    # Whether its last heartbeat says that it cannot write, and not that it shuts down.
+    # Whether its last heartbeat says that it cannot write, and does not ask for a shutdown.
     is_read_only: bool = False
     shutdown_offset: int | None = None  # the metadata offset at which its leaderships moved away
     shutdown_since_ms: int = 0
@@ -135,7 +135,7 @@ class Workspace:
         return self.memories.setdefault(broker_id, BrokerMemory())
 
     def standing_of(self, broker_id: BrokerId) -> Standing:
-        """Return the present Standing of a broker that applies to all partitions."""
+        """Return the present Standing of a broker, without regard to replicas that failed (`standing_in`)."""
         broker = self.image.brokers.get(broker_id)
         if broker is None or broker.fenced:
             return Standing.FENCED
@@ -247,7 +247,8 @@ def note_fencing(work: Workspace, broker_id: BrokerId) -> None:
 
 
 def unfence_delay_ms(work: Workspace, broker_id: BrokerId) -> int:
-    """Return 0, 1000, 2000, 4000 ... ms if the broker was fenced once, twice, three, four ... times within the window.
+    """Return how long a broker stays fenced, in ms: 0 after one fencing within the window, 1000 after two, and twice as
+    long after each further one, up to a limit.
 
     Each death of a broker moves leaderships, and so does each return.
     """

@@ -60,7 +60,7 @@ TopicsResponse = pb.CreateTopicsResponse | pb.DeleteTopicsResponse | pb.CreatePa
 ITEMS_MAX: Final = 20_000
 # Most resources in one DescribeConfigs request; each takes some 5 KB of the response.
 DESCRIBED_MAX: Final = 2_000
-# How many items are handled in one turn of the event loop, in some 5 ms each.
+# How many items are handled in one turn of the event loop, which takes about 5 ms.
 ITEMS_PER_TURN: Final = 500
 ITEMS_PER_PIECE: Final = 100
 DESCRIBED_PER_TURN: Final = 20
@@ -85,7 +85,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def CreateTopics(
         self, request: pb.CreateTopicsRequest, context: Context
     ) -> pb.CreateTopicsResponse:
-        """Create topics, many of them in several batches; respond once all are committed."""
+        """Create topics. A long request is decided in several batches; respond once all of them are committed."""
         await self._bounded(context, len(request.topics))
         partitions_default = cluster_config(self._host.controller.image, "num.partitions")
         assert isinstance(partitions_default, int)
@@ -103,7 +103,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def DeleteTopics(
         self, request: pb.DeleteTopicsRequest, context: Context
     ) -> pb.DeleteTopicsResponse:
-        """Delete topics, many of them in several batches; respond once the deletions are committed."""
+        """Delete topics. A long request is decided in several batches; respond once all of them are committed."""
         await self._bounded(context, len(request.names) + len(request.topic_ids))
         pieces = wire.delete_topics_pieces(request)
         response = pb.DeleteTopicsResponse()
@@ -113,7 +113,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
     async def CreatePartitions(
         self, request: pb.CreatePartitionsRequest, context: Context
     ) -> pb.CreatePartitionsResponse:
-        """Add partitions, many of them in several batches; respond once they are committed."""
+        """Add partitions. A long request is decided in several batches; respond once all of them are committed."""
         await self._bounded(context, len(request.topics))
         pieces = wire.create_partitions_pieces(request, self._host.controller.image)
         response = pb.CreatePartitionsResponse()
@@ -127,7 +127,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
         await self._bounded(context, len(request.partitions))
         unclean = await self._parsed(context, lambda: wire.is_unclean(request))
         partitions = [wire.partition(item) async for item in in_turns(request.partitions)]
-        # If no partitions are named, all are elected.
+        # If no partitions are named, leaders of all partitions are elected.
         pieces = [
             ElectLeadersRequest(unclean=unclean, partitions=tuple(piece))
             for piece in _pieces(partitions)
@@ -300,7 +300,7 @@ class AdminServicer(pb_grpc.AdminServiceServicer):
             by_user.setdefault(upsertion.name, []).append(wire.scram_upsertion(upsertion))
         async for deletion in in_turns(request.deletions):
             by_user.setdefault(deletion.name, []).append(wire.scram_deletion(deletion))
-        # If one item of a user fails, none of them takes effect, so a user's items are in one piece.
+        # If one item of a user fails, none of that user's items takes effect, so they are all in one piece.
         pieces = (
             [item for items in piece for item in items] for piece in _pieces(list(by_user.values()))
         )

@@ -11,8 +11,8 @@ When leadership ends, every waiting request fails with `NotActive`: the outcome 
 caller, who repeats the request at the next active controller (each request either may be carried out twice, or gets a
 response that says that it was done before).
 
-Heartbeats are decided at once and never wait for a commit: what their response says is committed by then
-(`is_fenced`), or harmless if it is not.
+Heartbeats are decided at once and never wait for a commit: their response says that a broker is unfenced only if that
+is committed already (`is_fenced`), and its other fields are harmless before the commit.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class ControllerHost:
         self._tail = None
 
     def on_applied(self) -> None:
-        """Handle that an entry was replayed. The first one of an epoch completes the opening of the controller."""
+        """Handle the replay of an entry. The first one of an epoch completes the opening of the controller."""
         if self.controller.is_active:
             self._opened.set()
 
@@ -244,8 +244,8 @@ class ControllerHost:
             self._tail = self._tasks.create_task(self._propose(decision.payload, epoch))
 
     async def _propose(self, payload: bytes, epoch: int) -> bool:
-        """Propose a batch, and return whether it was committed. The tasks start in the order in which they
-        are created.
+        """Propose a batch, and return whether it was committed. Each batch has its own task. The tasks start in the
+        order in which they were created, so batches are proposed in the order of the decisions.
         """
         assert self._quorum is not None, "a batch was proposed before `connect`"
         try:

@@ -1,7 +1,7 @@
 """This controller's own registration with the active controller, which it repeats at intervals.
 
-It names the feature levels that the program of this voter supports. If the active controller runs an older program,
-it does not know the call; this controller repeats it until another one is active.
+The registration names the feature levels that the program of this voter supports. An active controller of an older
+release does not know the call; the repetition registers this voter once a newer one is active.
 """
 
 from __future__ import annotations
