@@ -34,7 +34,7 @@ class QuorumMetrics:
         self._expiry = expiry
         self._quorum = quorum
         self._registry: Any = (
-            None  # prometheus_client is imported late, because that slows the start
+            None  # made at the first scrape, because importing prometheus_client slows the start
         )
 
     def render(self) -> tuple[str, bytes]:

@@ -133,13 +133,13 @@ class QuorumProcess:
         }
         try:
             if settings.storage_format_if_empty and _is_empty(settings):
-                format_storage(settings.log_dir, **identity)  # type: ignore[arg-type]  # one dict
+                format_storage(settings.log_dir, **identity)  # type: ignore[arg-type]  # mixed types
             if not settings.log_dir.is_dir():
                 raise ProcessRefused(
                     f"the data directory {settings.log_dir} does not exist: run `odradek storage "
                     "format` for it before the first start"
                 )
-            check_storage(settings.log_dir, **identity)  # type: ignore[arg-type]  # one dict
+            check_storage(settings.log_dir, **identity)  # type: ignore[arg-type]  # mixed types
         except (StorageMismatch, CorruptStorage) as error:
             raise ProcessRefused(str(error)) from None
         except OSError as error:

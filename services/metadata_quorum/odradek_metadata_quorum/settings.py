@@ -89,9 +89,9 @@ class QuorumSettings:
     pending_bytes_max: int = 64 << 20
     snapshot_interval_entries: int = 20_000  # a snapshot is taken after this many applied entries
     snapshot_interval_bytes: int = 64 << 20  # or after this many bytes of applied entries
-    # Entries kept in the log before a snapshot, for slow followers.
+    # Entries before a snapshot that stay in the log for slow followers.
     snapshot_entries_min: int = 20_000
-    # Fewer entries are kept if they are larger than this.
+    # Fewer of these entries stay if together they take more bytes than this.
     snapshot_entries_bytes_max: int = 64 << 20
     snapshot_chunk_bytes: int = 256 << 10
     # Larger snapshots are neither stored nor accepted from a leader.
@@ -99,7 +99,7 @@ class QuorumSettings:
     # Size of a segment of the write-ahead log; trimming removes whole segments.
     segment_bytes_max: int = 8 << 20
     frame_bytes_max: int = 16 << 20  # largest message between two voters
-    # Most bytes that wait for one peer; more are dropped, and Raft sends them again.
+    # Most bytes that wait to be sent to one peer. Further messages are dropped, and Raft repeats them.
     peer_queue_bytes_max: int = 4 << 20
 
     def __post_init__(self) -> None:

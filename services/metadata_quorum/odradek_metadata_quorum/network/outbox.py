@@ -8,7 +8,7 @@ What a message reports, and therefore waits for:
     request_vote, pre_vote_reply, response_vote, install_snapshot, timeout_now
                               term and vote (a snapshot is on disk before it is sent)
     pre_vote                  nothing: it asks about a term that no voter is in yet
-    join_query, join_reply    everything noted so far: `joining.py` rests on their order
+    join_query, join_reply    everything noted so far: `joining.py` relies on their order
 
 A heartbeat thus leaves at once while entries wait for a slow disk, and so does its response: leadership
 does not depend on how long a write takes. Messages that wait for the same write keep their order; one
@@ -37,7 +37,7 @@ class Outbox:
         self._barrier = barrier
         self._send_frame = send_frame
         self._bytes_max = bytes_max
-        # (the index that must be durable first, peer, frame).
+        # (the value that the barrier's `durable` must reach first, peer, frame).
         self._waiting: deque[tuple[int, int, bytes]] = deque()
         self._waiting_bytes: dict[int, int] = {}
 

@@ -66,12 +66,12 @@ class FrameProtocol(asyncio.Protocol):
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # Uvloop's transports are not a subclass of it.
+        # A cast and no check, because uvloop's transports are not subclasses of asyncio.Transport.
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=self._frame_bytes_max)
         connection = transport.get_extra_info("socket")
         if connection is not None:
-            # The socket is a Unix socket, or the system is not Linux.
+            # These calls fail for a Unix socket, and on systems other than Linux.
             with contextlib.suppress(OSError):
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.setsockopt(

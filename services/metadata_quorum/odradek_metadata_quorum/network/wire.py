@@ -7,7 +7,7 @@ ever unpickled, and no msgpack extension types are used.
 
 Messages grow at their end only. A field that a later version appends is ignored by an earlier one, and
 a field that an earlier version lacks is missing in the dict (`_OPTIONAL`). Voters of the first release
-refuse a longer message, so none but a hello is ever sent longer (`peer_link`).
+refuse a longer message, so only a hello is ever sent in a longer form (`peer_link`).
 
 Entries travel as two columns, commands and terms; their indices are `first_index` and on, so a gap
 cannot be expressed.
@@ -47,7 +47,7 @@ PONG: Final = "pong"
 _U64_MAX: Final = (1 << 63) - 1
 
 _TABLE: Final[dict[str, tuple[int, tuple[tuple[str, type], ...]]]] = {
-    # After prevLogIdx come prev_term, the commands and their terms; see _flatten.
+    # `encode` divides the entries into two columns, commands and terms.
     APPEND_ENTRIES: (
         1,
         (

@@ -8,11 +8,11 @@ adds these rules:
   if not, it changes nothing at them. Votes are counted once per (term, voter), and a voter that may have forgotten a
   vote gives none (`joining.py`).
 - *Stickiness*: a voter that hears a leader consents to no election. If the connection to its leader broke, it waits
-  less time than for a leader that is only silent: that process is gone, or will be heard again at once. A majority
-  that still hears the leader consents to no election anyway.
-- *A vote given counts as hearing a leader*, from when it leaves: the candidate's first heartbeat is a
-  write of this voter's disk and a round trip away. Until the vote has left, this voter does not campaign.
-- *A stall of this process is nobody else's silence* (`LoopTurns`).
+  less time than for a leader that is only silent: the leader's process has ended, or will be heard again at once. A
+  majority that still hears the leader consents to no election anyway.
+- *Giving a vote counts as hearing a leader*, from the moment at which the vote is sent: the candidate's first heartbeat
+  needs a round trip. While the vote waits for this voter's disk, this voter does not campaign.
+- *A stall of this process does not count as silence of the leader* (`LoopTurns`).
 - *Check-quorum*: a leader without a majority's responses steps down.
 - *Read index* (Raft thesis 6.4): a leader responds to a read once a majority has confirmed it (`ReadIndex`).
 """
@@ -33,11 +33,11 @@ Confirmed = Callable[[bool], None]
 class PreVote:
     """The pre-vote rounds of one voter, in which it asks for consent to an election. It has no network and no clock.
 
-    A voter whose timer ends starts a *round*: it asks all others whether they would vote for it in the next term, and
-    raises its term only if a majority consents. A voter consents only if it has not heard a leader for a minimal
-    election timeout, and the candidate's log is not behind its own. So an isolated voter comes back with the term that
-    it had, and deposes no leader. During the first part of a round the question is repeated with the same number,
-    because a response may take longer than a timer.
+    A voter whose election timer ends starts a *round*: it asks all others whether they would vote for it in the next
+    term, and raises its term only if a majority consents. A voter consents only if it has not heard a leader for a
+    minimal election timeout, and the candidate's log is not behind its own. So an isolated voter comes back with the
+    term that it had, and deposes no leader. During the first part of a round the question is repeated with the same
+    number, because a response may take longer than a timer.
 
     `approved` means that a majority has consented and the consent was not used yet. It becomes invalid when another
     round begins, this voter votes for another candidate, the term changes, or it hears a leader.
@@ -273,7 +273,7 @@ class Elections:
 
     def _timeout_s(self, *, is_new_cluster: bool) -> float:
         if is_new_cluster and self._is_lowest:
-            # This voter asks often, and the others leave it to this one.
+            # In a new cluster only the voter with the lowest id campaigns early, so that the votes are not split.
             return self._timers.heartbeat_s
         return self._random.uniform(self._timers.election_min_s, self._timers.election_max_s)
 
@@ -281,7 +281,9 @@ class Elections:
         self._engine.election_deadline_s = self._engine.now_s() + self.election_timeout_s()
 
     def campaign_soon(self) -> None:
-        """Forget all leaders. If this voter may campaign, end its election timer in the next step."""
+        """Forget when a leader was last heard. If the election timer of this voter is short (a new cluster) or it is
+        the only voter, end the timer in the next step.
+        """
         self._heard_s = self._engine.now_s() - self._timers.election_min_s
         if self.election_timeout_s() <= self._timers.heartbeat_s or not self._engine.peer_ids:
             self._engine.election_deadline_s = 0.0

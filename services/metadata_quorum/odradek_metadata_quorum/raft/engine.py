@@ -9,8 +9,8 @@ an `Engine` and fill those hooks. `RaftNode` puts them together.
 Overriding name-mangled private methods works with exactly one version, so every other one is refused.
 The library's module globals are replaced before anything uses it:
 
-- pickle raises: no byte of a socket or file is ever unpickled. The code that would unpickle is never reached, and
-  this proves it.
+- pickle raises, so no byte of a socket or file is ever unpickled. The library's code that would do so is never
+  reached; if it were, the error would show it.
 - The poller does nothing, because asyncio polls.
 - The journal factory returns the journal that it is given, which is the durable log.
 - The clock is the engine's own, so that a simulator can set it.
@@ -51,7 +51,7 @@ if VERSION != REQUIRED_VERSION:
 
 COMMAND_REGULAR: Final = b"\x00"
 COMMAND_NO_OP: Final = b"\x01"
-# It is larger than the largest command, because the library would pickle a command that it must divide.
+# A batch is larger than the largest command, because the library would pickle a command that it must divide.
 APPEND_BATCH_BYTES: Final = (1 << 20) + 4096
 
 _FOLLOWER: Final[int] = _library._RAFT_STATE.FOLLOWER
@@ -156,7 +156,7 @@ class _BarrierJournal(Journal):  # type: ignore[misc]  # pysyncobj has no types
 
 
 class _EngineTransport(Transport):  # type: ignore[misc]  # pysyncobj has no types
-    """The network in the form that the library uses. The library only sends by it."""
+    """The network in the form that the library uses. The library uses it only to send."""
 
     def __init__(self, send: Callable[[_Peer, Message], None]) -> None:
         super().__init__(None, None, [])
@@ -193,7 +193,7 @@ class EngineHooks:
     election_timeout_s: Callable[[], float]
     # Called when the election timer has ended. Returns whether to campaign in the next term now.
     may_campaign: Callable[[], bool]
-    # Called before the term and the vote change to these.
+    # Called before the term and the vote change, with the new values.
     before_term: Callable[[int, int | None], None]
     # Called when this node was elected, before its no-op entry is appended.
     before_leading: Callable[[], None]

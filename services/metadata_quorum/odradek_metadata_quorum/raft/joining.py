@@ -14,13 +14,13 @@ Until one of the following is known it stores and acknowledges entries, but neit
   voted in. After that, a leader sent it a commit index of its own term, and this voter's log reaches there: all
   entries that it once helped to commit are in its log again. It then refuses every vote up to the floor.
 
-Asking all voters has a price: a wiped voter does not vote while another one is lost for good. Of five voters with one
-dead and one wiped three are left that may vote: a majority, which bears no further loss until the dead one is
-replaced, or responds once more.
+Asking all voters has a price: a wiped voter does not vote while another one is lost for good. If one of five voters is
+dead and one is wiped, three may vote. They are a majority, but tolerate no further failure until the dead voter is
+replaced or responds again.
 
 This assumes that a minority of voters is wiped at a time; Raft has no answer beyond that.
-An acknowledgement from before the wipe cannot count after this: a new connection from a voter ends
-the old one before its first frame is read.
+An acknowledgement from before the wipe cannot count after the wiped voter has asked: a new connection from a voter
+ends the old one before the first frame of the new one is read.
 """
 
 from __future__ import annotations

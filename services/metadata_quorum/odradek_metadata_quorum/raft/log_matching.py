@@ -2,14 +2,14 @@
 
 pysyncobj appends the entries of append_entries. `LogMatching` stands in front of it and adds these rules:
 
-- *Every message carries its term*: a higher one makes this node follow, a lower one is dropped and its
-  sender is told the current term.
+- *Every message carries its term*: after a message of a higher term this node follows that term. A message of a lower
+  term is dropped, and its sender is told the current term.
 - *Prefix match before truncation*: entries that are in the log already are skipped. Only a real conflict
   truncates the log, and truncating at or below what is committed or applied ends the process.
 - *A message raises the commit index to the last entry whose prefix it proved*, no further:
   `prevLogIdx + len(entries)`. Later entries in this log may be of another leader.
-- *A slow disk bounds what is taken*: while more than a few windows of entries wait for the disk, no more are
-  appended.
+- *A slow disk limits what is accepted*: while more than a few windows of entries wait for the disk, no more entries
+  are appended.
 """
 
 from __future__ import annotations

@@ -211,7 +211,9 @@ class RaftNode:
     # Requests of the shell.
 
     def propose(self, payload: bytes, epoch: int) -> int | None:
-        """Append an entry in this term. Return its index, or None if this node does not lead the term."""
+        """Append an entry in the term `epoch`. Return its index, or None if this node is not the active leader of that
+        term.
+        """
         engine = self.engine
         if engine.halted or not payload or self.active_epoch != epoch or engine.term != epoch:
             return None

@@ -80,7 +80,7 @@ class PendingProposals:
         return len(self._by_offset)
 
     def add(self, offset: int, epoch: int, payload_bytes: int) -> asyncio.Future[int]:
-        """Return a future for a proposal. Its result is the proposal's offset, once that is applied."""
+        """Return a future for a proposal. Once the entry is applied, the future's result is the entry's offset."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         assert offset not in self._by_offset, offset
         self._by_offset[offset] = _Pending(epoch, payload_bytes, future)
@@ -133,7 +133,7 @@ class Quorum:
     """One voter: a replicated log, elections, and the state machine that replays the log.
 
     Everything runs on the event loop that called `start`; disk writes run on two threads. `fatal` is called with an
-    error that must end the process, which it does by default; tests replace it.
+    error that must end the process. The default ends it at once; tests replace it.
     """
 
     def __init__(
@@ -277,8 +277,8 @@ class Quorum:
         self._listeners.append((on_active, on_resigned))
 
     async def transfer_leadership(self, timeout_s: float) -> bool:
-        """Hand leadership over to the peer that is the furthest in the log. Returns False if this node still is the
-        leader, or was not.
+        """Hand leadership over to the peer that is the furthest in the log. Returns False if this node was not the
+        leader, or still is the leader at the end.
 
         Proposals wait during that time, in their order, so that the peer can receive the whole log. Then they are
         appended, or refused because another node is the leader.

@@ -1,7 +1,7 @@
 """The state machine on this voter: applying committed entries, taking snapshots and installing the leader's.
 
-- *Applying*: committed and durable entries, in order, a bounded number a step. An entry that cannot be applied, or a
-  gap before it, ends the process, because skipping it would make this voter's state differ from that of others. The
+- *Applying*: committed and durable entries, in order, a limited number in each step. An entry that cannot be applied,
+  or a gap before it, ends the process, because skipping it would make this voter's state differ from others'. The
   applied index is never above the durable one: a single voter thus waits for its own disk, and a snapshot never
   contains an entry that this node's log lacks.
 - *Taking snapshots*: every so many entries or bytes the state is captured on the event loop, encoded and

@@ -3,11 +3,11 @@
 pysyncobj keeps a next index for each follower and sends entries from there on. `Replication` adds:
 
 - A follower whose next entry was trimmed from the log gets a snapshot instead of entries.
-- A follower has at most a *window* of entries under way. Entries that have left this node's queues take memory at the
+- A follower has at most a *window* of entries in flight. Entries that have left this node's queues take memory at the
   follower until they are on its disk, and a follower whose disk hangs acknowledges nothing. So an entry counts until
   it is acknowledged, not until it leaves the queue.
 - While entries wait for this voter's disk, all followers get heartbeats that name an earlier entry, which is on the
-  disk: a leader with a slow disk is not taken for a silent one.
+  disk. So a leader with a slow disk is not taken for a silent one.
 - An acknowledgement counts only in the term in which it was given, and only for that term's leader.
 """
 
@@ -97,8 +97,8 @@ class Replication:
         self._beat_due_s = 0.0
 
     def send_due(self) -> None:
-        """Send new entries at once. If only the commit index is new, it is sent a little later, because entries usually
-        follow soon, and contain it.
+        """Send new entries at once. If only the commit index is new, send it a little later, because entries usually
+        follow soon, and their message contains the commit index.
         """
         engine = self._engine
         if not engine.barrier.clean:
@@ -114,7 +114,7 @@ class Replication:
                 self.replicate()
 
     def replicate(self) -> None:
-        """Send entries or a heartbeat to all followers. Those that cannot receive entries get a part of a snapshot, or
+        """Send entries or a heartbeat to all followers. Those that cannot receive entries get a chunk of a snapshot, or
         a heartbeat.
         """
         engine = self._engine
@@ -224,7 +224,7 @@ class Replication:
         elif message["success"]:
             window.acknowledged(next_index - 1)
         if message["success"] and engine.next_index(peer_id) < sent_next_index:
-            # The library would send entries again that are on their way after the acknowledged one.
+            # The library would otherwise send the entries after the acknowledged one again, which are in flight.
             engine.set_next_index(peer_id, sent_next_index)
         if message["reset"] or (was_full and not self.is_full(peer_id)):
             # Continue from there at once, without waiting for the next heartbeat.
@@ -233,7 +233,7 @@ class Replication:
             self._snapshots.end(peer_id)
 
     def on_snapshot_reply(self, peer_id: int, message: Message) -> None:
-        """Handle a follower's request for the next part of a snapshot, or its report that it has installed the
+        """Handle a follower's request for the next chunk of a snapshot, or its report that it has installed the
         snapshot.
         """
         if not self._is_current(message):

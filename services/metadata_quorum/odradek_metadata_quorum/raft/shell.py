@@ -25,7 +25,7 @@ class RaftTimers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaftLimits:
-    """Raft's limits in numbers and bytes; `QuorumSettings` has their defaults."""
+    """Raft's limits, as counts and in bytes; `QuorumSettings` has their defaults."""
 
     snapshot_interval_entries: int
     snapshot_interval_bytes: int

@@ -59,7 +59,7 @@ class SnapshotSender:
         return self._opened.snapshot
 
     def next_message(self, term: int, now_s: float) -> Message:
-        """Return the part of the snapshot that is due. If none is due, return an empty part, which is only a
+        """Return the chunk of the snapshot that is due. If none is due, return an empty chunk, which is only a
         heartbeat.
         """
         flight = self._in_flight
@@ -83,7 +83,7 @@ class SnapshotSender:
         }
 
     def wants(self, position: int) -> bool:
-        """Record the position from which the follower needs bytes next. Returns whether it changed, so that a part is
+        """Record the position from which the follower needs bytes next. Returns whether it changed, so that a chunk is
         due.
         """
         if not 0 <= position <= self.snapshot.size or position == self._wanted:
@@ -178,9 +178,11 @@ class SnapshotReceiver:
         on_damaged: Callable[[SnapshotId], None],
         on_no_room: Callable[[OSError], None],
     ) -> None:
-        """Write a part if it is the one that is needed next. Then exactly one of the callbacks runs, on the event loop.
+        """Write a chunk if it is the one that is needed next.
 
-        If the disk has no room, the leader gets no response, and begins again after its pause.
+        Exactly one of the callbacks runs, on the event loop: `on_whole` or `on_damaged` after the last chunk,
+        `on_no_room` if the disk is full, otherwise `on_stored`, also for a chunk that was not written. If the disk is
+        full, the leader gets no response, and begins again after its pause.
         """
         is_heartbeat = not data and snapshot.size > 0
         if self._busy or is_heartbeat or snapshot.size > self._bytes_max:
@@ -189,7 +191,7 @@ class SnapshotReceiver:
         begins = snapshot != self._snapshot
         wanted = 0 if begins else self._position
         if position != wanted or position + len(data) > snapshot.size:
-            on_stored()  # tells the leader where to begin, or to continue
+            on_stored()  # tells the leader from which position to send
             return
         self._snapshot, self._position = snapshot, position
         self._busy = True
@@ -246,7 +248,7 @@ class SnapshotReceiving:
         self._receiver = SnapshotReceiver(store, queue, state.decode, bytes_max=bytes_max)
 
     def on_install_snapshot(self, leader_id: int, message: Message) -> None:
-        """Handle a part of a snapshot, and install the snapshot when it is complete."""
+        """Handle a chunk of a snapshot, and install the snapshot when it is complete."""
         if not self._log_matching.hear_leader(leader_id, message["term"]):
             return
         self._log_matching.hear_heartbeat(

@@ -60,7 +60,7 @@ class VoterEvents(Protocol):
         """Report that this node is no longer the leader. It is also called if the node never became active."""
 
     def moved(self) -> None:
-        """Report the end of a step that raised `applied`."""
+        """Report the end of a step in which entries were applied."""
 
 
 class Voter:
@@ -241,7 +241,7 @@ class Voter:
         )
 
     def _is_logged(self, problem: str, size: int) -> bool:
-        """Return whether this problem was the last one logged. It would otherwise be logged again for each part of a
+        """Return whether this problem was the last one logged. It would otherwise be logged again for each chunk of a
         snapshot.
         """
         logged, self._logged_problem = self._logged_problem, (problem, size)
@@ -260,7 +260,7 @@ class Voter:
     # The event loop's part.
 
     async def _supervise(self) -> None:
-        """Run every task of the quorum; a task that fails ends the process."""
+        """Run every task of the quorum. If a task fails, end the process."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 self.network.start_dialling(tasks)

@@ -10,11 +10,11 @@ A *position* counts the frames' bytes since the log began, over all its segments
 by one write and one sync; it names its own position, and up to which position the log was known to be
 durable when it was written.
 
-That distinguishes a torn tail from damage. After a crash any page of the unsynced bytes may be
+These two positions distinguish a torn tail from damage. After a crash any page of the unsynced bytes may be
 missing while a later one is there. If the frame at position *o* fails its CRC, but a later one does
 not, there are two cases. If the later one's `synced_upto` is above *o*, its writer knew *o* to be durable:
-this is damage, and truncating the log would lose acknowledged entries, so it is refused. Otherwise both
-were in flight when the power went: neither was acknowledged, and the log is truncated at *o*.
+the log is damaged, and truncating it would lose acknowledged entries, so the voter does not start. Otherwise both
+were in flight when the power failed: neither was acknowledged, and the log is truncated at *o*.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ refuses damage.
 A separate file notes where the last segment begins (`LastSegment`). Each segment names the entry that it follows, so
 a missing segment in the middle is found; without the note, a missing last segment would go unnoticed. The note is
 written after the segment is durable and before an entry in it is acknowledged, so it is never ahead of the log. A
-note that is missing (the first release wrote none) or torn says nothing, and is written again when the log is opened.
-Programs that do not know the file leave it alone: its position is then behind the log's end, which is allowed.
+note that is missing (the first release wrote none) or torn is ignored, and is written again when the log is opened.
+Older programs do not update the file: its position is then behind the last segment, which is allowed.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class LastSegment:
             disk.sync_directory()
 
     def save(self, position: int) -> None:
-        """Store that this segment, which is durable, is the last one."""
+        """Store the base position of the new last segment, which must be durable already."""
         crc = zlib.crc32(_POSITION.pack(position))
         self._file.write(_NOTE.pack(_MAGIC, _VERSION, crc, position), 0)
         self._file.sync()

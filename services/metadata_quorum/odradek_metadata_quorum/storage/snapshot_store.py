@@ -107,8 +107,8 @@ class SnapshotStore:
         leftovers = [name for name in names if name in (_WRITING, _RECEIVING)]
         for name in leftovers + snapshots[:-1]:
             disk.remove(name)
-        # A snapshot is synced before it gets its name. The name itself may not be durable, if the process
-        # that gave it was killed, but the log is trimmed because the snapshot exists.
+        # A snapshot is synced before it is renamed, but its new name may not be durable if the process was killed after
+        # that. The name must be durable before the log is trimmed, because the snapshot then replaces its entries.
         disk.sync_directory()
 
     def read_current(self) -> bytes | None:
@@ -157,14 +157,14 @@ class SnapshotStore:
             self._disk.remove(name)
 
     def begin_receiving(self, snapshot: SnapshotId) -> None:
-        """Create a file for a snapshot that arrives in parts. Raises `SnapshotNotWritten`."""
+        """Create a file for a snapshot that arrives in chunks. Raises `SnapshotNotWritten`."""
         self.abandon_receiving()
         with _full_disk_is_no_failure(self._remove_received):
             self._incoming = self._disk.open(_RECEIVING, create=True)
             self._incoming.write(snapshot.encode(), 0)
 
     def receive(self, position: int, data: bytes) -> None:
-        """Store one part. Raises `SnapshotNotWritten`."""
+        """Store one chunk; `position` is in bytes of the encoded state. Raises `SnapshotNotWritten`."""
         assert self._incoming is not None
         with _full_disk_is_no_failure(self._remove_received):
             self._incoming.write(data, _DATA_START + position)
@@ -188,7 +188,7 @@ class SnapshotStore:
         return data
 
     def abandon_receiving(self) -> None:
-        """Close the file of the snapshot that arrives in parts."""
+        """Close the file of the snapshot that arrives in chunks."""
         if self._incoming is not None:
             self._incoming.close()
             self._incoming = None

@@ -1,4 +1,4 @@
-"""The file with the voter's term and vote. It has two slots, of which a torn write leaves one intact.
+"""The file with the voter's term and vote. It has two slots, so that a torn write leaves one of them intact.
 
 A voter that forgets a vote can give it twice, and then a term has two leaders. So the vote is not kept in the log,
 whose tail may be truncated after a crash. Each save goes to the slot that does not hold the newest record, on another
