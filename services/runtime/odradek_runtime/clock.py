@@ -32,7 +32,7 @@ def boottime_ms() -> int:
 class Clock:
     """The three clocks of this machine as one value, so that a simulator can pass another one.
 
-    Its methods repeat the functions, because each request reads clocks several times.
+    Its methods repeat the bodies of the functions instead of calling them, because each request reads clocks often.
     """
 
     def wall_ms(self) -> int:

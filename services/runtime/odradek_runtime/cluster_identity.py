@@ -55,7 +55,7 @@ def why_stranger(
     metadata_incarnation_id: MetadataIncarnationId | None,
     voters: Collection[int],
 ) -> str:
-    """Return why a call is not meant for this controller, with the remedy; empty if it is meant for it.
+    """Return why a call is not meant for this controller, with the remedy; "" if the call is meant for it.
 
     A controller without an incarnation cannot tell whether the caller follows another log (`must_wait`).
     """

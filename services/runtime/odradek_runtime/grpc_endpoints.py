@@ -50,7 +50,7 @@ SERVER_OPTIONS: Final[Options] = [
 
 CLIENT_SERVER_OPTIONS: Final[Options] = [
     ("grpc.max_receive_message_length", CLIENT_MESSAGE_BYTES_MAX),
-    # Most calls of one connection; that of a gateway serves many consumers.
+    # Most calls in progress on one connection. A gateway serves many consumers over one connection.
     ("grpc.max_concurrent_streams", 1000),
     # The bytes that the server buffers for a call whose messages it does not read: one request of a producer, as the
     # SDK sends it by default. A message that is read may be larger.
@@ -236,9 +236,9 @@ class InternalChannels:
     """Channels to other processes of the cluster, one for each peer, which are replaced after a change of address or
     certificate.
 
-    A gRPC channel shows the certificate that it was made with as long as it exists, however often it reconnects:
-    once that has expired, no peer accepts it. So a channel is replaced when the files have changed, and calls
-    in progress on the old one have REPLACED_GRACE_S to end. For one event loop.
+    A gRPC channel shows the certificate that it was made with as long as it exists, however often it reconnects. Once
+    the certificate has expired, no peer accepts the channel. So a channel is replaced when the files have changed, and
+    calls in progress on the old channel have REPLACED_GRACE_S to end. It is used only on one event loop.
     """
 
     def __init__(self, tls: TlsFiles | None) -> None:

@@ -37,7 +37,7 @@ NAME_CHARACTERS_MAX: Final = 256
 KEYS_MAX: Final = 100
 RSA_BITS_MIN: Final = 2048
 LIFETIME_S_MAX: Final = 10 * 365 * 86_400.0
-"""The longest lifetime of a token that is reported. `exp` may be any number, but the lifetime of a session may not."""
+"""The longest lifetime that `check` returns. `exp` may be any number, but the lifetime of a session must be limited."""
 _LOOK_AGAIN_S: Final = 1.0
 _log = event_log(__name__)
 

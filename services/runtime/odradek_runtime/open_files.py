@@ -25,7 +25,7 @@ def raise_open_files_limit() -> int:
 
 
 def reserved_for_logs(limit: int) -> int:
-    """Return how many descriptors of that limit connections must leave free, so that logs can still open files."""
+    """Return how many of `limit` descriptors connections must leave free, so that logs can still open files."""
     return min(64, limit // 8)
 
 
@@ -39,7 +39,8 @@ def is_scarce(descriptor: int) -> bool:
 
 
 def grpc_connections_max(listeners: int) -> int:
-    """Return the limit of connections for each of so many gRPC listeners. Together they get a quarter of the limit.
+    """Return the most connections that each of `listeners` gRPC listeners may have. Together they get a quarter of the
+    process's descriptors.
 
     gRPC accepts connections itself, and each costs a descriptor before its client is known.
     """
@@ -50,9 +51,9 @@ def grpc_connections_max(listeners: int) -> int:
 
 
 def log_files_max() -> int:
-    """Return how many files the logs of a process may keep open between uses: three eighths of the limit.
+    """Return how many files the logs of a process may keep open between uses: three eighths of its descriptors.
 
-    With a quarter for gRPC connections, that leaves as much for Kafka's connections, syncs and responses.
+    gRPC connections get a quarter. Three eighths are left for Kafka's connections, syncs and responses.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return _LOG_FILES_OF_UNLIMITED if limit == resource.RLIM_INFINITY else limit * 3 // 8
@@ -67,7 +68,9 @@ def has_room_for_partitions(descriptor: int) -> bool:
 
 
 def descriptors_wanted(*, partitions: int, connections_max: int) -> int:
-    """Return the limit with which so many partitions keep their files open and so many connections are accepted."""
+    """Return how many descriptors a process needs to keep the files of `partitions` partitions open and to accept
+    `connections_max` connections.
+    """
     return max((partitions + 100) * 8 // 3, partitions + connections_max + 200)
 
 

@@ -2,7 +2,7 @@
 
 A field is declared with `setting(...)`: Kafka's dotted name, default, range, one sentence. Later sources win:
 default, environment (`ODRADEK_BROKER_LOG_DIRS`), configuration file (Java properties, as Kafka's), `--set
-name=value`. If a name is unknown the process does not start, and one error lists all such names. It says where a
+name=value`. If a name is unknown the process does not start, and one error lists all such names. The error says where a
 setting belongs if another process or the cluster has it, and otherwise names the closest name that exists.
 """
 

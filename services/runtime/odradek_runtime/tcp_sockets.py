@@ -25,7 +25,7 @@ _TIMEOUT_S: Final = 5.0
 
 
 class TcpConnection(NamedTuple):
-    """One open connection. `host` is written as in an address of the same family, IPv4 within IPv6 as IPv4."""
+    """One open connection. `host` is the peer's IP address as text; an IPv4 address within IPv6 is written as IPv4."""
 
     host: str
     port: int

@@ -71,7 +71,7 @@ class TlsFiles:
             if (now := self.stamp()) == stamp:
                 return None
             configuration = self._server_configuration()
-            # This is set only after the files were read, so that a failed read is repeated at the next handshake.
+            # The stamp is set only after the files were read, so that a failed read is repeated at the next handshake.
             stamp = now
             return configuration
 

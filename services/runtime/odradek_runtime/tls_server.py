@@ -69,8 +69,8 @@ class TlsServer:
     def close(self) -> None:
         """Accept no more connections, and end handshakes in progress."""
         if self._listening.fileno() >= 0:
-            # This comes before the descriptor is closed, because its number may be in use again when the task has
-            # ended.
+            # The reader is removed before the descriptor is closed, because another file may have the descriptor's
+            # number by the time the task has ended.
             asyncio.get_running_loop().remove_reader(self._listening)
         for task in self._tasks:
             task.cancel()

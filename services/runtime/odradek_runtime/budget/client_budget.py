@@ -42,7 +42,7 @@ class ShareLines:
     async def held(self, owner: str, amount: int) -> AsyncIterator[None]:
         """Hold an amount within a `with` block. If there is no room, wait first.
 
-        More than an owner's share counts as the whole share, because the caller would otherwise wait for ever.
+        An amount above an owner's share counts as the whole share, because the caller would otherwise wait for ever.
         """
         amount = min(amount, self.shares.owner_max)
         if owner in self._lines or not self.shares.has_room(owner, amount):
@@ -79,7 +79,7 @@ class ShareLines:
                 line.popleft()
             if not line:
                 del self._lines[owner]
-                # The next grant begins with another client.
+            # An owner that still waits goes to the end of the order, so the next grant begins with another owner.
             else:
                 self._lines[owner] = self._lines.pop(owner)
 
@@ -87,9 +87,9 @@ class ShareLines:
 __all__ = ["ITEMS_MAX", "LONG_REQUEST_BYTES_MIN", "ClientBudget", "decoded_bytes"]
 
 LONG_REQUEST_BYTES_MIN: Final = 4096
-"""Requests from this size on are decoded, handled and encoded in turns."""
+"""Requests of at least this size are decoded, handled and encoded in turns with other work (`loop_turns`)."""
 DECODED_FACTOR: Final = 50
-"""How many bytes of objects one byte of a request may become, if the request has many small items."""
+"""How many bytes in memory one byte of a request may take after decoding, if the request has many small items."""
 _ITEM_BYTES: Final = 500
 
 

@@ -19,7 +19,7 @@ from odradek_runtime.budget.turn_order import SLICE_S, TurnOrder
 
 T = TypeVar("T")
 ITERATIONS_BETWEEN: Final = 12
-# The longest time that a piece counts, because it may wait for other things while it runs.
+# The longest time that is charged for a piece, because a piece may wait for other things while it runs.
 PIECE_S_MAX: Final = 0.1
 
 
@@ -51,7 +51,7 @@ class LoopTurns:
 
     def _give(self) -> None:
         if self._iterations_left > 0:
-            # An iteration of the event loop without other work takes some microseconds.
+            # Waiting for iterations is cheap: one without other work takes some microseconds.
             self._iterations_left -= 1
             asyncio.get_running_loop().call_soon(self._give)
             return

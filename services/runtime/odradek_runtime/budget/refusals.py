@@ -70,8 +70,8 @@ class _Lines:
 class RefusalLines:
     """Decides which refusals are written to the audit log, separately for each owner (`shares.owner_of`).
 
-    It keeps hashes, so an owner's memory does not depend on its requests: at most `LINES_BURST` entries
-    each, of `OWNERS_MAX` owners.
+    It keeps hashes of refusals, so the memory for an owner does not depend on the owner's requests. It keeps at most
+    `LINES_BURST` hashes for each of at most `OWNERS_MAX` owners.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class RefusalLines:
         return unwritten
 
     def take_unwritten(self, now_s: float) -> list[tuple[str, int]]:
-        """Return the owners of which refusals were left out of the log, with the number of these, and set the numbers
+        """Return the owners whose refusals were left out of the log, each with the number of them, and set the numbers
         to 0.
 
         An owner is returned only when its rate allows another line, so that during a flood only the number grows.

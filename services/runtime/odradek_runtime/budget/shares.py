@@ -1,12 +1,12 @@
 """Shares of resources that all clients use together: bytes in memory, connections, password checks.
 
-A client's *owner* is charged for it: its principal once that is known, its address before that and
+What a client uses is charged to its *owner*: its principal once that is known, its address before that and
 without authentication. Many clients behind one address (NAT, a gateway) with principals of their own
 therefore have shares of their own, and one principal has one share however many addresses it uses.
 
-A `Shares` is a pool of one thing. An owner may hold up to `owner_max` of it, all owners together up
-to `total_max`. The pool's user decides what an amount means, and what happens to a client that gets none: it
-waits, is refused, or is disconnected.
+A `Shares` is a pool of one resource. An owner may hold up to `owner_max` of it, all owners together up
+to `total_max`. The code that uses the pool decides what an amount means, and what happens to a client that gets none:
+it waits, is refused, or is disconnected.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class TurnOrder(Generic[T]):
         self._clock = used
         line = self._waiting[owner]
         ticket = line.popleft()
-        # This is counted now, so that others come first even before the piece has ended.
+        # One slice is charged in advance, so that other owners come first even before this piece has ended.
         self._used[owner] = used + SLICE_S
         if line:
             heappush(self._heap, (used + SLICE_S, owner))
