@@ -2,11 +2,11 @@
 
 Modules import downward only, in this order (import-linter checks it):
 
-    process  http_server           the process, and uvicorn with our bounds
-    app  monitoring  openapi       the application: routes, health and metrics, openapi.json and its page
+    process                        the process
+    app  http_server               the application: routes and limits; uvicorn with our limits
+    monitoring  openapi            health and metrics; openapi.json and its page
     rest                           routes of v2 and v3, and what both share
-    consumers                      consumer instances, and which gateway serves which
     auth                           authentication of callers, and requests to brokers on their behalf
     cluster_access                 one client, one producer
-    errors  settings
+    errors  settings  transactional_producers
 """

@@ -89,9 +89,9 @@ def error_body(status: int, message: str, error_code: int | None = None) -> dict
 async def on_rest_error(request: Request, error: Exception) -> JSONResponse:
     """Respond to a RestError or an error of the SDK.
 
-    There are two codes for an unknown topic. In Kafka's REST proxies it is 40403 where a topic itself is described
-    and in v3, since the error is Kafka's UNKNOWN_TOPIC_OR_PARTITION there, and 40401 in v2 below a topic and wherever
-    records are produced.
+    An unknown topic has one of two codes, as in Kafka's REST proxies. It is 40403 (UNKNOWN_TOPIC_OR_PARTITION) in v3,
+    and in v2 where the topic itself is described. It is 40401 in the other routes of v2, and in the routes `records`
+    and `records:batch` of v3.
     """
     if isinstance(error, errors.UnknownTopic):
         is_described = _DESCRIBED.fullmatch(f"{request.method} {request.url.path}")

@@ -1,12 +1,16 @@
 """The HTTP server: uvicorn, with renewed TLS certificates, access to the peer's certificate, and limits for each
 peer.
 
-A connection is closed if its TLS handshake takes longer than HANDSHAKE_S_MAX, if the head of its first request (its
-request line and headers) does not arrive within HEAD_S_MAX, or that of a later request within HEAD_S_MAX after its
-first byte (slowloris), or if the client reads nothing of a response for STALLED_S_MAX. The response to a head above
-HEAD_BYTES_MAX is 431. When the
-server stops, idle connections are closed at once, the others after their response. If a client does not end its TLS
-session within GOODBYE_S_MAX, its connection is aborted (clients with a connection pool do not send close_notify).
+A connection is closed if
+
+- its TLS handshake takes longer than HANDSHAKE_S_MAX;
+- the head of its first request (request line and headers) does not arrive within HEAD_S_MAX, or the head of a later
+  request within HEAD_S_MAX after its first byte (slowloris);
+- the client reads nothing of a response for STALLED_S_MAX.
+
+The response to a head above HEAD_BYTES_MAX is 431. When the server stops, idle connections are closed at once, the
+others after their present response. If a client does not end its TLS session within GOODBYE_S_MAX, its connection is
+aborted (clients with a connection pool do not send close_notify).
 """
 
 from __future__ import annotations
@@ -161,7 +165,7 @@ class _Protocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Pass a part of the body on."""
+        """Reset the count of unparsed bytes, and let uvicorn handle a part of the body."""
         self._unparsed_bytes = 0
         super().on_body(body)
 

@@ -1,4 +1,6 @@
-"""Producers of one caller for transactions that are one request each. Every producer has its own transactional id."""
+"""One caller's producers for transactions that consist of one HTTP request. Each producer has its own transactional
+id.
+"""
 
 from __future__ import annotations
 

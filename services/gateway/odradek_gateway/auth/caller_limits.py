@@ -2,8 +2,8 @@
 
 `RequestShares`: a request belongs to its address until its caller is known, then to the caller's principal. One
 caller, or one address where callers are not authenticated, has at most half of the requests and a quarter of the
-bytes, so others are served beside it. `begin`, `identified` and `end` follow a request through the application,
-in its scope.
+bytes, so others are served beside it. The application calls `begin`, `identified` and `end` for each request, and the
+request's scope holds what it has taken.
 
 `RateLimits`: token buckets by name. A bucket fills at `per_second` and holds at most `burst`. `take` refuses when
 less than one token is left, and returns the whole seconds until there is one. Full buckets are deleted. There are
@@ -40,7 +40,7 @@ class RequestShares:
         )
 
     def begin(self, scope: Scope) -> str | None:
-        """Count a request under its address. If the address has too many, return the reason and do not count it."""
+        """Charge a request to its address. If the address has too many, return the reason and charge nothing."""
         client = scope.get("client")
         return self._take_request(scope, owner_of("", str(client[0]) if client else ""))
 

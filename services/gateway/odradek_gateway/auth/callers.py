@@ -98,7 +98,7 @@ class OnBehalfOf:
         return self._shared.open(endpoint, method, metadata=self._metadata)
 
     async def close(self) -> None:
-        """Do nothing: the connections are shared, and streams end with their users."""
+        """Do nothing: the connections belong to `shared`, and the code that opened a stream ends it."""
 
 
 class CallerAccess(ClusterAccess):
@@ -127,7 +127,7 @@ class CallerAccesses:
         self.transport = GrpcTransport(
             TlsOptions(ca=settings.ssl_ca, cert=settings.ssl_certificate, key=settings.ssl_key)
         )
-        # The one that was idle for longest comes first.
+        # The access that was not used for the longest time comes first.
         self._known: OrderedDict[Caller, CallerAccess] = OrderedDict()
         self._closing: set[asyncio.Task[None]] = set()
 

@@ -1,8 +1,8 @@
 """Records in requests of v2 and v3: their embedded formats, and producing them.
 
-An embedded format says how keys and values of records are written in JSON. There is no Avro, Protobuf or JSON Schema.
-binary: base64 strings. json: any JSON value, kept byte for byte as the client wrote it, so no number is rounded. A
-missing key or value is null, and stays null.
+An embedded format says how keys and values of records are written in JSON. In `binary` they are base64 strings. In
+`json` they are any JSON values, kept byte for byte as the client wrote them, so no number is rounded. Avro, Protobuf
+and JSON Schema are not supported. A missing key or value is null, and stays null.
 """
 
 from __future__ import annotations

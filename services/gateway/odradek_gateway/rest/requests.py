@@ -66,8 +66,8 @@ class JsonBody(Generic[T]):
     ) -> None:
         """`empty` is the value of an empty body; without it, empty bodies are refused.
 
-        `example` is a body that the route takes. The page of the API offers it, because one that is made from the
-        schema alone has values that no record can have.
+        `example` is a body that the route accepts. The docs page offers it to users, because an example that is made
+        from the schema alone has values that no record can have.
 
         `also_taken` are media types that are accepted but not listed in openapi.json and errors. A body with records
         may have as many items as fit into its bytes; other bodies have a limit, because one call decodes all their
@@ -193,7 +193,7 @@ async def chunks_of(
 
 
 async def read_body(request: Request, *, bytes_max: int = SHORT_BODY_BYTES_MAX) -> bytes:
-    """Read the whole body. `read_long_body` lists the errors, also for a body above the given size."""
+    """Read the whole body, of at most `bytes_max` bytes. Raises the errors that `read_long_body` lists."""
     return bytes(await read_long_body(request, bytes_max=bytes_max))
 
 

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from odradek_gateway.rest.media_types import PLAIN
 
 ITEMS_PER_PIECE: Final = 100
-"""An item takes up to 50 us to make and to encode."""
+"""How many items are made and sent in one piece. An item takes up to 50 us to make and to encode."""
 _PIECE_BYTES: Final = 256 << 10
 encode: Final = msgspec.json.Encoder().encode
 

@@ -73,7 +73,7 @@ async def at_owner(
                 try:
                     return await work(instances, instance, body)
                 finally:
-                    instance.used()  # a poll may last longer than an instance may be unused
+                    instance.used()  # a long poll may last longer than consumer.instance.timeout.ms
     raise in_motion()
 
 
@@ -213,7 +213,7 @@ async def unsubscribe(group: GroupName, instance: InstanceName, request: Request
     f"{BASE}/assignments", status_code=204, responses=ERRORS, openapi_extra=PARTITIONS.openapi
 )
 async def assign(group: GroupName, instance: InstanceName, request: Request) -> Response:
-    """Assign exactly these partitions, without the group."""
+    """Assign exactly these partitions, without group management."""
     PARTITIONS.check_type(request)
 
     async def work(instances: Instances, instance: Instance, body: bytes) -> Response:

@@ -24,7 +24,7 @@ from odradek_gateway.errors import (
 from odradek_runtime.logs import event_log
 
 _WAITING_MAX: Final = 32
-"""The most requests that wait for one instance, because each takes the place of another caller's request."""
+"""The most requests that wait for one instance. Each of them counts against the gateway's limit of requests."""
 _AUTO_COMMIT_S: Final = 5.0  # like the default of auto.commit.interval.ms
 _log = event_log(__name__)
 _RESETS: Final = {"earliest": "earliest", "latest": "latest", "none": "error"}

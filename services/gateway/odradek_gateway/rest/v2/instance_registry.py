@@ -2,8 +2,8 @@
 end.
 
 A record's key is `group/instance`; its value has the instance's spec, the gateway that serves it, and a number that
-rises with each takeover. Two gateways may want to take over at once: the first record with a number wins, later ones
-with the same number are ignored by every gateway, their writers included, since all read the same order.
+rises with each takeover. Two gateways may take an instance over at once: the first record with a number wins. Every
+gateway, also the one that wrote it, ignores a later record with the same number, because all read the same order.
 
 A gateway repeats the registrations of its own instances while they are used (`update`). A registration that was not
 repeated for a long time belongs to an unused instance of a dead gateway, and any gateway may delete it
@@ -62,7 +62,7 @@ class Registration:
 
 
 class InstanceRegistry:
-    """Which gateway has each consumer instance, as far as the topic in which gateways register them was read.
+    """Which gateway serves each consumer instance, as far as this process has read the registry topic.
 
     The first call of `start` begins to read that topic, `close` stops reading.
     """
@@ -202,8 +202,8 @@ class InstanceRegistry:
                     while True:
                         for record in await consumer.getmany(timeout_ms=1_000):
                             self._replay(record.key, record.value)
-                        # This is not the offset of the last record, because compaction may have removed records after
-                        # it.
+                        # The consumer's position counts, and not the offset of the last record that was read, because
+                        # compaction may have removed records after that.
                         self._position = consumer.positions().get(_PARTITION, 0) - 1
                         async with self._moved:
                             self._moved.notify_all()

@@ -185,8 +185,8 @@ class Instances:
             del self._local[(group, name)]
             await local.end()
         if known.owner != self._cluster.url:
-            # The other gateway has read less of the registry than this one. To forward the request again could cause a
-            # loop.
+            # The gateway that passed the request on has read less of the registry than this one. Passing the request
+            # on again could cause a loop.
             if PASSED_ON in request.headers:
                 raise in_motion()
             passed_on = await self._pass_on(known.owner, request)

@@ -134,7 +134,7 @@ _BODIES: dict[str, Any] = {
             name: content
             for form in reversed(
                 [*FORMATS.values()]
-            )  # JSON is what most readers of the API try first
+            )  # JSON is the first example, because most readers of the docs page try the first one
             for name, content in form.body.openapi["requestBody"]["content"].items()
         },
     }

@@ -140,7 +140,7 @@ FilterToDelete = Annotated[AclFilter, Depends(acl_filter_to_delete)]
 
 @router.get("/acls", response_model=Collection[AclResource], responses=ERRORS)
 async def list_acls(names: InCluster, wanted: Filter, cluster: Cluster) -> Response:
-    """List the entries that match."""
+    """List the access control entries that match all query parameters."""
     acls = await cluster.admin.describe_acls(wanted)
     return names.collection("Acl", (_acl(names, acl) for acl in acls), "acls")
 
@@ -153,7 +153,7 @@ async def list_acls(names: InCluster, wanted: Filter, cluster: Cluster) -> Respo
     openapi_extra=_CREATE.openapi,
 )
 async def create_acl(names: InCluster, request: Request, cluster: Cluster) -> Response:
-    """Create an entry."""
+    """Create an access control entry."""
     wanted = await _CREATE.read(request)
     await cluster.admin.create_acls([wanted.acl()])
     return Response(status_code=201, headers={"Location": names.url("acls")})
@@ -167,7 +167,7 @@ async def create_acl(names: InCluster, request: Request, cluster: Cluster) -> Re
     openapi_extra=_CREATE_ALL.openapi,
 )
 async def create_acls(names: InCluster, request: Request, cluster: Cluster) -> Response:
-    """Create several entries, all or none."""
+    """Create several access control entries, all or none."""
     wanted = await _CREATE_ALL.read(request)
     await cluster.admin.create_acls([entry.acl() for entry in wanted.data])
     return Response(status_code=201, headers={"Location": names.url("acls")})
@@ -175,7 +175,7 @@ async def create_acls(names: InCluster, request: Request, cluster: Cluster) -> R
 
 @router.delete("/acls", response_model=Collection[AclResource], responses=ERRORS)
 async def delete_acls(names: InCluster, wanted: FilterToDelete, cluster: Cluster) -> Response:
-    """Delete the entries that match, and return them."""
+    """Delete the access control entries that match all query parameters, and return them."""
     deleted = await cluster.admin.delete_acls([wanted])
     return names.collection("Acl", (_acl(names, acl) for acl in deleted), "acls")
 

@@ -128,7 +128,7 @@ class JsonObjects:
 
 router = APIRouter(prefix=PREFIX, tags=["v3 records"])
 _EPOCH: Final = datetime.datetime.fromtimestamp(0, datetime.UTC)
-# The last millisecond of the year 9999, which a time zone may exceed.
+# The last millisecond of the year 9999 in UTC. A time of that year in another time zone may be later.
 _TIMESTAMP_MS_MAX: Final = 253_402_300_799_999
 _IN_FLIGHT_MAX: Final = 1_000
 _BATCH_MAX: Final = 10
@@ -241,7 +241,7 @@ async def _results(
             result = await _acknowledged(item)
             if isinstance(result, RecordFailure):
                 await asyncio.sleep(0)
-                # Only the end of the body follows.
+                # The queue has only the mark of its end, so the request had no other record.
                 is_alone = reading.done() and waiting.qsize() == 1
                 if yielded == 0 and is_alone and result.status in (400, 408, 413, 422):
                     raise RestError(result.status, result.error_code, result.message)

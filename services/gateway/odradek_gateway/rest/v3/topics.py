@@ -108,7 +108,7 @@ async def get_topic(names: InCluster, topic: TopicName, cluster: Cluster) -> dic
 async def update_topic(
     names: InCluster, topic: TopicName, request: Request, cluster: Cluster
 ) -> dict[str, Any]:
-    """Add partitions."""
+    """Add partitions to a topic, and return the topic."""
     wanted = await _UPDATE.read(request)
     await cluster.admin.add_partitions(topic, wanted.partitions_count)
     return _topic(names, await cluster.admin.describe_topic(topic))

@@ -97,7 +97,7 @@ async def _written(
     cluster: ClusterAccess, producer: Producer, records: list[tuple[str, OutgoingRecord]]
 ) -> list[Any]:
     for topic, record in records:
-        # This check is needed because the SDK would wait for a partition that does not exist.
+        # Without this check the SDK would wait for a partition that does not exist.
         await require_partition(cluster.producer, topic, record.partition)
     async with producer.transaction():
         futures = [
