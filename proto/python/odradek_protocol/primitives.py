@@ -1,4 +1,4 @@
-"""Varints, strings, byte fields, array counts and tagged fields of Kafka's wire and coordinator records.
+"""Varints, strings, byte fields, array counts and tagged fields, as Kafka's protocol and coordinator records have them.
 
 Each reader takes (buffer, offset) and returns (value, next offset); each writer appends to a bytearray. Plain forms
 have an int16 or int32 length, -1 for null; compact ones ("flexible versions", KIP-482) an unsigned varint of

@@ -1,5 +1,5 @@
-"""The names of the settings of every process. With them a process that is given a setting of another one can say
-where it belongs.
+"""The names of the settings of every process. A process that is given a setting of another process uses them to say
+where the setting belongs.
 
 A process declares its settings with their types, ranges and documentation in its own package, and no process imports
 another. `tests/tidy` compares these names with the declarations.

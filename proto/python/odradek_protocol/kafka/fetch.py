@@ -352,7 +352,7 @@ def encode_fetch_response(
 ) -> tuple[list[Sized], int]:
     """Encode a Fetch response. Return the buffers, to be written one after the other, and their total size.
 
-    Records are not copied. `endpoints` are those of the leaders that partitions name.
+    Records are not copied. `endpoints` are the addresses of the leaders that the partitions name.
     """
     steps = encode_fetch_steps(
         version,

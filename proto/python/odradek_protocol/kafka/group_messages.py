@@ -1,7 +1,7 @@
 """OffsetCommit, Heartbeat and ConsumerGroupHeartbeat: the requests that consumers repeat for as long as they run.
 
-Their usual forms are decoded and encoded by the C codec. The rest is left to the generated classes of `messages`: long
-messages, and heartbeats that report a subscription or partitions.
+Their usual forms are decoded and encoded by the C codec. Long messages, and heartbeats that report a subscription or
+partitions, are left to the generated classes of `messages`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ partition.
 
 
 class OffsetCommit(Struct, frozen=True, gc=False):
-    """An OffsetCommit request. `retention_ms` is that of old clients, or -1."""
+    """An OffsetCommit request. `retention_ms` is the retention time that old clients send; -1: none."""
 
     API_KEY: ClassVar[int] = ApiKey.OFFSET_COMMIT
 
@@ -127,7 +127,7 @@ def decode_offset_commit(version: int, body: ByteBuffer) -> OffsetCommit:
 def decode_offset_commit_steps(
     version: int, body: ByteBuffer
 ) -> Generator[None, None, OffsetCommit]:
-    """Do the same as `decode_offset_commit`, with a step after each item, for long requests."""
+    """Decode like `decode_offset_commit`, but as a generator with a step after each item, for long requests."""
     message: Any = yield from decode_request_in_steps(ApiKey.OFFSET_COMMIT, version, body)
     topics: list[CommitTopic] = []
     for topic in message.topics:

@@ -1,8 +1,8 @@
 """A hand-written codec of Produce. Records stay where they were received, as slices of the frame. It uses `struct`
 directly because this is the hot path: a request with one batch takes about 3 us. A writable `body` gives writable
-slices, which the log stamps in place. Versions 3 to 13; what each has is in ProduceRequest.json and
-ProduceResponse.json: 8 has error messages (KIP-467), 9 is flexible, 10 has the current leaders (KIP-951), 13 names
-topics by id (KIP-516).
+slices, which the log stamps in place. It reads and writes versions 3 to 13, whose fields Kafka's ProduceRequest.json
+and ProduceResponse.json list: 8 has error messages (KIP-467), 9 is flexible, 10 has the current leaders (KIP-951), 13
+names topics by id (KIP-516).
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ varints of any length and copies the rest of the frame for every tagged field. T
 - every length against the bytes left; every count against what the bytes left could hold, and all
   counts of a request together against `ITEMS_MAX`, so that no request costs more than some 30 ms;
 - varints by size, nulls by whether the version allows one;
-- strings by UTF-8 and against `STRING_BYTES_MAX`, which the older form of a string has by its
-  length field, topic names against `TOPIC_NAME_BYTES_MAX`. Some requests have an error code of their
-  own for a name that is too long (`_ANSWERS_LONG_NAMES`); in others no correct client sends one;
+- strings for valid UTF-8 and against `STRING_BYTES_MAX` (the length field of the older form allows no
+  more), topic names against `TOPIC_NAME_BYTES_MAX`, except in requests that have an error code of
+  their own for a name that is too long (`_ANSWERS_LONG_NAMES`);
 - tagged fields: rising tags, known ones must fill their size, unknown ones are skipped;
 - the message must end where its bytes end, except that a few more bytes are ignored, as in Kafka:
   librdkafka writes four bytes for a null array that takes one (Metadata of all topics), or writes
@@ -128,9 +128,10 @@ def compile_decoder(message: type[Message], version: int, *, is_flexible: bool) 
 def compile_decoder_in_steps(
     message: type[Message], version: int, *, is_flexible: bool
 ) -> RequestSteps:
-    """Like `compile_decoder`, for a generator with a step after each array item, which returns the message.
+    """Make a generator function that decodes like `compile_decoder`'s, with a step after each array item.
 
-    The work of decoding a long request is spread over many turns.
+    The generator returns the message. So the decoding of a long request can be spread over many turns of the event
+    loop.
     """
     generated = _generated(message, version, is_flexible=is_flexible, in_steps=True)
     name = f"{message.__name__} {version}"
@@ -174,7 +175,7 @@ def _generated(message: Any, version: int, *, is_flexible: bool, in_steps: bool)
 
 
 class _Source:
-    """The lines of one generated function. A level is its indentation; each name is used once."""
+    """The source of one generated function. `level` is the indentation of a line; each name is used once."""
 
     def __init__(
         self, version: int, is_flexible: bool, has_long_names: bool, *, in_steps: bool
@@ -265,7 +266,9 @@ class _Source:
         self._null_or_refuse(field, target, length, level, may_be_null=not is_element)
 
     def _bytes_max(self, field: Any) -> int | None:
-        """Return the limit of a string; None if its length field bounds it, or, for bytes, the frame."""
+        """Return the greatest length of a string field, in bytes; None if its length field is the only limit, and for
+        fields of other types.
+        """
         if field._type_str != "string":
             return None
         if field._json.get("entityType") == "topicName" and not self._has_long_names:

@@ -24,7 +24,7 @@ from odradek_protocol.kafka.request_decoding import decode_request, decode_reque
 from odradek_protocol.primitives import Malformed
 
 ITEMS_AT_ONCE: Final = 64
-"""An item that holds no more further items than this is encoded in one piece."""
+"""An item that contains at most this many other items is encoded in one piece."""
 _BUFFER_BYTES: Final = 1 << 16
 
 _array_fields: Final[dict[tuple[Any, int], tuple[Any, ...]]] = {}
@@ -167,7 +167,7 @@ def _count(field: Any, item: Any, version: int, counted_max: int) -> int:
 
 
 def _arrays(field: Any, version: int) -> tuple[Any, ...]:
-    """Return the fields of a struct whose items count, and those that are structs with such fields."""
+    """Return the struct's arrays whose items `item_count` counts, and its struct fields that contain such arrays."""
     # The library's field objects are not hashable; their ids stay valid, because they live as long as the process.
     key = (id(field), version)
     fields = _array_fields.get(key)

@@ -5,10 +5,10 @@ place that reads them. A value that does not fit is a `ConfigError` whose messag
 the value and what would fit.
 
 Topic configs have Kafka's names, plus `durability`. `broker_name` is the name of the broker config that holds the
-cluster's default for it. A few that programs set by habit are accepted WITHOUT_EFFECT, which their documentation
-says; all others take effect. `INERT_TOPIC_CONFIGS` are Kafka's configs of mechanisms that do not exist here. They are
-accepted, so that a tool can copy a topic's configs, and listed only where they are set. Values that would require a
-missing mechanism are refused.
+cluster's default for it. A few configs that programs set by habit are accepted but have no effect, and their
+documentation says so (WITHOUT_EFFECT). `INERT_TOPIC_CONFIGS` are Kafka's configs of mechanisms that do not exist here.
+They are accepted, so that a tool can copy a topic's configs, and listed only where they are set. Values that would
+require a missing mechanism are refused.
 
 Broker configs can be set at run time. On the resource broker "" a config is the default of all brokers. A
 cluster-wide config is allowed only there: two brokers that disagree about `min.insync.replicas` would be

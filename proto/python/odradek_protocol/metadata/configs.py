@@ -1,7 +1,7 @@
 """Lookups of configs, for controllers, brokers, the command line and REST.
 
 A topic config's value is the topic's own, else the cluster's default (a broker config, set on the
-resource broker ""), else the built-in default. Each is set at run time; none needs a restart.
+resource broker ""), else the built-in default. The first two can be changed at run time without a restart.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 
 def why_no_configs(resource_type: int) -> str:
-    """Return why a type of resource that Kafka has, or that nobody has, has no configs here."""
+    """Return why resources of a type have no configs here. The type may be one of Kafka's, or unknown."""
     return _WITHOUT_CONFIGS.get(
         resource_type,
         f"resources of type {resource_type} have no configs; topics (2), brokers (4) and groups (32) have",

@@ -12,7 +12,8 @@ any code may keep and compare them. The image itself and its `TopicState`s are o
 `copy` gives an independent image that shares all frozen objects, at about 20 ns a partition, so
 that a snapshot can be written on another thread while this image changes further.
 
-Invariants (the controller keeps them, `check` asserts them for tests and the simulator):
+Invariants (the controller keeps them, `check` asserts them for tests and the simulator, numbers as in
+tests/sim/README.md):
 - a partition's replicas are distinct, its ISR and ELR are disjoint parts of them, and ISR and ELR
   are not both empty (I6); a leader is in the ISR;
 - with |ISR| >= min.insync.replicas the ELR is empty (I6);
@@ -169,12 +170,12 @@ class MetadataImage:
 
     @property
     def has_identity(self) -> bool:
-        """Whether the level allows the records that identify the metadata log."""
+        """Whether metadata.version allows the records that identify the metadata log."""
         return self.metadata_version >= METADATA_VERSION_WITH_IDENTITY
 
     @property
     def has_hosts(self) -> bool:
-        """Whether the level allows registrations to name their host."""
+        """Whether metadata.version allows registrations to name their host."""
         return self.metadata_version >= METADATA_VERSION_WITH_HOSTS
 
     def topic(self, name: str) -> TopicState | None:
@@ -541,8 +542,8 @@ def differences(
 ) -> Iterator[MetadataDelta]:
     """Yield deltas that together lead from one image to the other: brokers and configs, then topics.
 
-    Each looks at no more than about `items_max` partitions and may be empty, so that the caller can give the event
-    loop a turn between two of them. The images must not change meanwhile.
+    For each delta about `items_max` partitions are compared, and the delta may be empty. So the caller can give the
+    event loop a turn between two deltas. The images must not change meanwhile.
     """
     yield _difference_without_topics(before, after)
     delta, seen = MetadataDelta(is_of_snapshot=True), 0

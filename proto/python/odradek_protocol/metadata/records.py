@@ -15,8 +15,8 @@ value. Three numbers are not written, because replaying computes the same ones e
 Evolution: fields are appended, with defaults, and never reordered or reused. Each appended field
 begins a new version of its record (`SINCE` has the version by field), and `LEVELS` says, by version,
 from which `metadata.version` on it may be written. A newer reader takes defaults for what is
-missing. An older one refuses a version, a field or a type that it does not know, because a member that
-ignored it would have another image than the rest. The level keeps it from ever receiving one.
+missing. An older reader refuses a version, a field or a type that it does not know, because a member that
+ignored it would have another image than the other members. While the level is low enough, it never receives one.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class FeatureLevel(Struct, frozen=True, kw_only=True, gc=False, array_like=True)
 
 
 class RegisterBroker(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A broker is registered, fenced; the offset of this entry is its broker epoch.
+    """A broker is registered, and is fenced at first. The offset of this entry is its broker epoch.
 
     `broker_epoch` is written in snapshots only, which do not have the offset of the entry.
     `features` are the highest levels that its program supports, `feature_minima` the lowest above 0.
@@ -145,7 +145,7 @@ class Topic(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 
 
 class Partition(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A partition exists, in this state; its epochs are 0 unless a snapshot has others.
+    """A partition is created with this state. Its epochs are 0, except in a snapshot.
 
     `isr`: replicas that have all that is committed, as the leader last reported. `elr`: replicas that left the ISR
     when it was below its minimum, and still have all that is committed (KIP-966). `lost`: replicas that were in the
@@ -171,7 +171,7 @@ class Partition(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 
 
 class PartitionChange(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """A partition changes; None leaves a field as it is, leader NO_BROKER means none."""
+    """A partition changes. None leaves a field as it is; the leader NO_BROKER means that there is none."""
 
     TYPE_ID: ClassVar[int] = 7
     LEVELS: ClassVar[tuple[int, ...]] = (1,)
@@ -207,7 +207,7 @@ class Config(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
 
 
 class ProducerIds(Struct, frozen=True, kw_only=True, gc=False, array_like=True):
-    """Producer ids below this one are allocated, the last block to this broker."""
+    """All producer ids below `next_producer_id` are allocated, the last block of them to this broker."""
 
     TYPE_ID: ClassVar[int] = 10
     LEVELS: ClassVar[tuple[int, ...]] = (1,)

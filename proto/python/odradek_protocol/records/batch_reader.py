@@ -48,9 +48,10 @@ def open_batch(
 ) -> RecordReader:
     """Open a reader of the batch at `position`, whose `read(records_max)` returns the next records.
 
-    It is for batches whose records should not all become objects at once. It keeps the decompressed bytes, or
-    `buffer`. Records below `start_offset` are skipped; each record gets `topic` and `partition`. A control
-    batch reads like any other: check `header.is_control` first. Raises CorruptBatch, as the reader does.
+    Use it for batches whose records should not all become objects at once. The reader keeps the decompressed bytes in
+    memory, or `buffer` if the batch is not compressed. Records below `start_offset` are skipped; each record gets
+    `topic` and `partition`. A control batch is read like any other, so check `header.is_control` first. Raises
+    CorruptBatch, as the reader does.
     """
     if header is None:
         header = read_header(buffer, position)
@@ -72,7 +73,7 @@ def open_batch(
 
 
 def open_records(records: ByteBuffer, header: BatchHeader) -> RecordReader:
-    """Open a reader of the records that `expanded_records` returned. It raises CorruptBatch while it reads."""
+    """Open a reader of the records that `expanded_records` returned. Its `read` raises CorruptBatch."""
     return RecordReader(
         records,
         header.record_count,

@@ -327,7 +327,7 @@ def check_end(data: ByteBuffer, position: int) -> None:
 class RecordColumns:
     """Arrow's buffers for the columns of several batches.
 
-    `columns` is a sum of `columns.Column`. Timestamps in ms are multiplied by `timestamp_factor`.
+    `columns` combines flags of `columns.Column`. Timestamps in ms are multiplied by `timestamp_factor`.
     """
 
     def __init__(self, columns: int, timestamp_factor: int = 1, /) -> None:
@@ -527,8 +527,7 @@ class _Binary:
 def usual_header(
     frame: ByteBuffer, versions: bytes
 ) -> tuple[int, int, int, str | None, int] | None:
-    """Return the fields of a request's header, and where the message begins; None means that it must be decoded in
-    Python.
+    """Return the fields of a request's header, and the position of the message; None: decode the header in Python.
 
     The functions named `usual_` exist for their speed in C, where they handle usual and well-formed bytes and return
     None for all others. Their callers then use the Python code, which handles every form and its errors. Without the
@@ -541,7 +540,7 @@ def usual_header(
 def usual_produce(version: int, body: memoryview) -> UsualProduce | None:
     """Return the transactional id, acks, the timeout in ms and the topics of a Produce request.
 
-    None means that it must be decoded in Python.
+    None means that the request must be decoded in Python.
     """
     return None
 
@@ -549,9 +548,9 @@ def usual_produce(version: int, body: memoryview) -> UsualProduce | None:
 def usual_produced(
     version: int, topics: list[UsualProducedTopic], throttle_ms: int
 ) -> bytes | None:
-    """Return the response to a Produce request whose partitions have no messages and hints.
+    """Return the response to a Produce request, if no partition has an error message or a leader hint.
 
-    None means that it must be encoded in Python.
+    None means that the response must be encoded in Python.
     """
     return None
 
@@ -569,10 +568,10 @@ def usual_message(shape: bytes, body: ByteBuffer) -> tuple[Any, ...] | None:
     """Return the fields of a message that fills `body`; None: decode it in Python.
 
     A shape has a byte for each field of a message in one version: `b h i q` are numbers of 1, 2, 4 and 8 bytes, `u` 16
-    bytes, `s S n` a string, one that may be null, and a topic's name, `c C m` the same in their compact forms, `( )`
-    encloses the fields of an array's items, `[ ]` those of a compact array. They become values: a struct is a tuple, an
-    array a list. `-` is a null array, `!` a null struct and `0` the end of a struct without tagged fields; these have
-    no values. A message whose nulls or tags are others is decoded in Python.
+    bytes, `s S n` a string, a string that may be null, and a topic's name, `c C m` the same in their compact forms,
+    `( )` encloses the fields of an array's items, `[ ]` those of a compact array. Each of these gives a value: a tuple
+    for a struct, a list for an array. `-` is a null array, `!` a null struct and `0` the end of a struct without tagged
+    fields; these give no value. A message with other nulls, or with tagged fields, is decoded in Python.
     """
     return None
 
