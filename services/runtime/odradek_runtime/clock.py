@@ -1,6 +1,6 @@
 """Three clocks, each for its purpose.
 
-Inside the product, time is `int` milliseconds unless a name says ns. Code that a simulator runs is given a `Clock`;
+Inside a process, time is `int` milliseconds unless a name says ns. Code that a simulator runs is given a `Clock`;
 other code calls the functions.
 """
 

@@ -93,7 +93,7 @@ def must_wait(
 ) -> bool:
     """Whether the caller names an incarnation while this controller knows none yet.
 
-    This controller's own log may be the same one, or a new one whose first batch is not committed.
+    This controller's log may be the one that the caller follows, or a new one whose first batch is not committed.
     """
     return metadata_incarnation_id is None and _METADATA in dict(headers)
 

@@ -12,7 +12,7 @@ BUCKETS_SECONDS: Final = (
 
 
 class Latencies:
-    """A histogram of durations in seconds. Adding one costs a binary search."""
+    """A histogram of durations in seconds. Adding a duration costs a binary search."""
 
     __slots__ = ("counts", "sum_seconds")
 

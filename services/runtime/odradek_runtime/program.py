@@ -110,7 +110,7 @@ def parse_arguments(
     )
 
 
-# gRPC's C core would write its own lines to stderr, between the JSON events. It reads this at its first import.
+# gRPC's C core would write its own lines to stderr, between the JSON events. It reads this variable when imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 

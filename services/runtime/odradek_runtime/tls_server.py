@@ -1,10 +1,10 @@
 """A TLS listener that logs why a handshake failed. The Kafka and HTTP listeners accept their connections with it.
 
 An event loop's own server ends a failed handshake in silence. An operator who has just turned TLS on needs to know
-which client failed, and why: an untrusted certificate, none at all, an old version of TLS, or no TLS at all. So each
-accepted connection is looked at before its handshake. A client that speaks another protocol gets a reason that it can
-show, where its protocol has room for one (`listeners.farewell`). Every failure is an event, at a bounded rate for each
-address. Handshakes in progress are bounded, in all and for each address.
+which client failed, and why: an untrusted certificate, none at all, an old version of TLS, or no TLS at all. So the
+listener looks at the first bytes of each connection before the handshake. A client that speaks another protocol gets a
+reason that it can show, if its protocol has a place for one (`listeners.farewell`). Every failure is logged, at a
+limited rate for each address. The number of handshakes in progress is limited, in all and for each address.
 """
 
 from __future__ import annotations

@@ -98,7 +98,9 @@ class _Records:
         return self._image is work.image and self._next_offset == work.next_offset
 
     def close(self) -> None:
-        """End a piece of the request, whose changes take effect at this decision's offset."""
+        """End a piece of the request. Its changes are written at this decision's offset, and this object is valid until
+        the next decision with records.
+        """
         self._next_offset = MetadataOffset(self._work.next_offset + bool(self._work.written))
 
 
@@ -269,7 +271,7 @@ class ScramDeletion:
 def alter_scram_users(
     work: Workspace, items: Sequence[ScramUpsertion | ScramDeletion]
 ) -> tuple[tuple[str, Outcome], ...]:
-    """Set and remove credentials, with one outcome per user; a user with any error is not changed."""
+    """Set and remove credentials, with one outcome per user. If an item of a user fails, that user is not changed."""
     counts = Counter((item.user, item.mechanism) for item in items)
     outcomes: dict[str, Outcome] = {user: GOOD for user, _ in counts}
     for (user, _), count in counts.items():

@@ -147,7 +147,9 @@ def _fence(work: Workspace, reasons: Mapping[BrokerId, str]) -> None:
 
 
 def fence_dead(work: Workspace, fences: Iterable[Fence]) -> None:
-    """Fence brokers whose stream broke or that sent nothing for too long, and remember the time."""
+    """Fence brokers whose stream broke or that sent nothing for too long. Note the time, so that a broker that flaps is
+    unfenced later.
+    """
     reasons = {}
     for fence in fences:
         broker = work.image.brokers.get(fence.broker_id)

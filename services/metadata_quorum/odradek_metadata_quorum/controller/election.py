@@ -72,8 +72,8 @@ def settle(
         state: the partition as it is.
         standing_of: returns the present Standing of a broker.
         min_insync_replicas: the partition's effective minimum.
-        lost: brokers whose replica of this partition may lack bytes that it had (a power restart, a
-            lost directory); each replica was complete until now.
+        lost: brokers whose replica of this partition may have lost bytes just now, because the power failed or a
+            directory was lost. Only those in the ISR or ELR matter.
     """
     lost_now = set(lost) & {*state.isr, *state.elr}
     isr, fenced = _split_isr(state, lost_now, standing_of, min_insync_replicas)
@@ -159,7 +159,7 @@ def elect_unclean(state: PartitionState, leader: BrokerId) -> PartitionChange:
 
 
 def elr_after(state: PartitionState, isr: Brokers, minimum: int) -> Brokers:
-    """Return the ELR when the leader proposes this ISR (rule R18)."""
+    """Return the ELR that belongs to an ISR which the leader proposes (rule R18)."""
     if len(isr) >= minimum:
         return ()
     claims = ({*state.elr, *state.isr} - {*isr}) - {*state.lost}

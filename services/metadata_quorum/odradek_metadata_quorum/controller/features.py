@@ -48,7 +48,7 @@ class FeatureDescription:
 
 
 def describe_features(work: Workspace) -> tuple[FeatureDescription, ...]:
-    """Describe all features that this release knows, by name."""
+    """Describe all features that this release knows, in the order of their names."""
     described = []
     for name, (lowest, highest) in sorted(SUPPORTED_FEATURES.items()):
         common = highest

@@ -103,7 +103,7 @@ class Liveness:
         broker.deadline_ms = now_ms + (self.grace_ms if is_broken else self.session_ms)
 
     def keep_watching(self, unfenced: Iterable[BrokerId], *, now_ms: int) -> None:
-        """Watch the unfenced brokers again that are not watched because a decision was undone."""
+        """Watch the unfenced brokers that are not watched, because a decision to fence them was undone."""
         for broker_id in unfenced:
             if self._broker(broker_id).deadline_ms is None:
                 self.watch(broker_id, now_ms=now_ms)

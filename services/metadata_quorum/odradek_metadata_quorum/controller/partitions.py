@@ -223,7 +223,7 @@ def completed(
 def _finished(
     work: Workspace, state: PartitionState, moving: PartitionChange, *, recovering: bool
 ) -> PartitionChange:
-    """Return the change that removes the replicas which the move removes."""
+    """Return the change that completes a move: without the removed replicas, and with a leader among the others."""
     assert moving.replicas is not None, moving
     assert moving.isr is not None, moving
     removing = {*(moving.removing or ())}

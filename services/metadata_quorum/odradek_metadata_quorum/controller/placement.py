@@ -43,7 +43,7 @@ Assignments = list[tuple[BrokerId, ...]]
 
 
 class Candidate(Struct, frozen=True, kw_only=True, gc=False):
-    """A broker that may get replicas. Its counts are of partitions that have it as their preferred leader."""
+    """A broker that may get replicas. Its two counts are of partitions whose preferred leader it is."""
 
     broker_id: BrokerId
     host: str | None = None

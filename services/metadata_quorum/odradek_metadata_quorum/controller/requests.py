@@ -99,7 +99,7 @@ class ControllerSettings:
     flap_window_ms: int = 60_000
     flap_delay_ms_max: int = 30_000
     report_wait_ms: int = 2_000  # longest wait for log end offsets in an unclean election
-    batch_bytes_max: int = 1 << 20  # size of one entry of the quorum's log
+    batch_bytes_max: int = 1 << 20  # largest entry of the quorum's log
     partitions_per_batch_max: int = 500
     # Most partitions checked in one turn of the loop: about 60 ms.
     partitions_looked_at_max: int = 5_000
@@ -307,7 +307,7 @@ class CreateTopicsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPartitions:
-    """The number of partitions that a topic shall have, the existing ones included."""
+    """The number of partitions that a topic will have, including the existing ones."""
 
     name: str
     total_count: int

@@ -93,7 +93,7 @@ class _Survey:
         self._next_offset = work.next_offset
         self._partitions = sum(len(topic.partitions) for topic in work.image.topics.values())
         self._led = Counter(state.replicas[0] for state in work.image.partitions())
-        # Created when the first name is checked that needs it.
+        # Names of topics by their form in metrics; built when it is first needed.
         self._by_metric_name: dict[str, str] | None = None
 
     def _is_valid(self, work: Workspace) -> bool:
@@ -101,7 +101,9 @@ class _Survey:
         return self._image is work.image and self._next_offset == work.next_offset
 
     def close(self) -> None:
-        """End the request, whose accepted topics are written at this decision's offset."""
+        """End the request. Its topics are written at this decision's offset, and the counts are valid until the next
+        decision with records.
+        """
         self._next_offset = MetadataOffset(self._work.next_offset + bool(self._work.written))
 
     def check_count(self, name: str, count: int, *, present: int = 0) -> None:

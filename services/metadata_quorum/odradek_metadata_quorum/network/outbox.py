@@ -71,7 +71,7 @@ class Outbox:
 
     def _needed(self, message: Message) -> int:
         """Return the value that the write barrier's `durable` must reach before the message may be sent. The docstring
-        of the module has a table of them.
+        of the module lists what each type of message waits for.
         """
         barrier = self._barrier
         kind = message["type"]

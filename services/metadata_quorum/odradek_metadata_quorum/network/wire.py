@@ -90,8 +90,8 @@ _TABLE: Final[dict[str, tuple[int, tuple[tuple[str, type], ...]]]] = {
     PING: (21, (("nonce", int),)),
     PONG: (22, (("nonce", int),)),
 }
-# Optional fields of each message, in order, which follow those of the table. A message has the first few of them, or
-# none.
+# Optional fields of each message. They follow those of the table in this order, and a message may end after any of
+# them.
 _OPTIONAL: Final[dict[str, tuple[tuple[str, type], ...]]] = {
     HELLO: (("version_max", int), ("voters", str)),
 }

@@ -59,12 +59,11 @@ class JoinRound:
         return sorted(self._others - self._responses.keys())
 
     def respond(self, peer_id: int, round_number: int, term: int, last_index: int) -> None:
-        """Record a voter's report of its term and log end. If its first report says that it is empty, this is
-        remembered.
+        """Record a voter's report of its term and log end. A report that it is empty is never replaced.
 
-        A voter that was empty after this one began to ask proves that the cluster had done nothing before, whatever the
-        voter does afterwards. If a voter reports several terms, the last one counts, because it is the highest and so
-        the safest.
+        If a voter was empty after this voter began to ask, the cluster had done nothing before, whatever that voter
+        does afterwards. If a voter reports several terms, the last one counts, because it is the highest and so the
+        safest.
         """
         if round_number != self.number or peer_id not in self._others:
             return
@@ -74,7 +73,7 @@ class JoinRound:
 
     @property
     def cluster_is_new(self) -> bool:
-        """Whether every other voter was as empty as this one."""
+        """Whether every other voter has reported that its term is 0 and its log is empty."""
         return not self.missing and all(map(self._is_empty, self._responses.values()))
 
     @property
@@ -109,11 +108,11 @@ class Joining:
 
     @property
     def missing(self) -> list[int]:
-        """Voters whose responses this one needs before it may vote."""
+        """Voters whose responses this voter needs before it may vote."""
         return self._round.missing
 
     def step(self) -> None:
-        """Ask the other voters if it is time to do so, or report that this voter has joined."""
+        """Ask the other voters if a question is due, or report that this voter has joined."""
         if self._elections.may_vote:
             return
         if self._needed is not None:
@@ -135,7 +134,7 @@ class Joining:
         self._query_s = 0.0
 
     def on_join_query(self, peer_id: int, message: Message) -> None:
-        """Handle the question of an empty voter for this one's term and log end."""
+        """Respond to an empty voter that asks for this voter's term and log end."""
         engine = self._engine
         if self._rounds_seen.get(peer_id) != message["round"]:
             # The voter may have lost entries that it had acknowledged, so its acknowledgements no longer count for
@@ -153,7 +152,7 @@ class Joining:
         )
 
     def on_join_reply(self, peer_id: int, message: Message) -> None:
-        """Handle a voter's response to this one's question."""
+        """Handle a voter's response to the question of this voter."""
         if not self._elections.may_vote:
             self._round.respond(
                 peer_id, message["round"], message["term"], message["last_log_index"]
@@ -177,7 +176,7 @@ class Joining:
         """Allow this voter to vote in terms above `floor`, once the floor is durable."""
         engine = self._engine
         if engine.term > 0 or floor > 0:
-            # It does not vote again in this term, because it may have voted before and forgotten that.
+            # This voter does not vote in its present term, because it may have voted in it and forgotten that.
             if floor > engine.term:
                 engine.follow_term(floor)
             if engine.vote is None:

@@ -271,8 +271,8 @@ class Quorum:
     ) -> None:
         """Call `on_active(epoch)` when this node is the leader and has applied the no-op entry of its term.
 
-        `on_resigned(epoch)` is called at once when that ends, after every pending proposal has failed. Both run on the
-        event loop; an exception in them ends the process. Add listeners before `start`.
+        `on_resigned(epoch)` is called as soon as the leadership ends, after every pending proposal has failed. Both run
+        on the event loop; an exception in them ends the process. Add listeners before `start`.
         """
         self._listeners.append((on_active, on_resigned))
 

@@ -31,7 +31,7 @@ from odradek_metadata_quorum.storage.write_ahead_log import GENESIS_INDEX, Write
 
 # Most entries applied in one step, so that other work has its turn in between.
 APPLY_ENTRIES_MAX: Final = 1_000
-# Most bytes applied in one step, plus one entry: some 50 ms of replaying.
+# Most bytes of entries applied in one step, not counting the last entry. Replaying them takes about 50 ms.
 APPLY_BYTES_MAX: Final = 256 << 10
 
 

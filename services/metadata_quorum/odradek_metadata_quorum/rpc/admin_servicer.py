@@ -58,7 +58,7 @@ D = TypeVar("D")
 TopicsResponse = pb.CreateTopicsResponse | pb.DeleteTopicsResponse | pb.CreatePartitionsResponse
 # Most items of one request.
 ITEMS_MAX: Final = 20_000
-# Most resources in one DescribeConfigs request; each takes some 5 KB of the response.
+# Most resources in one DescribeConfigs request; each takes about 5 KB of the response.
 DESCRIBED_MAX: Final = 2_000
 # How many items are handled in one turn of the event loop, which takes about 5 ms.
 ITEMS_PER_TURN: Final = 500

@@ -95,7 +95,7 @@ class ControllerHost:
         self._quorum = quorum
 
     async def run(self) -> None:
-        """Call the controller's timers until cancelled. The tasks of all proposals are children of this one."""
+        """Call the controller's `tick` until cancelled. All proposals run in the task group of this coroutine."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             while True:

@@ -41,7 +41,7 @@ from odradek_protocol.metadata.records import ConfigResourceType
 from odradek_protocol.rpc.v1 import admin_service_pb2 as pb
 from odradek_protocol.rpc.v1 import common_pb2
 
-# How many partitions are decided in one turn of the event loop, in some 10 ms.
+# How many partitions are decided in one turn of the event loop, which takes about 10 ms.
 PIECE_PARTITIONS: Final = 100
 
 

@@ -98,7 +98,7 @@ class DirectoryFile:
 
     def write(self, data: bytes, position: int) -> None:
         written = os.pwrite(self._descriptor, data, position)
-        # A write may write only a part; this is rare, but the rest must not be lost.
+        # The system may write only the first part of the bytes. This is rare, but the other bytes must not be lost.
         while written < len(data):
             written += os.pwrite(self._descriptor, data[written:], position + written)
 

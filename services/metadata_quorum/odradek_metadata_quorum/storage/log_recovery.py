@@ -122,7 +122,7 @@ def _holds_frames(name: str, data: bytes) -> bool:
 def _refuse_damage(segments: list[tuple[SegmentHeader, bytes]], offset: int, position: int) -> None:
     """Raise `CorruptStorage` if durable bytes follow the damage, because then it is not a torn tail."""
     name = segment_name(segments[0][0].base_position)
-    # Each segment is synced to its end before the next one is started.
+    # A crash can tear only the last segment, because each one is synced to its end before the next one is started.
     if len(segments) > 1:
         raise CorruptStorage(
             f"{name} is damaged at byte {offset}, and later entries exist in another segment"

@@ -76,7 +76,7 @@ class WriteBarrier:
         return self._writing or 0 if self._vote_in_flight else 0
 
     def needed_for_index(self, index: int) -> int:
-        """Return the value of `durable` at which the log as it is now is on disk up to `index`.
+        """Return the value of `durable` at which the present entries of the log up to `index` are on disk.
 
         A durable snapshot covers the entries up to the boundary of the log.
         """

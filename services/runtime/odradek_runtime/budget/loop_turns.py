@@ -24,7 +24,9 @@ PIECE_S_MAX: Final = 0.1
 
 
 class LoopTurns:
-    """Runs pieces of long work in turn, one in each iteration of the event loop. It is used only on the event loop."""
+    """Runs pieces of long work in turn, with ITERATIONS_BETWEEN iterations of the event loop between two pieces. It is
+    used only on the event loop.
+    """
 
     def __init__(self) -> None:
         self._order: TurnOrder[asyncio.Future[None]] = TurnOrder()
@@ -51,7 +53,7 @@ class LoopTurns:
 
     def _give(self) -> None:
         if self._iterations_left > 0:
-            # Waiting for iterations is cheap: one without other work takes some microseconds.
+            # Waiting for iterations is cheap: one without other work takes a few microseconds.
             self._iterations_left -= 1
             asyncio.get_running_loop().call_soon(self._give)
             return

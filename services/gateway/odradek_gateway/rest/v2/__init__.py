@@ -1,4 +1,4 @@
-"""REST v2: Confluent's shapes of topics, produce and consumer instances; media types are the contract.
+"""REST v2: topics, produce requests and consumer instances in Confluent's form; media types choose the formats.
 
 topics            topics, partitions, offsets, brokers, and records into a topic or a partition
 consumers         instances: created, subscribed, assigned, deleted; how a request reaches their gateway

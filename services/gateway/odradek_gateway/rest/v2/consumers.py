@@ -82,7 +82,7 @@ _Topic = Annotated[str, msgspec.Meta(pattern=TOPIC_NAME_PATTERN)]
 
 
 class SubscribeRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """Either topics by name or a pattern."""
+    """A subscription: either topics by name, or a pattern."""
 
     topics: list[_Topic] | None = None
     topic_pattern: Annotated[str, msgspec.Meta(min_length=1)] | None = None

@@ -186,7 +186,7 @@ class Instance:
             self._is_resting = True
 
     async def end(self) -> None:
-        """Leave the group for good. If the instance commits automatically, commit first."""
+        """Leave the group, and serve no further request. If the instance commits automatically, commit first."""
         self.is_ended = True
         await self._leave()
 

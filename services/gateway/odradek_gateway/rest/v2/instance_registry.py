@@ -76,8 +76,8 @@ class InstanceRegistry:
         on_failure: Callable[[BaseException], object],
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_failure` is called if an internal error stops the reading, because no instance can be served
-        without it.
+        """`on_failure` is called if an internal error ends the task that reads the topic, because no instance can be
+        served without that task.
         """
         self._client = client
         self._producer = producer
@@ -100,11 +100,11 @@ class InstanceRegistry:
             await self.catch_up()
 
     async def _make_topic(self) -> None:
-        """Create the topic with the cluster's default number of replicas, or one for each broker up to _REPLICAS if
-        that is more.
+        """Create the topic with the cluster's default replication factor or, if that is more, with one replica for each
+        broker up to _REPLICAS.
 
-        While a cluster starts it may have few brokers, and a topic keeps the number of replicas that it was created
-        with.
+        While a cluster starts, the default may be low because there are few brokers, and a topic keeps the replication
+        factor that it was created with.
         """
         admin = self._client.admin
         try:

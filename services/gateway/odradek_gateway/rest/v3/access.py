@@ -124,8 +124,7 @@ async def acl_filter_to_delete(
     resource_name: _Any = "",
     host: _Any = "",
 ) -> AclFilter:
-    """Make a filter for a deletion. Resource type, pattern type, operation and permission are required, even if as
-    ANY.
+    """Make a filter for a deletion. Resource type, pattern type, operation and permission are required, but may be ANY.
 
     So a request whose filter was forgotten does not delete everything.
     """
