@@ -63,7 +63,7 @@ FETCH_SHAPES: Final = {
     17: b"iiibii[u[iiqiqi0]0][u[i]0]c0",
     18: b"iiibii[u[iiqiqi0]0][u[i]0]c0",
 }
-"""Shapes of Fetch requests, by version, as `usual_message` takes them; older clients are decoded in Python."""
+"""Shapes of Fetch requests, by version, as `usual_message` takes them; older versions are decoded in Python."""
 
 _LENGTH_BYTES_MAX: Final = 5
 _INT32: Final = struct.Struct(">i")
@@ -77,7 +77,7 @@ _COUNTS: Final = tuple([bytes([count + 1]) for count in range(127)])
 
 
 class FetchPartition(NamedTuple):
-    """One partition of a request: where reading starts and how much is read."""
+    """One partition of a request: the fetch offset, and the most bytes to return."""
 
     partition: int
     current_leader_epoch: int

@@ -32,7 +32,7 @@ COMMIT_SHAPES: Final = {
     9: b"cicC[m[iqiC0]0]0",
     10: b"cicC[u[iqiC0]0]0",
 }
-"""Shapes of OffsetCommit requests, by version, as `usual_message` takes them; older clients are decoded in Python."""
+"""Shapes of OffsetCommit requests, by version, as `usual_message` takes them; older versions are decoded in Python."""
 COMMITTED_SHAPES: Final = {
     6: b"i(n(ih))",
     7: b"i(n(ih))",

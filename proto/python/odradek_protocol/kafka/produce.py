@@ -66,7 +66,7 @@ class ProduceTopic(NamedTuple):
 class ProduceRequest(Struct, frozen=True, gc=False):
     """A Produce request. `acks` is 0, 1 or -1, unchecked. `timeout_ms` bounds the wait for replicas.
 
-    The topics are those of `ProduceTopic`, and may be plain tuples.
+    Each of the topics is a `ProduceTopic`, or a plain tuple with the same items.
     """
 
     API_KEY: ClassVar[int] = ApiKey.PRODUCE

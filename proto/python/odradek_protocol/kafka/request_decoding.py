@@ -4,7 +4,7 @@ The library's own decoder slices past the end without an error, ignores bytes af
 varints of any length and copies the rest of the frame for every tagged field. These decoders check:
 
 - every length against the bytes left; every count against what the bytes left could hold, and all
-  counts of a request together against `ITEMS_MAX`, so that no request costs more than some 30 ms;
+  counts of a request together against `ITEMS_MAX`, so that no request takes more than about 30 ms;
 - varints by size, nulls by whether the version allows one;
 - strings for valid UTF-8 and against `STRING_BYTES_MAX` (the length field of the older form allows no
   more), topic names against `TOPIC_NAME_BYTES_MAX`, except in requests that have an error code of
@@ -73,7 +73,7 @@ _decoders_in_steps: dict[tuple[ApiKey, int], RequestSteps] = {}
 def decode_request(key: ApiKey, version: int, body: ByteBuffer) -> Message:
     """Return the message of a request, which must fill `body`. Raises Malformed, whatever the bytes are.
 
-    The cost is bounded: `ITEMS_MAX` array elements, some 30 ms at the worst.
+    The cost is bounded: at most `ITEMS_MAX` array elements are decoded, which takes at most about 30 ms.
     """
     decoder = _decoders.get((key, version))
     if decoder is None:

@@ -1,6 +1,6 @@
 """Encodes responses in one piece or, if they are long, in steps. The bytes are the same.
 
-The library encodes a message in one piece: 10,000 topics take some 100 ms. Here a caller can do other
+The library encodes a message in one piece: 10,000 topics take about 100 ms. Here a caller can do other
 work between any two items. Arrays of structs are walked item by item; an item that has no long array
 itself is encoded by the library's compiled encoder, so that it costs the same as there.
 """
@@ -59,7 +59,7 @@ def encode_steps(
 
 
 def warm_up() -> Iterator[None]:
-    """Generate all code (1.2 s in all, some ms in each step), so that no request waits for it.
+    """Generate all encoders and decoders (1.2 s in all, a few ms in each step), so that no request waits for them.
 
     The code for long messages comes last.
     """

@@ -12,8 +12,7 @@ any code may keep and compare them. The image itself and its `TopicState`s are o
 `copy` gives an independent image that shares all frozen objects, at about 20 ns a partition, so
 that a snapshot can be written on another thread while this image changes further.
 
-Invariants (the controller keeps them, `check` asserts them for tests and the simulator, numbers as in
-tests/sim/README.md):
+Invariants, numbered as in tests/sim/README.md (the controller keeps them, `check` asserts them in tests):
 - a partition's replicas are distinct, its ISR and ELR are disjoint parts of them, and ISR and ELR
   are not both empty (I6); a leader is in the ISR;
 - with |ISR| >= min.insync.replicas the ELR is empty (I6);

@@ -90,7 +90,7 @@ class Record:
 
 
 class RecordBuffer:
-    """The encoded records of one batch to which records are added.
+    """The encoded records of a batch that is being built.
 
     `base_timestamp_ms` is the constructor's argument, or else the timestamp of the first record.
     `max_timestamp_ms` is the largest timestamp. Both are -1 while they are unknown.
@@ -577,5 +577,7 @@ def usual_message(shape: bytes, body: ByteBuffer) -> tuple[Any, ...] | None:
 
 
 def usual_encoding(shape: bytes, fields: tuple[Any, ...]) -> bytes | None:
-    """Return the bytes of a message with these fields, as `usual_message` takes them; None: encode it in Python."""
+    """Return the bytes of a message with these fields, in the form that `usual_message` returns; None: encode it in
+    Python.
+    """
     return None
