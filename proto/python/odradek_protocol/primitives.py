@@ -20,7 +20,7 @@ class Malformed(ValueError):
 
 def read_uvarint(buffer: ByteBuffer, offset: int) -> tuple[int, int]:
     """Read an unsigned 32-bit number."""
-    # Nearly all lengths, counts and tags take one byte, and tags of extensions two.
+    # Nearly all lengths, counts and tags take one byte, and most others take two.
     size = len(buffer) - offset
     if size > 0:
         first = buffer[offset]

@@ -77,7 +77,7 @@ async def _among(
 
 
 REGISTRY_TOPIC: Final = "__rest_consumers"
-"""The topic that records which gateway serves which consumer instance (`consumers.instance_registry`)."""
+"""The topic that records which gateway serves which consumer instance (`rest.v2.instance_registry`)."""
 _CLOSE_S_MAX: Final = 5.0
 INTERNAL_TOPICS: Final = frozenset({REGISTRY_TOPIC})
 

@@ -266,7 +266,7 @@ class _Config(uvicorn.Config):
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server, on a socket and with signals that belong to the process."""
+    """uvicorn's server. The process opens its listening socket, and handles the signals."""
 
     def __init__(self, app: Any, settings: GatewaySettings, *, connections_max: int) -> None:
         self._refusals = RefusalLines()

@@ -76,7 +76,7 @@ class TokenVerifier:
         self._keys = _read(rules.jwks)
 
     def principal(self, token: str) -> str:
-        """Return `User:` and the name in the claim. Raises TokenRefused."""
+        """Return the principal: `User:` and the name in the token's claim. Raises TokenRefused."""
         return self.check(token)[0]
 
     def check(self, token: str) -> tuple[str, float]:

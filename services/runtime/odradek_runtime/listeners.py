@@ -144,7 +144,7 @@ def open_port(listener: ListenerAddress, *, backlog: int = 1024) -> socket.socke
 
 
 _SETTING_OF: Final = {"METRICS": "metrics.port", "HTTP": "listen"}
-"""The name of the setting that has the port of a listener which is not in `listeners`."""
+"""For each listener that is not in the setting `listeners`: the name of the setting that has its port."""
 
 
 def port_refused(listener: ListenerAddress, error: OSError | None = None) -> ListenRefused:

@@ -160,7 +160,7 @@ def load_settings(
 
 
 def is_given(settings: Any, name: str) -> bool:
-    """Return whether a setting was given at the start, even if with its default."""
+    """Return whether a setting was given at the start, even if the value was the default."""
     field, _ = specs_of(type(settings))[name]
     return (
         name in settings.given
@@ -338,7 +338,7 @@ def machine_name() -> str:
 class NodeSettings:
     """Settings that brokers and controllers share: metrics, probes, the process's own log, certificates.
 
-    `given` has the names of the settings that were given at the start, even with their default.
+    `given` has the names of the settings that were given at the start, even if the value was the default.
     """
 
     given: frozenset[str] = frozenset()

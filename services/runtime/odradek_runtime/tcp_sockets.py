@@ -90,9 +90,9 @@ def _connection(message: bytes, family: int) -> TcpConnection:
 def close_connections(port: int, peers: set[tuple[str, int]]) -> int:
     """Close this process's connections from those peers to a local port, and return how many were closed.
 
-    This is for connections whose sockets another library owns. Each is shut down by a descriptor of our own. It is
-    duplicated before its address is compared, so that no other connection is closed which gets the same descriptor
-    number in the meantime.
+    This is for connections whose sockets another library owns. Each is shut down through a duplicate of its
+    descriptor. The duplicate is made before the address is compared, so that no other connection is closed which gets
+    the same descriptor number in the meantime.
     """
     closed = 0
     for name in os.listdir("/proc/self/fd"):

@@ -138,7 +138,7 @@ def principal_of_certificate(certificate: bytes | None) -> str:
 
 
 CLIENT_AUTH: Final = ("none", "requested", "required")
-"""The values of `ssl.client.auth`. With requested, a client may have no certificate, but not an invalid one."""
+"""The values of `ssl.client.auth`. With `requested`, a client may have no certificate, but not an invalid one."""
 _VERIFY: Final = {
     "none": ssl.CERT_NONE,
     "requested": ssl.CERT_OPTIONAL,

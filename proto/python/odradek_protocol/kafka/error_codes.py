@@ -158,8 +158,8 @@ class ErrorCode(IntEnum):
 
     @property
     def leader_moved(self) -> bool:
-        """Whether the partition has another leader or a later leader epoch. Responses with this error name
-        the leader.
+        """Whether the error means that the partition has another leader or a later leader epoch. Responses with such an
+        error name the leader.
         """
         return self in _LEADER_MOVED
 

@@ -101,7 +101,7 @@ def compile_decoder(message: type[Message], version: int, *, is_flexible: bool) 
     Generated for Heartbeat 3, shortened:
 
         def decode(data):
-            end = len(data); pos = 0; items = 20000
+            end = len(data); pos = 0; items = 10000
             obj = new(cls0); obj._version = 3; ...
             n1 = unpack_from(">h", data, pos)[0]; pos += 2
             if n1 < 0 or n1 > end - pos: raise Malformed(...)

@@ -68,7 +68,7 @@ _VALUE_CHARACTERS_MAX: Final = 32_767
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDefinition:
-    """One config. `minimum` and `maximum` are inclusive; `choices` empty means any. The default is always allowed."""
+    """One config. `minimum` and `maximum` are inclusive; empty `choices` allow any. The default is always allowed."""
 
     name: str
     type: ConfigType

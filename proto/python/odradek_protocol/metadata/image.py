@@ -416,7 +416,7 @@ class MetadataImage:
 
 
 def changed(before: PartitionState, record: PartitionChange) -> PartitionState:
-    """Return the state after a change: epochs rise as `records` explains, other fields are the record's."""
+    """Return the state after a change: epochs rise as `records` explains; the record sets the other fields."""
     leads_anew = record.leader is not None
     return PartitionState(
         topic_id=before.topic_id,

@@ -49,7 +49,7 @@ INT32_MAX: Final = 2**31 - 1
 
 
 class JsonBody(Generic[T]):
-    """Parses and checks the JSON body of a request. A route makes one, `BODY`: its handler calls
+    """Parses and checks the JSON body of a request. Each route with a body creates one, `BODY`: its handler calls
     `await BODY.read(request)`, and `BODY.openapi` is its `openapi_extra`.
     """
 

@@ -1,7 +1,7 @@
-"""Configs of topics, brokers and groups change at run time (KIP-339: set, delete, append, subtract).
+"""Changes of the configs of topics, brokers and groups at run time (KIP-339: set, delete, append, subtract).
 
-All changes of one resource happen, or none. A change of `min.insync.replicas` settles the partitions
-it concerns in the same batch (rule R18): leaders adopt the new minimum and the new ELR together.
+Either all changes of one resource take effect, or none does. A change of `min.insync.replicas` also changes the ELR of
+the partitions that it concerns, in the same batch (rule R18), so leaders adopt the new minimum and ELR together.
 """
 
 from __future__ import annotations

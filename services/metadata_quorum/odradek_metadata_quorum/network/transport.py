@@ -271,7 +271,7 @@ class VoterNetwork:
             self._warn(f"a connection from {address and address[0]}", link.refusal)
 
     def _note_mismatch(self, peer_id: int, link: FrameProtocol) -> None:
-        """Log once that a peer's setting has other voters; a restart of the peer may change that."""
+        """Log once that a peer's settings name other voters. A restart of the peer may change its settings."""
         if link.mismatch:
             if self._mismatches.get(peer_id) != link.mismatch:
                 self._mismatches[peer_id] = link.mismatch

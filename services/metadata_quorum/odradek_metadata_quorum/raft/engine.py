@@ -174,7 +174,7 @@ class _EngineTransport(Transport):  # type: ignore[misc]  # pysyncobj has no typ
 
 
 class RespondToAppend(Protocol):
-    """A function that responds to append_entries. If `next_index` is None, it stands for the end of the log."""
+    """A function that responds to append_entries. A `next_index` of None stands for the index after the last entry."""
 
     def __call__(
         self, leader_id: int, next_index: int | None, *, reset: bool, success: bool

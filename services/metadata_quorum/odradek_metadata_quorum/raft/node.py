@@ -184,7 +184,8 @@ class RaftNode:
             return
         engine.outbox.flush()
         self.elections.durable_moved()
-        # A follower without entries to apply leaves this step to its tick, because most of its writes end this way.
+        # A follower without entries to apply needs no step now: its next tick is soon enough. Most of its writes end
+        # this way.
         if engine.is_leader or engine.commit_index > engine.applied or not self.may_vote:
             self._events.wake(0.0)
 

@@ -143,7 +143,7 @@ class ControllerServicer(pb_grpc.ControllerServiceServicer):
     async def ReportLogEnds(
         self, request: pb.ReportLogEndsRequest, context: Context
     ) -> pb.ReportLogEndsResponse:
-        """Record the log ends that a broker reports for its replicas."""
+        """Record the log end offsets that a broker reports for its replicas."""
         await self._peers.require_broker(context, request.broker_id)
         if len(request.partitions) > PARTITIONS_MAX:
             return pb.ReportLogEndsResponse(error_code=ErrorCode.INVALID_REQUEST)

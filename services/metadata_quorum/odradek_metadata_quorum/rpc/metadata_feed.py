@@ -45,7 +45,7 @@ class FeedMismatch(Exception):
 async def feed(
     source: FeedSource, from_offset: int, last_epoch: int
 ) -> AsyncIterator[pb.MetadataFeedResponse]:
-    """Yield messages for one reader endlessly. The first one is sent at once, and contains the end of this log.
+    """Yield messages for one reader endlessly. The first one is sent at once, and has the end offset of this log.
 
     Raises:
         FeedMismatch: the entry before `from_offset` has another epoch here.

@@ -62,9 +62,9 @@ def partition_count(topic: pb.NewTopic, default: int) -> int:
 def create_topics_pieces(
     message: pb.CreateTopicsRequest, counts: Sequence[int], repeated: frozenset[str]
 ) -> Iterator[CreateTopicsRequest]:
-    """Divide a request into pieces of about `PIECE_PARTITIONS` new partitions. Each is converted when it is used.
+    """Divide a request into pieces of about `PIECE_PARTITIONS` new partitions. Each piece is converted when it is due.
 
-    `counts` are the numbers of partitions of the topics, and `repeated` the names that the request has more than once.
+    `counts` has the number of partitions of each topic, and `repeated` the names that the request has more than once.
     """
     for piece in _pieces(counts):
         yield CreateTopicsRequest(

@@ -94,7 +94,7 @@ def encode_record(kind: int, index: int, term: int, payload: bytes = b"") -> byt
 
 
 def encode_frame(position: int, synced_upto: int, body: bytes) -> bytes:
-    """Return one frame, which is written and synced at once."""
+    """Return the bytes of one frame. The caller writes and syncs them together."""
     rest = struct.pack("<IQQ", len(body), position, synced_upto)
     crc = zlib.crc32(body, zlib.crc32(rest))
     return b"".join((struct.pack("<4sI", _FRAME_MAGIC, crc), rest, body))
