@@ -502,9 +502,10 @@ class Consumer:
         if self._seeks_to_come is not None:
             for name in new:
                 self._planner.seek_to_timestamp(name, self._seeks_to_come)
-        if isinstance(self._source, WholeTopics) and before:
-            for name in new:  # read a new partition from its beginning
-                if any(other.topic == name.topic for other in before):
+        if isinstance(self._source, WholeTopics):
+            topics = {name.topic for name in before}
+            for name in new:
+                if name.topic in topics:  # read a new partition from its beginning
                     self._planner.seek_to_timestamp(name, EARLIEST)
 
     def _on_change(self, change: Change) -> None:

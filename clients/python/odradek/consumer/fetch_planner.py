@@ -3,11 +3,15 @@ arrived.
 
 A partition goes through these stages:
 
-    unpositioned   its offset must be looked up first (`lookups` lists it; `position_found` is the result)
+    unpositioned   its offset must be looked up first (`FetchPlan.lookups`; `position_found` is the result)
     unvalidated    the leader epoch changed since its last record was read, so the log may have been truncated
-                   (KIP-320; `validations` lists it; `validated` is the result)
+                   (KIP-320; `FetchPlan.validations`; `validated` is the result)
     ready          `plan` puts it on the stream of its leader
     fetching       `fetched` takes its data
+
+A call that changes the stage of a partition, or what the stage waits for, puts the partition into `_undecided`; `plan`
+takes it from there and decides its next step. So planning costs time only for partitions that changed, and a consumer
+of thousands of partitions plans them in several calls, between which other tasks run.
 
 It returns to ready when its leader moves, its stream breaks, or the broker responds with a retriable error (after a
 pause). It returns to unpositioned when its offset is out of range and there is a reset policy. Errors that are not
@@ -26,7 +30,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, Literal, TypeAlias
 
 from odradek.cluster.backoff import Backoff
 from odradek.consumer.fetched_chunk import (
@@ -47,7 +53,22 @@ LeaderOf: TypeAlias = Callable[[TopicPartition], tuple[str, int] | None]
 
 ERRORS_MAX = 100
 UNKNOWN_TOPIC_MS_MAX = 10_000
+PARTITIONS_PER_PLAN: Final = 500
+"""One partition costs up to 10 us: a plan takes a few milliseconds."""
 _RESETS: dict[str, int] = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclass(slots=True)
+class FetchPlan:
+    """What the shell must do next, for the partitions that one call of `plan` decided."""
+
+    decided: list[TopicPartition] = field(default_factory=list)
+    lookups: dict[TopicPartition, int] = field(default_factory=dict)
+    """Partitions whose offset must be looked up, with the timestamp to look up (it may be EARLIEST or LATEST)."""
+    validations: dict[TopicPartition, int] = field(default_factory=dict)
+    """Partitions to check for truncation, with the leader epoch of the last record that was read."""
+    changes: dict[str, StreamChange] = field(default_factory=dict)
+    """The changes to each stream, by endpoint."""
 
 
 class FetchPlanner:
@@ -69,6 +90,10 @@ class FetchPlanner:
         self._reset: ResetPolicy = reset
         self._read_committed = read_committed
         self._backoff = backoff or Backoff(first_ms=20, most_ms=1_000)
+        self._undecided: dict[TopicPartition, None] = {}
+        """The partitions whose next step `plan` decides, in this order."""
+        self._pausing: set[TopicPartition] = set()
+        """The partitions that wait until their `not_before_ms`, after an error."""
         self._next_fetch_id = 0
         self._changes: dict[str, StreamChange] = {}
         self._credit_due: dict[int, int] = {}
@@ -80,9 +105,12 @@ class FetchPlanner:
             self._stop(self.partitions[name])
             self._drop_chunks(name)
             del self.partitions[name]
+            self._undecided.pop(name, None)
+            self._pausing.discard(name)
         for name in wanted:
             if name not in self.partitions:
                 self.partitions[name] = PartitionProgress(name)
+                self._undecided[name] = None
 
     def seek(self, name: TopicPartition, offset: int) -> None:
         """Return records from this offset on."""
@@ -112,6 +140,7 @@ class FetchPlanner:
     def resume(self, name: TopicPartition) -> None:
         """Continue at the position of the partition."""
         self.partitions[name].is_paused = False
+        self._undecided[name] = None
 
     def hold(self, name: TopicPartition) -> None:
         """Return no records of the partition until `release`, even if the user resumes it. The group calls it."""
@@ -122,53 +151,45 @@ class FetchPlanner:
     def release(self, name: TopicPartition) -> None:
         """Continue at the position of the partition, unless the user has paused it."""
         self.partitions[name].is_held = False
+        self._undecided[name] = None
 
     def raise_soon(self, error: OdradekError) -> None:
         """Make the next read raise this error, once only, even if it is reported several times."""
         if all(str(waiting) != str(error) for waiting in self.errors):
             self.errors.append(error)
 
-    def plan(self, leader_of: LeaderOf, now_ms: int) -> dict[str, StreamChange]:
-        """Return the changes to each stream, by endpoint, after which every partition is fetched from its leader."""
-        for progress in self.partitions.values():
-            target = leader_of(progress.name)
-            if progress.endpoint is not None and target is not None:
-                endpoint, epoch = target
-                if progress.preferred_replica < 0 and (
-                    endpoint != progress.endpoint or epoch > progress.fetch_epoch
-                ):
-                    self._stop(progress)
-            if progress.endpoint is None:
-                self._begin(progress, target, now_ms)
-        changes, self._changes = self._changes, {}
-        return changes
+    @property
+    def has_undecided(self) -> bool:
+        """Whether `plan` must be called again, because it left partitions for the next call."""
+        return bool(self._undecided)
+
+    def moved(self, names: Iterable[TopicPartition]) -> bool:
+        """Decide again about those of the partitions that are assigned, because their leader, its epoch or its address
+        changed. Returns whether there are any.
+        """
+        assigned = [name for name in names if name in self.partitions]
+        for name in assigned:
+            self.partitions[name].not_before_ms = 0
+            self._undecided[name] = None
+        return bool(assigned)
+
+    def plan(self, leader_of: LeaderOf, now_ms: int) -> FetchPlan:
+        """Decide the next step of up to PARTITIONS_PER_PLAN of the partitions that changed since the last call."""
+        for name in [n for n in self._pausing if self.partitions[n].not_before_ms <= now_ms]:
+            self._pausing.discard(name)
+            self._undecided[name] = None
+        plan = FetchPlan(list(islice(self._undecided, PARTITIONS_PER_PLAN)))
+        for name in plan.decided:
+            del self._undecided[name]
+            self._decide(self.partitions[name], leader_of(name), now_ms, plan)
+        plan.changes, self._changes = self._changes, {}
+        return plan
 
     def use_replica(self, name: TopicPartition, endpoint: str, leader_epoch: int) -> None:
         """Fetch from the replica that the leader recommended (KIP-392)."""
         progress = self.partitions[name]
         self._stop(progress)
         self._add(progress, endpoint, leader_epoch)
-
-    def lookups(self) -> dict[TopicPartition, int]:
-        """Return partitions whose offset must be looked up, with the timestamp to look up; each is returned once.
-
-        A partition that has neither a position nor a reset policy is an error.
-        """
-        wanted = {}
-        for progress in self.partitions.values():
-            if progress.position != UNKNOWN or progress.is_looking_up:
-                continue
-            if progress.lookup_ms is None:
-                if self._reset == "error":
-                    progress.is_looking_up = True  # until the user seeks
-                    self.raise_soon(
-                        OffsetOutOfRange(f"{progress.name} has no position to start at")
-                    )
-                    continue
-                progress.lookup_ms = _RESETS[self._reset]
-            progress.is_looking_up = True
-            wanted[progress.name] = progress.lookup_ms
-        return wanted
 
     def position_found(self, name: TopicPartition, lookup_ms: int, offset: int) -> None:
         """Apply the result of a look-up. It is ignored if the user has called `seek` meanwhile."""
@@ -178,6 +199,7 @@ class FetchPlanner:
         progress.is_looking_up = False
         progress.lookup_ms = None
         progress.position = progress.fetch_offset = offset
+        self._undecided[name] = None
 
     def lookup_at_end(self, name: TopicPartition, lookup_ms: int) -> None:
         """Look up the end of the log instead, because there is no record at or after the timestamp."""
@@ -185,23 +207,14 @@ class FetchPlanner:
         if progress is not None and progress.lookup_ms == lookup_ms:
             progress.lookup_ms = LATEST
             progress.is_looking_up = False
+            self._undecided[name] = None
 
     def lookup_failed(self, name: TopicPartition, lookup_ms: int) -> None:
-        """Repeat the look-up with the next `lookups`."""
+        """Repeat the look-up with the next plan."""
         progress = self.partitions.get(name)
         if progress is not None and progress.lookup_ms == lookup_ms:
             progress.is_looking_up = False
-
-    def validations(self, leader_of: LeaderOf) -> dict[TopicPartition, int]:
-        """Return partitions to check for truncation, with the leader epoch to ask for; each is returned once."""
-        wanted = {}
-        for progress in self.partitions.values():
-            target = leader_of(progress.name)
-            if target is None or progress.is_validating or not progress.needs_check(target[1]):
-                continue
-            progress.is_validating = True
-            wanted[progress.name] = progress.last_epoch
-        return wanted
+            self._undecided[name] = None
 
     def validated(
         self, name: TopicPartition, asked_epoch: int, end_offset: int | None, leader_epoch: int
@@ -214,6 +227,7 @@ class FetchPlanner:
         if progress is None or not progress.is_validating:
             return
         progress.is_validating = False
+        self._undecided[name] = None
         if end_offset is None or progress.last_epoch != asked_epoch:
             return
         progress.validated_epoch = leader_epoch
@@ -235,8 +249,8 @@ class FetchPlanner:
 
     def wake_ms(self, now_ms: int) -> int | None:
         """Return the time when the next pause after an error ends; None if there is none."""
-        times = [p.not_before_ms for p in self.partitions.values() if p.not_before_ms > now_ms]
-        return min(times, default=None)
+        times = (self.partitions[name].not_before_ms for name in self._pausing)
+        return min((at_ms for at_ms in times if at_ms > now_ms), default=None)
 
     def fetched(self, source: int, entry: FetchedPartition, now_ms: int) -> None:
         """Add the data of one partition from a fetch response."""
@@ -301,6 +315,8 @@ class FetchPlanner:
         if chunk.leader_epoch >= 0:
             progress.last_epoch = chunk.leader_epoch
         self._release(chunk, progress)
+        if progress.is_drained:
+            self._undecided[chunk.name] = None
 
     def reject_chunk(self) -> None:
         """Drop the first chunk of a partition, which is damaged, and fetch again from the position."""
@@ -320,22 +336,57 @@ class FetchPlanner:
         self._credit_due.pop(source, None)
         return sum(chunk.size_bytes for chunk in self.chunks if chunk.source == source)
 
+    def _decide(
+        self,
+        progress: PartitionProgress,
+        target: tuple[str, int] | None,
+        now_ms: int,
+        plan: FetchPlan,
+    ) -> None:
+        """Decide the next step of one partition, whose leader is `target` (endpoint, leader epoch)."""
+        if progress.position == UNKNOWN:
+            self._look_up(progress, plan)
+            return
+        if target is None:
+            return
+        endpoint, leader_epoch = target
+        if not progress.is_validating and progress.needs_check(leader_epoch):
+            progress.is_validating = True
+            plan.validations[progress.name] = progress.last_epoch
+        if (
+            progress.endpoint is not None
+            and progress.preferred_replica < 0
+            and (endpoint != progress.endpoint or leader_epoch > progress.fetch_epoch)
+        ):
+            self._stop(progress)
+        if progress.endpoint is None:
+            self._begin(progress, endpoint, leader_epoch, now_ms)
+
+    def _look_up(self, progress: PartitionProgress, plan: FetchPlan) -> None:
+        """Plan the look-up of a start offset. Without a reset policy it is an error that there is none."""
+        if progress.is_looking_up:
+            return
+        progress.is_looking_up = True
+        if progress.lookup_ms is None:
+            if self._reset == "error":  # `is_looking_up` stays set until the user seeks
+                self.raise_soon(OffsetOutOfRange(f"{progress.name} has no position to start at"))
+                return
+            progress.lookup_ms = _RESETS[self._reset]
+        plan.lookups[progress.name] = progress.lookup_ms
+
     def _begin(
-        self, progress: PartitionProgress, target: tuple[str, int] | None, now_ms: int
+        self, progress: PartitionProgress, endpoint: str, leader_epoch: int, now_ms: int
     ) -> None:
         if (
-            target is None
-            or progress.position == UNKNOWN
-            or progress.is_paused
+            progress.is_paused
             or progress.is_held
             or progress.is_validating
             or progress.not_before_ms > now_ms
             or (progress.must_drain and progress.buffered)
-            or progress.needs_check(target[1])
         ):
             return
         progress.must_drain = False
-        self._add(progress, *target)
+        self._add(progress, endpoint, leader_epoch)
 
     def _add(self, progress: PartitionProgress, endpoint: str, leader_epoch: int) -> None:
         self._next_fetch_id += 1
@@ -366,6 +417,7 @@ class FetchPlanner:
         progress.is_end_reached = False
         progress.is_validating = False
         progress.not_before_ms = 0
+        self._undecided[progress.name] = None
 
     def _drop_chunks(self, name: TopicPartition) -> None:
         if self.partitions[name].buffered:
@@ -390,7 +442,11 @@ class FetchPlanner:
         progress.failures += 1
         if progress.failing_since_ms < 0:
             progress.failing_since_ms = now_ms
-        progress.not_before_ms = now_ms + self._backoff.after(min(progress.failures, 8), 0.0)
+        self._pause_until(progress, now_ms + self._backoff.after(min(progress.failures, 8), 0.0))
+
+    def _pause_until(self, progress: PartitionProgress, not_before_ms: int) -> None:
+        progress.not_before_ms = not_before_ms
+        self._pausing.add(progress.name)
 
     def _refused(self, progress: PartitionProgress, code: int, message: str, now_ms: int) -> None:
         progress.endpoint = None
@@ -403,7 +459,7 @@ class FetchPlanner:
         assert error.code is not None
         if not error.code.retriable:
             self.raise_soon(error)
-            progress.not_before_ms = now_ms + 1_000
+            self._pause_until(progress, now_ms + 1_000)
             return
         self.wants_refresh = True
         if (

@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from odradek.cluster.background import BackgroundTasks
@@ -35,6 +36,8 @@ from odradek_protocol.record_messages import FetchedPartition
 from odradek_protocol.rpc.v1 import broker_service_pb2 as pb
 
 VALIDATION_S_MAX: Final = 5.0
+PARTITIONS_PER_REQUEST: Final = 1_000
+"""The most partitions that one message adds to a stream; encoding them takes a few milliseconds."""
 _FINAL: Final = (AuthenticationFailed, AuthorizationFailed, UnsupportedOperation)
 
 _log = logging.getLogger(__name__)
@@ -132,7 +135,8 @@ class FetchStream:
     def _request(self) -> pb.FetchRequest:
         credit_bytes = max(0, self._credit_bytes)
         request = pb.FetchRequest(credit_bytes=credit_bytes, settings=self._settings)
-        for add in self._change.add.values():
+        adds = list(islice(self._change.add, PARTITIONS_PER_REQUEST))
+        for add in map(self._change.add.pop, adds):
             request.add.add(
                 topic=add.name.topic,
                 partition=add.name.partition,
@@ -143,9 +147,11 @@ class FetchStream:
             )
         for name in self._change.remove:
             request.remove.add(topic=name.topic, partition=name.partition)
+        self._change.remove.clear()
+        if self._change.add:
+            self._has_changes.set()  # the next message adds the others
         self._settings = None
         self._credit_bytes -= credit_bytes
-        self._change = StreamChange()
         return request
 
 
@@ -164,7 +170,8 @@ class Fetcher:
         self._streams: dict[str, FetchStream] = {}
         self._sources: dict[str, int] = {}
         """A number per endpoint, for the credit of a broker over all of its streams."""
-        self._asked_topics: set[str] = set()
+        self._asked_topics: dict[str, int] = {}
+        """The topics whose metadata was asked for, with the highest partition that it must have."""
         self._tasks = BackgroundTasks("consumer")
         self._arrival = asyncio.Event()
         self._handle: asyncio.Handle | None = None
@@ -215,13 +222,13 @@ class Fetcher:
             return
         planner = self._planner
         now_ms = monotonic_ms()
-        self._ask_for_topics()
-        lookups = planner.lookups()
-        if lookups:
-            self._tasks.start(self._look_up(lookups), "look up offsets")
-        for name, epoch in planner.validations(self._leader_of).items():
+        plan = planner.plan(self._leader_of, now_ms)
+        self._ask_for_topics(plan.decided)
+        if plan.lookups:
+            self._tasks.start(self._look_up(plan.lookups), "look up offsets")
+        for name, epoch in plan.validations.items():
             self._tasks.start(self._validate(name, epoch), f"validate {name}")
-        for endpoint, change in planner.plan(self._leader_of, now_ms).items():
+        for endpoint, change in plan.changes.items():
             stream = self._streams.get(endpoint)
             if stream is None:
                 if not change.add:
@@ -235,6 +242,8 @@ class Fetcher:
             self._cluster.refresh_soon()
         self.return_credit()
         self._set_timer(now_ms)
+        if planner.has_undecided:
+            self.kick()
 
     def _set_timer(self, now_ms: int) -> None:
         if self._timer is not None:
@@ -253,26 +262,31 @@ class Fetcher:
             return None
         return leader[1], metadata.leader_epoch
 
-    def _ask_for_topics(self) -> None:
-        for name in {p.topic for p in self._planner.partitions} - self._asked_topics:
-            self._asked_topics.add(name)
-            self._tasks.start(self._ask_for_topic(name), f"metadata of {name}")
+    def _ask_for_topics(self, names: list[TopicPartition]) -> None:
+        """Get and watch the metadata of the topics of these partitions, unless that has begun."""
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for name in names:
+            by_topic.setdefault(name.topic, []).append(name)
+        for topic, partitions in by_topic.items():
+            highest = max(name.partition for name in partitions)
+            if self._asked_topics.get(topic, -1) < highest:
+                self._asked_topics[topic] = highest
+                self._tasks.start(self._ask_for_topic(topic, partitions), f"metadata of {topic}")
 
-    async def _ask_for_topic(self, topic: str) -> None:
-        highest = max(
-            (p.partition for p in self._planner.partitions if p.topic == topic), default=0
-        )
+    async def _ask_for_topic(self, topic: str, names: list[TopicPartition]) -> None:
+        highest = max(name.partition for name in names)
         try:
             await self._cluster.topic(
                 topic, timeout_s=self._options.request_timeout_ms / 1000, partition=highest
             )
         except OdradekError as error:
-            self._asked_topics.discard(topic)
-            if any(p.topic == topic for p in self._planner.partitions):
+            self._asked_topics.pop(topic, None)
+            if any(name in self._planner.partitions for name in names):
                 self._planner.raise_soon(error)
                 self._arrived()
                 await asyncio.sleep(1.0)
-        self.kick()
+                self._planner.moved(names)  # ask again
+                self.kick()
 
     def _open(self, endpoint: str) -> FetchStream:
         options = self._options
@@ -345,14 +359,10 @@ class Fetcher:
             planner.raise_soon(ClientClosed("the client was closed"))
             self._arrived()
             return
-        touched = False
-        for name in change.leaders:
-            progress = planner.partitions.get(name)
-            if progress is not None:
-                progress.not_before_ms = 0
-                touched = True
-        self._asked_topics -= change.topics - set(self._cluster.cache.topics)
-        if touched:
+        for topic in change.topics:
+            if topic not in self._cluster.cache.topics:
+                self._asked_topics.pop(topic, None)
+        if planner.moved(change.leaders):
             self.kick()
 
     def _arrived(self) -> None:
