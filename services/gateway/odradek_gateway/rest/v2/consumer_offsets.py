@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
+from odradek.cluster.turns import in_turns
 from odradek.consumer.consumer import Consumer
 from odradek.partitions import TopicPartition
 from odradek_gateway.errors import ILLEGAL_STATE, PARTITION_NOT_FOUND, RestError
@@ -85,7 +86,7 @@ async def commit(
         offsets = _COMMIT.decode(body).offsets
         # A request names the last record that was processed; Kafka commits the offset after it.
         await instance.commit(
-            None if offsets is None else {at.name: at.offset + 1 for at in offsets}
+            None if offsets is None else {at.name: at.offset + 1 async for at in in_turns(offsets)}
         )
         return Response(status_code=200)
 
@@ -110,7 +111,8 @@ async def committed(group: GroupName, instance: InstanceName, request: Request) 
             raise RestError(
                 404, PARTITION_NOT_FOUND, "the body is empty: it must name the partitions"
             )
-        names = list(dict.fromkeys(named.name for named in PARTITIONS.decode(body).partitions))
+        partitions = PARTITIONS.decode(body).partitions
+        names = list({named.name: None async for named in in_turns(partitions)})
         offsets = await instance.client.admin.group_offsets(instance.spec.group, names)
         listed = (
             {"topic": n.topic, "partition": n.partition, "offset": offsets[n], "metadata": ""}
@@ -129,17 +131,17 @@ async def seek(group: GroupName, instance: InstanceName, request: Request) -> Re
 
     async def work(_instances: Instances, instance: Instance, body: bytes) -> Response:
         wanted = _SEEK.decode(body)
-        times = {at.name: _ms_of(at.timestamp) for at in wanted.timestamps}
-        offsets = {at.name: at.offset for at in wanted.offsets}
+        times = {at.name: _ms_of(at.timestamp) async for at in in_turns(wanted.timestamps)}
+        offsets = {at.name: at.offset async for at in in_turns(wanted.offsets)}
         if not times and not offsets:
             raise RestError(
                 422, 422, "the body has neither offsets nor timestamps: it needs at least one entry"
             )
         consumer = await instance.consumer()
-        _require_assigned(consumer, [*times, *offsets])
-        for name, offset in offsets.items():
+        await _require_assigned(consumer, [*times, *offsets])
+        async for name, offset in in_turns(offsets.items()):
             consumer.seek(name, offset)
-        for name, timestamp_ms in times.items():
+        async for name, timestamp_ms in in_turns(times.items()):
             consumer.seek_to_timestamp(timestamp_ms, name)
         return Response(status_code=204)
 
@@ -154,7 +156,7 @@ async def seek(group: GroupName, instance: InstanceName, request: Request) -> Re
 )
 async def seek_to_beginning(group: GroupName, instance: InstanceName, request: Request) -> Response:
     """Seek to the beginning of the partitions in the body."""
-    return await _seek_all(group, instance, request, lambda c, names: c.seek_to_beginning(*names))
+    return await _seek_all(group, instance, request, Consumer.seek_to_beginning)
 
 
 @router.post(
@@ -162,31 +164,33 @@ async def seek_to_beginning(group: GroupName, instance: InstanceName, request: R
 )
 async def seek_to_end(group: GroupName, instance: InstanceName, request: Request) -> Response:
     """Seek to the end of the partitions in the body."""
-    return await _seek_all(group, instance, request, lambda c, names: c.seek_to_end(*names))
+    return await _seek_all(group, instance, request, Consumer.seek_to_end)
 
 
 async def _seek_all(
     group: str,
     instance: str,
     request: Request,
-    move: Callable[[Consumer, list[TopicPartition]], Any],
+    seek: Callable[[Consumer, TopicPartition], None],
 ) -> Response:
     PARTITIONS.check_type(request)
 
     async def work(_instances: Instances, instance: Instance, body: bytes) -> Response:
-        names = [named.name for named in PARTITIONS.decode(body).partitions]
+        partitions = PARTITIONS.decode(body).partitions
+        names = [named.name async for named in in_turns(partitions)]
         consumer = await instance.consumer()
-        _require_assigned(consumer, names)
-        move(consumer, names)
+        await _require_assigned(consumer, names)
+        async for name in in_turns(names):
+            seek(consumer, name)
         return Response(status_code=204)
 
     return await at_owner(group, instance, request, work)
 
 
-def _require_assigned(consumer: Consumer, names: list[TopicPartition]) -> None:
+async def _require_assigned(consumer: Consumer, names: list[TopicPartition]) -> None:
     """Raise RestError 40903 if one of the partitions is not assigned. It is called before any position is changed."""
     assigned = set(consumer.assignment())
-    for name in names:
+    async for name in in_turns(names):
         if name not in assigned:
             words = f"{name} is not assigned to this instance"
             raise RestError(409, ILLEGAL_STATE, words)
