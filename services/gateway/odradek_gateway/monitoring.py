@@ -320,10 +320,16 @@ async def _exposition(families: Iterable[Metric], own: RequestMetrics) -> AsyncI
 
 
 def exposition_pieces(family: Metric) -> Iterator[bytes]:
-    """Yield one family as text; only the first piece has its lines HELP and TYPE."""
-    for start in range(0, max(1, len(family.samples)), _SAMPLES_PER_PIECE):
+    """Yield one family as text; only the first piece has its lines HELP and TYPE.
+
+    The family is empty afterwards: to free all samples of a large cluster at once would take tens of milliseconds.
+    """
+    samples, family.samples = family.samples, []
+    for start in range(0, max(1, len(samples)), _SAMPLES_PER_PIECE):
         part = Metric(family.name, family.documentation, family.type)
-        part.samples = family.samples[start : start + _SAMPLES_PER_PIECE]
+        end = min(start + _SAMPLES_PER_PIECE, len(samples))
+        part.samples = samples[start:end]
+        samples[start:end] = [None] * (end - start)
         text = generate_latest(_Collected(part))
         yield text.split(b"\n", 2)[2] if start else text
 

@@ -34,6 +34,7 @@ from odradek.errors import (
     ClientClosed,
     ForkedProcess,
     InvalidConfig,
+    InvalidRequest,
     NameUnresolvable,
     NoActiveController,
     OdradekError,
@@ -174,6 +175,8 @@ async def translated(
         return AuthenticationFailed(f"the broker at {endpoint} refused {name}: {details}")
     if code is grpc.StatusCode.PERMISSION_DENIED:
         return AuthorizationFailed(f"the broker at {endpoint} refused {name}: {details}")
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return InvalidRequest(f"the broker at {endpoint} refused {name}: {details}")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return UnsupportedOperation(f"the broker at {endpoint} does not offer {name}")
     return ServerFault(f"{name} failed at the broker at {endpoint}: {code.name}: {details}")

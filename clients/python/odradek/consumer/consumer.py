@@ -11,6 +11,7 @@ from odradek.cluster.cluster import Cluster, connect
 from odradek.cluster.metadata_cache import Change, MetadataCache
 from odradek.cluster.offset_lookup import look_up_offsets
 from odradek.cluster.security import SaslCredentials, TlsOptions
+from odradek.cluster.turns import in_turns
 from odradek.consumer.consumer_record import ConsumerRecord
 from odradek.consumer.fetch_planner import ResetPolicy
 from odradek.consumer.group_membership import GroupMembership
@@ -197,8 +198,9 @@ class Consumer:
         """Return no records of these partitions until `resume`; without arguments, of all assigned ones. They keep
         their positions.
         """
-        for name in self._assigned_or_all(partitions):
-            self._ahead.withdraw(name)
+        names = self._assigned_or_all(partitions)
+        self._ahead.withdraw(names)
+        for name in names:
             self._planner.pause(name)
         self._fetcher.kick()
 
@@ -221,10 +223,13 @@ class Consumer:
             MemberFenced: nothing was committed, because the group removed this member.
             OdradekError: nothing was committed, because no coordinator responds.
         """
-        chosen = None if offsets is None else {as_partition(n): o for n, o in offsets.items()}
-        for name, offset in (chosen or {}).items():
-            if offset < 0:
-                raise ValueError(f"offset {offset} of {name} is negative")
+        chosen: dict[TopicPartition, int] | None = None
+        if offsets is not None:
+            chosen = {}
+            async for partition, offset in in_turns(list(offsets.items())):
+                if offset < 0:
+                    raise ValueError(f"offset {offset} of {partition} is negative")
+                chosen[as_partition(partition)] = offset
         member = self._membership()
         self._require_use()
         await member.commit(chosen)

@@ -29,7 +29,7 @@ dropped, so it cannot hold credit that other partitions need. It does no I/O.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Literal, TypeAlias
@@ -98,8 +98,16 @@ class FetchPlanner:
         self._changes: dict[str, StreamChange] = {}
         self._credit_due: dict[int, int] = {}
 
-    def assign(self, names: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions from now on; those already read keep their position."""
+    def assign(
+        self,
+        names: Iterable[TopicPartition],
+        *,
+        held_from: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Read exactly these partitions from now on; those already read keep their position.
+
+        With `held_from`, new partitions begin at these offsets, if they have one, and are held until `release`.
+        """
         wanted = dict.fromkeys(names)
         for name in [n for n in self.partitions if n not in wanted]:
             self._stop(self.partitions[name])
@@ -109,7 +117,10 @@ class FetchPlanner:
             self._pausing.discard(name)
         for name in wanted:
             if name not in self.partitions:
-                self.partitions[name] = PartitionProgress(name)
+                start = UNKNOWN if held_from is None else held_from.get(name, UNKNOWN)
+                self.partitions[name] = PartitionProgress(
+                    name, start, start, is_held=held_from is not None
+                )
                 self._undecided[name] = None
 
     def seek(self, name: TopicPartition, offset: int) -> None:
@@ -393,16 +404,22 @@ class FetchPlanner:
         progress.fetch_id = self._next_fetch_id
         progress.endpoint = endpoint
         progress.fetch_epoch = leader_epoch
-        change = self._changes.setdefault(endpoint, StreamChange())
+        change = self._change_of(endpoint)
         change.remove.discard(progress.name)
         change.add[progress.name] = FetchAdd(
             progress.name, progress.fetch_offset, leader_epoch, progress.fetch_id
         )
 
+    def _change_of(self, endpoint: str) -> StreamChange:
+        change = self._changes.get(endpoint)
+        if change is None:
+            change = self._changes[endpoint] = StreamChange()
+        return change
+
     def _stop(self, progress: PartitionProgress) -> None:
         """Remove a partition from its stream; its data is kept."""
         if progress.endpoint is not None:
-            change = self._changes.setdefault(progress.endpoint, StreamChange())
+            change = self._change_of(progress.endpoint)
             change.add.pop(progress.name, None)
             change.remove.add(progress.name)
             progress.endpoint = None

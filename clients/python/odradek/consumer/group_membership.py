@@ -375,11 +375,9 @@ class GroupMembership:
             to_commit = self._reader.handed_out()
         else:
             to_commit = {name: (offset, -1) for name, offset in offsets.items()}
-        owned = {name: at for name, at in to_commit.items() if name in self.owned}
-        self._committable = {
-            **self._committable,
-            **owned,
-        }  # keeps automatic commits from going back
+        async for name, at in in_turns(to_commit.items()):
+            if name in self.owned:
+                self._committable[name] = at  # keeps automatic commits from going back
         await self._offsets.commit(
             self._offsets.unknown(to_commit) if offsets is None else to_commit, self
         )

@@ -12,7 +12,7 @@ skips records of these partitions; the next `decode` empties both.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from odradek.cluster.cluster import Cluster
@@ -109,13 +109,17 @@ class ReadAhead:
 
     def put_back_decoded(self) -> None:
         """Put back the records that iteration has decoded but not returned, so that they are read again."""
-        for name in self._first_decoded():
-            self.withdraw(name)
+        self.withdraw(list(self._first_decoded()))
 
-    def assign(self, names: Sequence[TopicPartition]) -> set[TopicPartition]:
-        """Read exactly these partitions from now on. Returns those that are new."""
+    def assign(
+        self,
+        names: Sequence[TopicPartition],
+        *,
+        held_from: Mapping[TopicPartition, int] | None = None,
+    ) -> set[TopicPartition]:
+        """Read exactly these partitions from now on, as `FetchPlanner.assign` does. Returns those that are new."""
         before = set(self.planner.partitions)
-        self.planner.assign(names)
+        self.planner.assign(names, held_from=held_from)
         now = set(self.planner.partitions)
         for name in before - now:
             self.forget_decoded(name)
@@ -127,12 +131,15 @@ class ReadAhead:
         first = self._first_decoded().get(name)
         return self.planner.partitions[name].position if first is None else first
 
-    def withdraw(self, name: TopicPartition) -> None:
-        """Skip the decoded records of a partition and read them again."""
-        first = self._first_decoded().get(name)
-        if first is not None:
-            self.planner.seek(name, first)
-            self.forget_decoded(name)
+    def withdraw(self, names: Iterable[TopicPartition]) -> None:
+        """Skip the decoded records of these partitions and read them again."""
+        firsts = self._first_decoded()
+        if not firsts:
+            return
+        for name in names:
+            if name in firsts:
+                self.planner.seek(name, firsts[name])
+                self.forget_decoded(name)
 
     def forget_decoded(self, name: TopicPartition) -> None:
         """Skip the decoded records of a partition, because the program called `seek` or gave the partition up."""
@@ -144,17 +151,14 @@ class ReadAhead:
         self, owned: Sequence[TopicPartition], starts: Mapping[TopicPartition, int]
     ) -> None:
         """Read exactly these partitions, new ones from `starts`, and return no records of them before `release`."""
-        for name in self.assign(owned):
-            self.planner.hold(name)
-            if name in starts:
-                self.planner.seek(name, starts[name])
+        self.assign(owned, held_from=starts)
 
     def hold(self, names: Sequence[TopicPartition]) -> None:
         """Return no more records of these partitions, which are being revoked."""
-        for name in names:
-            if name in self.planner.partitions:
-                self.withdraw(name)
-                self.planner.hold(name)
+        assigned = [name for name in names if name in self.planner.partitions]
+        self.withdraw(assigned)
+        for name in assigned:
+            self.planner.hold(name)
 
     def release(self, names: Sequence[TopicPartition]) -> None:
         """Start to return records of these partitions, because the program knows that it owns them."""
