@@ -218,7 +218,7 @@ def steps(world: TransactionWorld, event: ev.Event) -> list[Any]:
     return list(world.replica.step(event, world.now_ms))
 
 
-def test_a_full_disk_fails_the_batches_one_by_one() -> None:
+def test_a_full_disk_fails_also_the_batches_that_were_to_follow() -> None:
     world = TransactionWorld(mode=VERIFY)
     world.coordinator.add(0, HERE)
     for sequence in range(2):
@@ -226,11 +226,24 @@ def test_a_full_disk_fails_the_batches_one_by_one() -> None:
     world.respond()
     effects = steps(world, world.responses.pop().event)
     assert [type(effect) for effect in effects] == [fx.Append]
-    failed, append = steps(world, ev.AppendRefused())
-    assert failed.error_code is ErrorCode.KAFKA_STORAGE_ERROR
-    assert isinstance(append, fx.Append)
+    effects = steps(world, ev.AppendRefused())
+    assert [effect.error_code for effect in effects] == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+
+
+def test_a_batch_does_not_join_a_transaction_whose_marker_was_refused() -> None:
+    """The disk refuses the marker of an orphaned transaction once, for want of a descriptor."""
+    world = TransactionWorld()
+    world.send(0, 0)
+    world.register_all()
+    world.finish(is_commit=True)
+    world.move_leader(lost=1)
+    world.send(1, 0)
+    world.respond()
+    effects = steps(world, world.responses.pop().event)
+    assert [type(effect) for effect in effects] == [fx.OrphanEnded, fx.AppendMarkers]
     (failed,) = steps(world, ev.AppendRefused())
     assert failed.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert world.shown() == ["b0.0"]
 
 
 def test_a_failed_write_answers_also_the_batches_that_were_to_follow() -> None:

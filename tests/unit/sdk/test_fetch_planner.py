@@ -60,6 +60,8 @@ class PlannedConsumer:
     def data(self, name: TopicPartition, code: ErrorCode = ErrorCode.NONE) -> None:
         """Let the broker that the partition is fetched from send one record of epoch 1, or an error."""
         progress = self.planner.partitions[name]
+        if code and progress.endpoint is not None:
+            self.streams[progress.endpoint].discard(name)  # the broker ends with the error
         header = pb.FetchPartitionData(
             topic=name.topic,
             partition=name.partition,

@@ -251,12 +251,11 @@ class Leader:
         return effects
 
     def on_append_refused(self) -> list[Effect]:
-        """Fail the request, because its write was refused (by a full disk, for example). Then begin the next append
-        that is ready.
+        """Fail the requests of the append, because the disk is full or the write was refused for another reason, and
+        those that were to be appended after it: without the marker of an orphaned transaction, a batch would join that
+        transaction, and without the batch before it, a batch would leave a gap.
         """
-        effects = self.on_append_failed()
-        self._append_ready(effects)
-        return effects
+        return [*self.on_append_failed(), *self._gate.fail_ready(ErrorCode.KAFKA_STORAGE_ERROR)]
 
     def on_append_failed(self) -> list[Effect]:
         """Fail the request, because the write failed or was refused."""

@@ -273,15 +273,24 @@ class TransactionGate:
                 effects.extend(self._next(producer_id, waiting))
         return effects
 
+    def fail_ready(self, error_code: ErrorCode) -> list[Effect]:
+        """Fail the batches that may be appended now, and end no orphaned transaction before them."""
+        items, self.ready = self.ready, deque()
+        return [
+            self._respond(item, error_code)
+            for item in items
+            if isinstance(item, TransactionalProduceRequested)
+        ]
+
     def resign(self, error_code: ErrorCode) -> list[Effect]:
         """Fail all held batches, because the leader epoch is over. None of them was written."""
-        events = [item for item in self.ready if isinstance(item, TransactionalProduceRequested)]
-        for waiting in self._waiting.values():
-            events.extend(held.event for held in waiting.held)
-        self.ready.clear()
+        held = [held for waiting in self._waiting.values() for held in waiting.held]
         self._waiting.clear()
         self._by_guard.clear()
-        return [self._respond(event, error_code) for event in events]
+        return [
+            *self.fail_ready(error_code),
+            *(self._respond(waiting.event, error_code) for waiting in held),
+        ]
 
     def _next(self, producer_id: ProducerId, waiting: _Waiting) -> list[Effect]:
         """Ask the coordinator about the first held batch of the producer, or forget the producer if it has none."""
