@@ -177,13 +177,13 @@ def report(summary: Summary, console: Console, elapsed_s: float) -> None:
 def hunt(numbers: list[int], seeds_max: int, console: Console) -> bool:
     """Plant each bug and count the seeds until it is found."""
     table = Table(title="Planted bugs")
-    for name in ("#", "bug", "seeds", "found by"):
+    for name in ("#", "bug", "seeds", "seed", "found by"):
         table.add_column(name, overflow="fold")
     all_found = True
     for number in numbers:
         if number in ELSEWHERE:
             found = ELSEWHERE[number]
-            table.add_row(str(number), found.name, "", f"{found.module}: {found.plant}")
+            table.add_row(str(number), found.name, "", "", f"{found.module}: {found.plant}")
             continue
         bug = BUGS[number]
         schedule = SCHEDULES[number].__name__ if number in SCHEDULES else ""
@@ -192,11 +192,11 @@ def hunt(numbers: list[int], seeds_max: int, console: Console) -> bool:
                 result = run_seed(seed)
                 if result.violations:
                     by = "; ".join(filter(None, (result.violations[0].name, schedule)))
-                    table.add_row(str(number), bug.name, str(count), by)
+                    table.add_row(str(number), bug.name, str(count), str(seed), by)
                     break
             else:
                 where = schedule or "[red]nothing[/red]"
-                table.add_row(str(number), bug.name, f"> {seeds_max}", where)
+                table.add_row(str(number), bug.name, f"> {seeds_max}", "", where)
                 all_found = all_found and bool(schedule)
     console.print(table)
     return all_found

@@ -4,7 +4,7 @@ block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,9 @@ class Bug:
     """A rule of the production code, and the patch `plant` that removes it.
 
     One of `seeds` finds the bug, unless `is_rare` is set: then a directed schedule finds it
-    instead.
+    instead. `found_by` is the seed that found it when `python -m tests.sim --planted` last ran. It is
+    tried first, to save the time of the seeds before it; a change of the simulator or of production
+    code may make it another one.
     """
 
     number: int
@@ -26,6 +28,12 @@ class Bug:
     plant: Plant
     is_rare: bool = False
     seeds: range = range(200)  # those that may meet it
+    found_by: int | None = None
+
+    @property
+    def seeds_in_order(self) -> Iterable[int]:
+        """The seeds, with the one that found it last at the beginning."""
+        return self.seeds if self.found_by is None else (self.found_by, *self.seeds)
 
     @contextmanager
     def planted(self) -> Iterator[None]:

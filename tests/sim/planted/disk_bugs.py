@@ -51,7 +51,7 @@ def _directory_not_synced_at_a_roll(stack: ExitStack) -> None:
 
 
 DISK_BUGS = (
-    Bug(number=17, name="CRC not checked at recovery", plant=_crc_not_checked),
+    Bug(number=17, name="CRC not checked at recovery", plant=_crc_not_checked, found_by=5),
     Bug(  # the storage in memory keeps what a failed sync left out, so few seeds lose anything by it
         number=18,
         name="retry after a failed fsync",

@@ -72,6 +72,7 @@ GROUP_BUGS = (
         number=14,
         name="offset commit accepted from an old generation",
         plant=_commit_of_an_old_generation,
+        found_by=1,
     ),
     Bug(number=20, name="group state lost at coordinator move", plant=_state_lost_at_a_move),
     Bug(
@@ -84,6 +85,7 @@ GROUP_BUGS = (
         number=33,
         name="coordinator answers before replication",
         plant=_answers_before_replication,
+        found_by=3,
     ),
     Bug(
         number=34,

@@ -100,7 +100,10 @@ def _cut_told_before_it_is_done(stack: ExitStack) -> None:
 SHELL_BUGS = (
     Bug(number=80, name="credit lost", plant=_credit_lost),
     Bug(
-        number=83, name="registration of an older life taken", plant=_registration_of_an_older_life
+        number=83,
+        name="registration of an older life taken",
+        plant=_registration_of_an_older_life,
+        found_by=3,
     ),
     Bug(number=84, name="gap in the metadata feed swallowed", plant=_gap_in_the_feed, is_rare=True),
     Bug(
@@ -110,9 +113,9 @@ SHELL_BUGS = (
         is_rare=True,
     ),
     Bug(number=87, name="acknowledged before the sync", plant=_acknowledged_before_the_sync),
-    Bug(number=89, name="produce passes the gate unseen", plant=_produce_past_the_gate),
+    Bug(number=89, name="produce passes the gate unseen", plant=_produce_past_the_gate, found_by=6),
     Bug(number=92, name="watermark without data lost", plant=_watermark_without_data_lost),
-    Bug(number=93, name="acknowledgement lost", plant=_acknowledgement_lost),
+    Bug(number=93, name="acknowledgement lost", plant=_acknowledgement_lost, found_by=24),
     Bug(
         number=95,
         name="ISR proposed with an older broker epoch",

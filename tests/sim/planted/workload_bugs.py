@@ -73,9 +73,10 @@ def _coordinator_reads_damage(stack: ExitStack) -> None:
     replace_in(stack, Partition, "read", read)
 
 
-def _bug(number: int, name: str, plant: Plant, extra: Extra) -> Bug:
+def _bug(number: int, name: str, plant: Plant, extra: Extra, found_by: int | None = None) -> Bug:
     """Return a bug that only seeds with this extra client or fault can find."""
-    return Bug(number=number, name=name, plant=plant, seeds=seeds_with(extra, below=400))
+    seeds = seeds_with(extra, below=400)
+    return Bug(number=number, name=name, plant=plant, seeds=seeds, found_by=found_by)
 
 
 WORKLOAD_BUGS = (
@@ -86,14 +87,15 @@ WORKLOAD_BUGS = (
     _bug(113, "compaction takes all keys for one", _all_keys_are_one, Extra.BATCHES),
     _bug(114, "a producer id is given twice", _producer_id_given_twice, Extra.BATCHES),
     _bug(116, "a disk with room again stays full", _full_disk_stays_full, Extra.FULL_DISKS),
-    _bug(117, "the mark of a damaged log is not read", _damage_mark_not_read, Extra.DAMAGE),
-    _bug(118, "a log put aside never comes back", _stray_never_comes_back, Extra.DAMAGE),
+    _bug(117, "the mark of a damaged log is not read", _damage_mark_not_read, Extra.DAMAGE, 40),
+    _bug(118, "a log put aside never comes back", _stray_never_comes_back, Extra.DAMAGE, 26),
     _bug(119, "ready before it has caught up", _ready_before_it_caught_up, Extra.ROLL),
     _bug(
         120,
         "a coordinator loads without a look at the CRC",
         _coordinator_reads_damage,
         Extra.DAMAGE,
+        138,
     ),
     _bug(122, "ready before others reach it", _ready_before_others_reach_it, Extra.ROLL),
 )

@@ -110,6 +110,17 @@ def test_a_feature_that_is_not_listed_is_not_supported() -> None:
     assert "broker 1 (up to 0)" in raise_to(found, 1, "group.version").message
 
 
+def test_a_level_is_not_lowered_below_what_a_member_still_supports() -> None:
+    found = upgraded_cluster(brokers=(1,))
+    register_controllers(found, *VOTERS)
+    assert raise_to(found, 2).is_good
+    minima = (("group.version", 1),)
+    assert found.register(2, feature_minima=minima).outcome.is_good
+    refused = raise_to(found, 0, "group.version", allow_downgrade=True)
+    assert refused.message == "group.version 0 is no longer supported by broker 2 (from 1)"
+    assert found.image.features["group.version"] == 1
+
+
 WITHOUT_TRANSACTIONS = (("group.version", 1), ("metadata.version", 2))
 
 

@@ -97,6 +97,8 @@ def update_feature(
             f"{name} {level} is not supported by {', '.join(unable)}: upgrade them, or unregister"
             " brokers that will not come back"
         )
+    if level < present and (unable := _unable_below(work, name, level)):
+        return _failed(f"{name} {level} is no longer supported by {', '.join(unable)}")
     if level != present:
         if name == METADATA_VERSION:
             _raise_metadata_version(work, level)
@@ -123,6 +125,15 @@ def _unable(work: Workspace, name: str, level: int) -> list[str]:
         if (highest := highest_supported(broker.features, name)) < level:
             unable.append(f"broker {broker.broker_id} (up to {highest})")
     return unable
+
+
+def _unable_below(work: Workspace, name: str, level: int) -> list[str]:
+    """Return texts with the registered brokers and voters whose program no longer supports a level as low as this."""
+    members = {f"broker {b.broker_id}": b.feature_minima for b in work.image.brokers.values()}
+    for controller in work.image.controllers.values():
+        members[f"controller {controller.controller_id}"] = controller.feature_minima
+    lowest = {member: dict(minima).get(name, 0) for member, minima in members.items()}
+    return [f"{member} (from {least})" for member, least in lowest.items() if least > level]
 
 
 def _raise_metadata_version(work: Workspace, level: int) -> None:
