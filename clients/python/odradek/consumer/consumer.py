@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 RECORDS_MAX = 5_000
 ARROW_BYTES_MAX = 16 * 1024 * 1024
 _ITERATION_RECORDS_MAX = 1_000
-
-
 _PARTITIONS_IN_REPR: Final = 4
 
 
@@ -223,16 +221,14 @@ class Consumer:
             MemberFenced: nothing was committed, because the group removed this member.
             OdradekError: nothing was committed, because no coordinator responds.
         """
-        chosen: dict[TopicPartition, int] | None = None
-        if offsets is not None:
-            chosen = {}
-            async for partition, offset in in_turns(list(offsets.items())):
-                if offset < 0:
-                    raise ValueError(f"offset {offset} of {partition} is negative")
-                chosen[as_partition(partition)] = offset
+        chosen: dict[TopicPartition, int] = {}
+        async for partition, offset in in_turns(list((offsets or {}).items())):
+            if offset < 0:
+                raise ValueError(f"offset {offset} of {partition} is negative")
+            chosen[as_partition(partition)] = offset
         member = self._membership()
         self._require_use()
-        await member.commit(chosen)
+        await member.commit(None if offsets is None else chosen)
 
     def group_identity(self) -> GroupIdentity:
         """Return the identity of this member of its group, for `transaction.send_offsets`.
