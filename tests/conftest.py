@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
+import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -28,6 +33,41 @@ def sdk_log_level() -> Iterator[None]:
     level = logger.level
     yield
     logger.setLevel(level)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Kill the processes that a test started if it still runs a minute after its timeout.
+
+    pytest-timeout raises in the test, and a `with Popen(...)` then waits for its process without limit.
+    """
+    marker = item.get_closest_marker("timeout")
+    limit_s = marker.args[0] if marker else float(item.config.getini("timeout") or 120)
+    others = _children()
+    watchdog = threading.Timer(limit_s + 60, lambda: _kill(_children() - others))
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        return (yield)
+    finally:
+        watchdog.cancel()
+
+
+def _children() -> set[int]:
+    found = Path("/proc/self/task").glob("*/children")
+    return {int(pid) for children in found for pid in children.read_text().split()}
+
+
+def _kill(pids: set[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a failed test at once, for the case that the run does not reach its summary."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\n{report.outcome} in {report.when}: {report.nodeid}", file=sys.__stderr__)
 
 
 class ByFixtures(LoadScopeScheduling):

@@ -12,7 +12,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -324,7 +324,8 @@ def exposition_pieces(family: Metric) -> Iterator[bytes]:
 
     The family is empty afterwards: to free all samples of a large cluster at once would take tens of milliseconds.
     """
-    samples, family.samples = family.samples, []
+    samples: list[Any] = family.samples
+    family.samples = []
     for start in range(0, max(1, len(samples)), _SAMPLES_PER_PIECE):
         part = Metric(family.name, family.documentation, family.type)
         end = min(start + _SAMPLES_PER_PIECE, len(samples))

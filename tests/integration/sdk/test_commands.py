@@ -252,13 +252,17 @@ def test_a_line_is_sent_while_the_next_one_is_awaited(dev: dict[str, Any]) -> No
     assert run(dev, *words) == "second, not finished\n"
 
 
-def test_a_reader_that_has_enough_is_no_error(dev: dict[str, Any]) -> None:
-    run(dev, "topic", "create", "long", "--partitions", "1")
-    run(
-        dev, "produce", "long", stdin="x" * 999 + "\n" + "".join(f"{n:0999d}\n" for n in range(999))
-    )
-    command = [*CLI, "--bootstrap", dev["grpc"], "consume", "long", "--from-beginning"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_enough_is_no_error(dev: dict[str, Any], unbuffered: str) -> None:
+    topic = f"long{unbuffered}"
+    run(dev, "topic", "create", topic, "--partitions", "1")
+    run(dev, "produce", topic, stdin="x" * 999 + "\n" + "".join(f"{n:0999d}\n" for n in range(999)))
+    with subprocess.Popen(
+        [*CLI, "--bootstrap", dev["grpc"], "consume", topic, "--from-beginning"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+    ) as reading:
         assert reading.stdout is not None
         assert reading.stderr is not None
         reading.stdout.readline()

@@ -20,6 +20,7 @@ from odradek.cli.output import (
     Output,
     OutputFormat,
     Progress,
+    binary_output,
     fail,
 )
 from odradek.cli.record_format import (
@@ -172,6 +173,7 @@ def consume(
     is_plain = (form, value_as, output) == (VALUE_LINES, "text", OutputFormat.TABLE)
     is_plain &= grep is None and count is None
     progress = Progress("records")
+    out = binary_output()
 
     async def starts_and_stops(
         client: Client, consumer: Consumer, topics: list[str]
@@ -240,7 +242,7 @@ def consume(
                         rows, last_offset = rows_before(columns, stops[name])
                         if last_offset + 1 >= stops[name]:
                             ended(name)
-                    sys.stdout.buffer.write(value_lines(columns, rows))
+                    out.write(value_lines(columns, rows))
                     printed += rows
                 return printed if parts else None
 
@@ -257,7 +259,7 @@ def consume(
                         if record.offset >= stops[name]:
                             continue
                     if is_wanted(record):
-                        sys.stdout.buffer.write(render(record))
+                        out.write(render(record))
                         printed += 1
                 return printed if records else None
 
@@ -265,7 +267,7 @@ def consume(
                 printed = await (print_lines() if is_plain else print_records())
                 if printed is not None:
                     remaining -= printed if remaining > 0 else 0
-                    sys.stdout.buffer.flush()
+                    out.flush()
                     progress.add(printed)
                     continue
                 if stops:

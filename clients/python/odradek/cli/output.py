@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -11,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, NoReturn, Self
 
 import typer
 
@@ -32,6 +33,7 @@ __all__ = [
     "OutputFormat",
     "Progress",
     "Yes",
+    "binary_output",
     "confirm",
     "console",
     "fail",
@@ -98,6 +100,17 @@ def one_line_errors() -> Iterator[None]:
         if type(error).__module__.startswith("odradek"):
             fail(error)
         raise
+
+
+def binary_output() -> BinaryIO:
+    """Return standard output for bytes, with a buffer even under PYTHONUNBUFFERED.
+
+    A file without a buffer may write only a part, and would so hide that the reader of a pipe has exited.
+    """
+    stream = sys.stdout.buffer
+    if isinstance(stream, io.RawIOBase):
+        return open(stream.fileno(), "wb", closefd=False)
+    return stream
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], output: OutputFormat, *, empty: str) -> None:
